@@ -25,18 +25,23 @@ class RunFacts:
     """How many processes train together."""
     link: str | None = None
     """Address of the run's page in a tracker."""
+    trainer: str | None = None
+    """The framework that trains, such as "Megatron-LM" or "TRL"."""
+    optimizer: str | None = None
+    """The class of the optimizer, such as "AdamW"; of several, all names with spaces between."""
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
         """Return the facts in a run's manifest; a field of the wrong type is left out."""
         # A manifest is a file that anyone may have edited.
-        names = ("dtype", "seed", "world", "link")
-        dtype, seed, ranks, link = (manifest.get(name) for name in names)
+        names = ("dtype", "seed", "world", "link", "optimizers")
+        dtype, seed, ranks, link, optimizers = (manifest.get(name) for name in names)
         return cls(
             dtype=dtype if isinstance(dtype, str) else None,
             seed=seed if isinstance(seed, int) else None,
             ranks=ranks if isinstance(ranks, int) else None,
             link=link if isinstance(link, str) else None,
+            optimizer=" ".join(map(str, optimizers)) if isinstance(optimizers, list) else None,
         )
 
 

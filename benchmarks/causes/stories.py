@@ -1,0 +1,390 @@
+"""Causes outside the lab: published incidents, the playbook's examples, public logs.
+
+Every source gives `Judged` values: what was said about one incident, and what was true as far as it
+is known. Only the series, the trainer's name and the dtype of a story are given to trimtab.
+"""
+
+import hashlib
+import json
+import math
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.causes.playbook import playbook_incidents
+from benchmarks.results import table
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.core.run import Run, RunFacts
+from trimtab.core.signals import LOSS
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.judge import Judge
+from trimtab.readers import read_log
+
+_COLUMNS = {
+    "loss": "loss",
+    "loss_ce": "loss",
+    "train_loss": "loss",
+    "sr_loss": "loss",
+    "policy_loss": "loss",
+    "grad_norm": "grad_norm",
+    "lr": "lr",
+    "loss_scale": "loss_scale",
+    "update_norm": "update_norm",
+    "param_norm": "param_norm",
+    "step_time_s": "step_seconds",
+    "reward": "reward",
+    "entropy": "entropy",
+    "frac_reward_zero_std": "frac_reward_zero_std",
+}
+"""A story's column: the name that it has in the log that trimtab is given."""
+
+_AXES = ("step", "epoch", "day", "log_index", "global_step")
+
+_CLASSES = {
+    "divergent": (IncidentClass.DIVERGENT, Symptom.LOSS_SPIKE),
+    "NaN": (IncidentClass.DIVERGENT, Symptom.NONFINITE_LOSS),
+    "recoverable by itself": (IncidentClass.RECOVERABLE, Symptom.LOSS_SPIKE),
+    "lingering": (IncidentClass.LINGERING, Symptom.LEVEL_SHIFT),
+    "never learnt": (IncidentClass.PLATEAU, Symptom.NO_LEARNING),
+    "plateau": (IncidentClass.PLATEAU, Symptom.NO_LEARNING),
+    "silent": (IncidentClass.SILENT, "reported by the team"),
+}
+"""What the team saw, as an incident's class and opening symptom."""
+
+ONSETS: Mapping[str, tuple[int, int | None]] = {
+    "bloom-tr8-exp1": (6988, None),
+    "marin-32b-update-norm": (76544, 76575),
+    "cpm-bee-nan-oct": (1, None),
+    "marin-32b-qknorm-switch": (80002, 80200),
+    "bloom-tr11-first-spike": (31215, 31250),
+    "cpm-ant-optstate": (7, None),
+    "birdjepa-resume-data-s2": (3505, None),
+    "birdjepa-resume-data-s1": (4505, None),
+    "idefics-0530-cm4": (17506, 17720),
+    "cpm-antplus-english": (6, 10),
+    "bloom-tr8-exp10": (10636, None),
+    "gemma-24-nan": (3, None),
+    "idefics-resume-ratio": (1501, 1523),
+    "cpm-bee-attn-nan": (8, None),
+    "fairseq-512": (10199, None),
+    "idefics-xid64": (16430, None),
+    "marin-32b-bad-spike": (80000, None),
+    "bloom-tr8-exp8": (7632, None),
+    "idefics-exp9-lr": (30935, None),
+    "bloom-tr8-exp7": (8455, None),
+    "bloom-tr8-exp2": (1, None),
+}
+"""Step of the first sign and of the return, read off the published series; the row number where
+the rows are days. Stories that are not here began with their first record."""
+
+HELD_BACK = 3
+"""One family of stories in this many is held back while weights are chosen: the hash decides."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What was said about one incident, beside what is known."""
+
+    name: str
+    group: str
+    said: tuple[tuple[str, float], ...]
+    """The causes in the order of the report, with their probabilities."""
+    named: str | None
+    """The cause that the report names; None if it says that the cause is not known."""
+    truth: str
+    """An id, "" if it is not in the catalogue, "?" if nobody knows."""
+    also: tuple[str, ...] = ()
+    """Other ids that can be defended: half right."""
+    knowable: bool = True
+    """Whether a careful engineer would have the cause among three."""
+    family: str = ""
+    impossible: frozenset[str] = frozenset()
+    """What this kind of run cannot have."""
+    incident: str = "judged"
+    """How the incident was found: "judged", "given" (opened at the labelled step), or "missed"."""
+
+    @property
+    def certainty(self) -> float:
+        """The probability of the first cause; 0 if there is none."""
+        return self.said[0][1] if self.said else 0.0
+
+    @property
+    def first(self) -> float:
+        """1 if the first cause is right, 0.5 if it can be defended.
+
+        A cause outside of the catalogue is right if none was named.
+        """
+        if self.truth == "":
+            return 1.0 if self.named is None else (0.5 if self.named in self.also else 0.0)
+        return self._credit([id for id, _ in self.said[:1]])
+
+    @property
+    def three(self) -> float:
+        """The same for the first three."""
+        return self.first if self.truth == "" else self._credit([id for id, _ in self.said[:3]])
+
+    def _credit(self, ids: Sequence[str]) -> float:
+        if self.truth in ids:
+            return 1.0
+        return 0.5 if set(ids) & set(self.also) else 0.0
+
+
+def read_stories(folder: Path, *, sparse: bool) -> list[Mapping[str, Any]]:
+    """Return the stories with a real series, or those with a few published rows."""
+    entries = json.loads((folder / "tune.json").read_text(encoding="utf-8"))
+    return [e for e in entries if e["sparse"] is sparse and (e["series"] or e.get("raw_file"))]
+
+
+def is_held_back(story: Mapping[str, Any]) -> bool:
+    """Return whether a story is kept out of the tuning."""
+    digest = hashlib.sha256(str(story["family"]).encode()).digest()
+    return digest[0] % HELD_BACK == 0
+
+
+def judge_story(folder: Path, story: Mapping[str, Any], *, given: bool) -> Judged:
+    """Judge a story's series; `given`: with the incident opened at the labelled step."""
+    run = _run_of(folder, story)
+    facts = RunFacts(dtype=_dtype(story["dtype"]), trainer=str(story["framework"]))
+    judge = Judge(plugins=False)
+    judge.update(run.block)
+    judge.finish()
+    incident = _given(story, run) if given else _main_incident(judge)
+    diagnosis = judge.explain(incident, run.block, facts) if incident else None
+    truth = story["truth"]
+    ranking = story["from_signals_alone"]["ranking"][:3]
+    also = tuple(a for a in truth.get("also") or () if a[:1] == "F" and a[1:3].isdigit())
+    cause = truth["catalogue"] if truth["catalogue"][1:3].isdigit() else ""
+    return Judged(
+        name=story["id"],
+        group=story["kind_group"],
+        said=said_in(diagnosis),
+        named=_named(diagnosis),
+        truth=cause,
+        also=also,
+        knowable=not cause or cause in ranking,
+        family=story["family"],
+        incident="missed" if diagnosis is None else "given" if given else "judged",
+    )
+
+
+def said_in(diagnosis: Diagnosis | None) -> tuple[tuple[str, float], ...]:
+    """Return the causes that a diagnosis shows, with their probabilities."""
+    if diagnosis is None or diagnosis.ranking is None:
+        return ()
+    return tuple((c.cause.id, c.probability) for c in diagnosis.ranking.candidates if c.cause)
+
+
+def _named(diagnosis: Diagnosis | None) -> str | None:
+    return diagnosis.cause.id if diagnosis is not None and diagnosis.cause is not None else None
+
+
+def _dtype(text: str) -> str | None:
+    kinds = [kind for kind in ("fp16", "bf16", "fp8", "fp32") if kind in text]
+    if "fp16" in kinds or "fp8" in kinds:
+        return kinds[0]
+    return None if "/amp" in text or text == "fp32/bf16" else kinds[0] if kinds else None
+
+
+def _run_of(folder: Path, story: Mapping[str, Any]) -> Run:
+    """Read a story's rows as a CSV log, with trimtab's reader."""
+    rows = story["series"]
+    if not rows:
+        lines = (folder / story["raw_file"]).read_text(encoding="utf-8").splitlines()
+        names = lines[0].split(",")
+        rows = [dict(zip(names, line.split(","), strict=True)) for line in lines[1:]]
+    axis = next((name for name in _AXES if name in rows[0]), None)
+    is_step = axis in ("step", "global_step")
+    kept = {out: name for name, out in _COLUMNS.items() if any(name in row for row in rows)}
+    text = ["step," + ",".join(kept)]
+    seen = None
+    for number, row in enumerate(rows):
+        step = int(row[axis]) if is_step and axis else number
+        if step != seen:
+            text.append(f"{step}," + ",".join(str(row.get(name, "")) for name in kept.values()))
+        seen = step
+    with tempfile.TemporaryDirectory() as name:
+        path = Path(name) / "log.csv"
+        path.write_text("\n".join(text) + "\n", encoding="utf-8")
+        return read_log(path)
+
+
+def _given(story: Mapping[str, Any], run: Run) -> Incident:
+    """Return the incident as the team described it."""
+    block = run.block
+    onset, end = ONSETS.get(story["id"], (int(block.step[0]), None))
+    # Segments of a run that was restarted have the same steps: the last of them counts.
+    row = int(np.flatnonzero(block.step >= onset)[-1 if "birdjepa" in story["id"] else 0])
+    if "birdjepa" in story["id"]:
+        row = int(np.flatnonzero(block.step == onset)[-1])
+    last = len(block) - 1
+    stop = last if end is None else int(np.flatnonzero(block.step <= end)[-1])
+    incident_class, symptom = _CLASSES[story["class"]]
+    loss = block.column(LOSS)
+    present = loss.finite[row : stop + 1]
+    values = np.where(present, loss.values[row : stop + 1], -math.inf)
+    peak = row + int(np.argmax(values))
+
+    def moment(at: int) -> Moment:
+        value = float(loss.values[at]) if loss.present[at] else None
+        return Moment(step=int(block.step[at]), tick=int(block.tick[at]), loss=value)
+
+    finding = Finding(
+        detector="story",
+        symptom=symptom,
+        severity=Severity.ALARM,
+        signal=LOSS,
+        step=int(block.step[row]),
+        tick=int(block.tick[row]),
+        value=math.nan if symptom is Symptom.NONFINITE_LOSS else float(loss.values[row]),
+    )
+    return Incident(
+        number=1,
+        onset=moment(row),
+        peak=moment(peak),
+        end=None if end is None else moment(stop),
+        last=moment(stop),
+        baseline_mean=None,
+        baseline_deviation=None,
+        records=stop - row + 1,
+        incident_class=incident_class,
+        findings=(finding,),
+        num_findings=1,
+    )
+
+
+def _main_incident(judge: Judge) -> Incident | None:
+    """Return the incident that a reader would look at: the longest one."""
+    return max(judge.incidents, key=lambda item: item.records, default=None)
+
+
+# Public logs: their kinds are known, most of their causes are not.
+
+_NO_TOKENS = {"vision", "speech", "gnn", "dlrm", "diffusion"}
+_NO_ATTENTION = ("resnet", "deepspeech", "criteo", "ogbg", "fastmri", "rwkv")
+
+
+def impossible_for(tags: Iterable[str], model: str, columns: Sequence[str]) -> frozenset[str]:
+    """Return what a public run cannot have, by its model and what it recorded."""
+    tags, out = set(tags), set()
+    if tags & _NO_TOKENS:
+        out |= {"F02"}
+    if any(name in model.lower() for name in _NO_ATTENTION):
+        out |= {"F09"}
+    if "fastmri" in model or "diffusion" in tags:
+        out |= {"F10"}
+    if "fp16" not in tags:
+        out |= {"F11"}
+    if "lr" not in columns:
+        out |= {"F05", "F24"}
+    return frozenset(out)
+
+
+def judge_public(folder: Path, split: str) -> Iterator[Judged]:
+    """Judge every public log of a split."""
+    labels = json.loads((folder / "labels.json").read_text(encoding="utf-8"))["series"]
+    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    for name, label in sorted(labels.items()):
+        if label["split"] != split or not (folder / f"{name}.csv").exists():
+            continue
+        about = manifest[name]
+        run = read_log(folder / f"{name}.csv")
+        judge = Judge(plugins=False)
+        judge.update(run.block)
+        judge.finish()
+        for incident in judge.incidents:
+            diagnosis = judge.explain(incident, run.block, run.facts)
+            yield Judged(
+                name=f"{name}@{incident.onset.step}",
+                group=label["label"],
+                said=said_in(diagnosis),
+                named=_named(diagnosis),
+                truth="?",
+                family=name,
+                impossible=impossible_for(label["tags"], about["model"], about["columns"]),
+            )
+
+
+# The playbook's worked examples, drawn with noise.
+
+
+def judge_playbook() -> Iterator[Judged]:
+    """Judge every variant of the playbook's incidents."""
+    for drawn in playbook_incidents():
+        judge = Judge(plugins=False)
+        judge.update(drawn.block)
+        judge.finish()
+        incident = _main_incident(judge)
+        diagnosis = judge.explain(incident, drawn.block, drawn.facts) if incident else None
+        yield Judged(
+            name=drawn.name,
+            group=drawn.group,
+            said=said_in(diagnosis),
+            named=_named(diagnosis),
+            truth=drawn.cause,
+            family=drawn.name,
+            incident="judged" if diagnosis else "missed",
+        )
+
+
+# Tables.
+
+
+def weights_of(judged: Sequence[Judged]) -> list[float]:
+    """Return the weight of each: stories of one family count as one."""
+    counts = {item.family: sum(o.family == item.family for o in judged) for item in judged}
+    return [1 / counts[item.family] for item in judged]
+
+
+def summary(name: str, judged: Sequence[Judged]) -> tuple[str, ...]:
+    """Return a row: how many, right first, right in three, named, right when named."""
+    weights = weights_of(judged)
+    known = [(item, w) for item, w in zip(judged, weights, strict=True) if item.truth != "?"]
+    total = sum(w for _, w in known)
+    first = sum(w * item.first for item, w in known)
+    able = [(item, w) for item, w in known if item.knowable]
+    three = sum(w * item.three for item, w in able)
+    named = [(item, w) for item, w in known if item.named is not None]
+    right = sum(w * item.first for item, w in named)
+    return (
+        name,
+        f"{len(judged)} ({total:.0f} families)",
+        str(sum(item.incident == "missed" for item in judged)),
+        _percent(first, total),
+        _percent(three, sum(w for _, w in able)),
+        _percent(right, sum(w for _, w in named)),
+    )
+
+
+def calibration(judged: Sequence[Judged]) -> str:
+    """Return how often what is said with 50 to 90 and over 90 % is right, where that is known."""
+    rows = []
+    for name, low, high in (("50 to 90 %", 0.5, 0.9), ("over 90 %", 0.9, 1.01)):
+        inside = [j for j in judged if low < j.certainty <= high and j.named is not None]
+        known = [j for j in inside if j.truth != "?"]
+        right = sum(j.first for j in known)
+        impossible = sum(j.named in j.impossible for j in inside)
+        rows.append((name, len(inside), len(known), _percent(right, len(known)), impossible))
+    return table(("said with", "incidents", "cause known", "right", "impossible"), rows)
+
+
+def lines(judged: Sequence[Judged]) -> str:
+    """Return one line per incident."""
+    rows = [
+        (
+            item.name,
+            item.truth or "-",
+            item.named or "-",
+            ", ".join(f"{id} {100 * p:.0f}" for id, p in item.said[:4]) or item.incident,
+        )
+        for item in judged
+    ]
+    return table(("incident", "truth", "named", "said, %"), rows)
+
+
+def _percent(part: float, total: float) -> str:
+    return f"{part:.1f} of {total:.1f} ({100 * part / total:.0f} %)" if total else "-"
