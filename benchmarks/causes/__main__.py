@@ -1,8 +1,9 @@
-"""Fit or measure the causes: `scripts/bench causes fit|measure SUITE...`.
+"""Fit or measure the causes: `scripts/bench causes fit|measure SUITE...`, `... stories`.
 
 fit        weights from all runs of the suites, written beside the code that uses them
 measure    the weights as they are on these suites (`--cross` to fit without each seed instead),
            into RESULTS.md
+stories    the same on published incidents, the playbook's examples and public logs
 """
 
 import argparse
@@ -12,18 +13,21 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.causes import scores
+from benchmarks.causes import scores, stories
 from benchmarks.causes.cases import Case, Cases, read_cases
 from benchmarks.causes.fitting import fit, leave_one_seed_out
 from benchmarks.results import publish
 from trimtab.explain.causes import ranking
-from trimtab.explain.causes.ranking import Ranking, Weights, lab_weights, rank
+from trimtab.explain.causes.ranking import Ranking, Weights, all_weights, rank
 
 TUNE_SEEDS = range(31)
 """Seeds over 30 are kept for measurements and are never fitted on."""
 
 LOOKED_AT = range(31, 36)
 """Seeds that were looked at before: limits of detectors were chosen by what stays found there."""
+
+DATA = Path(__file__).parents[3] / "shared" / "data"
+"""Stories and public logs; they are not copied into the project."""
 
 TUNE_TITLE = "Causes in the lab: tune seeds"
 """The section whose tables docs/causes.md shows."""
@@ -32,10 +36,15 @@ TUNE_TITLE = "Causes in the lab: tune seeds"
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(prog="scripts/bench causes", description=__doc__)
-    parser.add_argument("command", choices=("fit", "measure"))
-    parser.add_argument("suites", nargs="+", type=Path, metavar="SUITE")
+    parser.add_argument("command", choices=("fit", "measure", "stories"))
+    parser.add_argument("suites", nargs="*", type=Path, metavar="SUITE")
     parser.add_argument("--cross", action="store_true", help="leave one seed out at a time")
     chosen = parser.parse_args(arguments)
+    if chosen.command == "stories":
+        publish("Causes outside the lab", "scripts/bench causes stories", stories.report(DATA))
+        return
+    if not chosen.suites:
+        parser.error("give the folder of a suite that `trimtab lab suite` has built")
     read = read_cases(chosen.suites)
     if chosen.command == "fit":
         _fit(read)
@@ -46,7 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 
 def _fit(read: Cases) -> None:
-    cases = [case for case in read.cases if case.cause is not None]
+    cases = [case for case in read.cases if case.cause is not None and not case.is_few]
     seeds = sorted({case.seed for case in cases})
     if not set(seeds) <= set(TUNE_SEEDS):
         sys.exit(f"seeds {seeds} are not all tune seeds (0 to {max(TUNE_SEEDS)})")
@@ -72,16 +81,15 @@ def _as_text(weights: Weights) -> str:
 
 def report(read: Cases, *, cross: bool) -> str:
     """All tables of a measurement, as Markdown."""
-    weights = lab_weights()
+    weights = all_weights()
     cases = [case for case in read.cases if case.cause is not None]
 
     def ranked(*, few: bool) -> list[tuple[Case, Ranking]]:
+        chosen = [case for case in cases if case.is_few is few]
         if cross:
-            return leave_one_seed_out(cases, weights.temperature, few=few)
-        return [
-            (case, rank(case.results(few=few), weights, None if few else case.among))
-            for case in cases
-        ]
+            fitted = [case for case in cases if not case.is_few]
+            return leave_one_seed_out(chosen, weights.temperature, fitted)
+        return [(case, rank(case.results(), weights, case.situation)) for case in chosen]
 
     full, few = ranked(few=False), ranked(few=True)
     rows = [scores.summary("all signals", full)]
@@ -90,8 +98,8 @@ def report(read: Cases, *, cross: bool) -> str:
         rows.append(scores.summary(f"all signals, {grade}", part))
     rows.append(scores.summary("loss and gradient norm alone", few))
     how = "leaving one seed out" if cross else "with the weights as they are"
-    healthy = [case for case in read.cases if case.cause is None]
-    named = [rank(case.results(), weights, case.among).first.cause for case in healthy]
+    healthy = [case for case in read.cases if case.cause is None and not case.is_few]
+    named = [rank(case.results(), weights, case.situation).named for case in healthy]
     seeds = sorted({case.seed for case in cases})
     seen = " Looked at before: no held-out figures." if set(seeds) & set(LOOKED_AT) else ""
     parts = [
@@ -99,7 +107,7 @@ def report(read: Cases, *, cross: bool) -> str:
         scores.summaries(rows),
         f"Faulty runs without an incident: {', '.join(read.missed) or 'none'}.",
         f"Incidents of runs without a fault: {len(healthy)}; cause named: "
-        f"{', '.join(cause.id if cause else 'none' for cause in named) or '-'}.",
+        f"{', '.join(scores.id_of(item) for item in named) or '-'}.",
         f"All signals:\n\n{scores.calibration(full)}",
         f"Loss and gradient norm alone:\n\n{scores.calibration(few)}",
         scores.confusion(full),

@@ -6,7 +6,7 @@ Each run is judged once; its cases are kept in a cache until the code that makes
 import dataclasses
 import hashlib
 import json
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from trimtab.core.incidents import Incident
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.diagnosis import read_run
-from trimtab.explain.causes.by_evidence import possible_causes
+from trimtab.explain.causes.plausible import Situation, situation_of
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence import OBSERVATIONS
+from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import Observed, ObservedOutcome
 from trimtab.judge import Judge
 
@@ -55,23 +55,16 @@ class Case:
     cause: Cause | None
     """None if nothing was done to the run."""
     answers: Mapping[str, str]
-    """With all signals: the outcome of each observation, by its id."""
-    few: Mapping[str, str]
-    """The same with loss and gradient norm alone."""
-    symptoms: tuple[str, ...]
+    """The outcome of each observation, by its id."""
+    situation: Situation
+    is_few: bool
+    """Whether only loss and gradient norm were recorded."""
 
-    @property
-    def among(self) -> Collection[Cause]:
-        """The causes that its symptoms allow."""
-        is_alone = self.answers.get("several_ranks") == ObservedOutcome.NO
-        return possible_causes(self.symptoms, is_alone=is_alone)
-
-    def results(self, *, few: bool = False) -> dict[str, Observed]:
+    def results(self) -> dict[str, Observed]:
         """The answers as a ranking takes them."""
-        chosen = self.few if few else self.answers
         return {
             id: Observed(signal="", outcome=ObservedOutcome(outcome), observation="")
-            for id, outcome in chosen.items()
+            for id, outcome in self.answers.items()
         }
 
 
@@ -94,7 +87,7 @@ def read_cases(suites: Iterable[Path]) -> Cases:
         if path.parent.name in cases:
             continue  # the same scenario in two suites
         cases[path.parent.name] = found
-        if truth["is_fault"] and not found:
+        if truth["is_fault"] and all(case.is_few for case in found):
             missed.append(path.parent.name)
     return Cases(cases=tuple(c for group in cases.values() for c in group), missed=tuple(missed))
 
@@ -107,8 +100,8 @@ def _case(truth: Mapping[str, Any], part: Mapping[str, Any]) -> Case:
         seed=truth["setting"]["seed"],
         cause=_CAUSES.get(truth["cause"]),
         answers=part["answers"],
-        few=part["few"],
-        symptoms=tuple(part["symptoms"]),
+        situation=_situation(part["situation"]),
+        is_few=part["part"] == "few",
     )
 
 
@@ -122,19 +115,20 @@ def _parts(path: Path, truth: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _observe(folder: Path, truth: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what is observed with all signals, then what is with loss and gradient norm alone.
+
+    A log that has nothing else is judged for itself: most faults do not show in it.
+    """
     source = read_run(folder)
-    judge = Judge(Config(), plugins=True)
-    judge.update(source.block)
-    judge.finish()
     few = {name: source.block.column(name) for name in _FEW}
     bare = dataclasses.replace(source.block, columns=few, events=())
-    for incident in _chosen(judge.incidents, truth):
-        seen = tuple(finding for finding in incident.findings if finding.signal in _FEW)
-        yield {
-            "symptoms": list(incident.symptoms),
-            "answers": _answers(incident, source.block, source.facts),
-            "few": _answers(dataclasses.replace(incident, findings=seen), bare, RunFacts()),
-        }
+    for part, block, facts in (("all", source.block, source.facts), ("few", bare, RunFacts())):
+        judge = Judge(Config(), plugins=True)
+        judge.update(block)
+        judge.finish()
+        for incident in _chosen(judge.incidents, truth):
+            answers, situation = _answers(incident, block, facts)
+            yield {"part": part, "answers": answers, "situation": situation}
 
 
 def _chosen(incidents: tuple[Incident, ...], truth: Mapping[str, Any]) -> list[Incident]:
@@ -151,15 +145,30 @@ def _chosen(incidents: tuple[Incident, ...], truth: Mapping[str, Any]) -> list[I
     ][:1]
 
 
-def _answers(incident: Incident, run: Block, facts: RunFacts) -> dict[str, str]:
+def _answers(
+    incident: Incident, run: Block, facts: RunFacts
+) -> tuple[dict[str, str], dict[str, Any]]:
     context = IncidentContext.of(incident, run, facts)
-    return {id: look(context).outcome.value for id, look in OBSERVATIONS.items()}
+    results = {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
+    found = situation_of(context, results)
+    situation = {
+        "shape": found.shape,
+        "kind": found.kind,
+        "impossible": sorted(cause.id for cause in found.impossible),
+        "has_own_signals": found.has_own_signals,
+    }
+    return {id: result.outcome.value for id, result in results.items()}, situation
+
+
+def _situation(saved: Mapping[str, Any]) -> Situation:
+    impossible = frozenset(_CAUSES[id] for id in saved["impossible"])
+    return Situation(**{**saved, "impossible": impossible})
 
 
 def _code_digest() -> str:
     """A digest of the code that finds incidents and observes them."""
     root = Path(trimtab.__file__).parent
-    folders = (root / "detect", root / "explain" / "evidence", root / "explain" / "incidents")
+    folders = (root / "detect", root / "explain")
     digest = hashlib.sha256()
     for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         digest.update(path.read_bytes())

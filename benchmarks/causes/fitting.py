@@ -7,7 +7,7 @@ from typing import Any
 from benchmarks.causes.cases import Case
 from benchmarks.causes.expectations import EXPECTATIONS
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.ranking import Ranking, Weights, rank
+from trimtab.explain.causes.ranking import Ranking, Weights, rank, with_constructed
 from trimtab.explain.evidence import OBSERVATIONS
 from trimtab.explain.evidence.checks import ObservedOutcome
 
@@ -47,15 +47,18 @@ def _share(cases: Sequence[Case], id: str, cause: Cause) -> float:
 
 
 def leave_one_seed_out(
-    cases: Sequence[Case], temperature: float, *, few: bool = False
+    cases: Sequence[Case], temperature: float, fitted: Sequence[Case] | None = None
 ) -> list[tuple[Case, Ranking]]:
-    """Each case with a cause, ranked by weights that were fitted without the runs of its seed."""
+    """Each case with a cause, ranked by weights that were fitted without the runs of its seed.
+
+    `fitted` has the cases that weights are fitted on, if those are others than `cases`.
+    """
     found = []
     for seed in sorted({case.seed for case in cases}):
-        shares = fit_shares([case for case in cases if case.seed != seed])
-        weights = Weights(shares=shares, temperature=temperature, provenance={})
+        shares = fit_shares([case for case in fitted or cases if case.seed != seed])
+        weights = with_constructed(Weights(shares=shares, temperature=temperature, provenance={}))
         found += [
-            (case, rank(case.results(few=few), weights, None if few else case.among))
+            (case, rank(case.results(), weights, case.situation))
             for case in cases
             if case.seed == seed and case.cause is not None
         ]

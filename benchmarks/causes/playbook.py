@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,7 +21,7 @@ class Drawn:
     cause: str
     """The cause that the guide names."""
     block: Block
-    facts: RunFacts = RunFacts()
+    facts: RunFacts = field(default_factory=RunFacts)
 
 
 def playbook_incidents() -> Iterator[Drawn]:
@@ -37,7 +37,9 @@ def _healthy(seed: int, steps: int = STEPS) -> tuple[np.random.Generator, dict[s
     at = np.arange(steps)
     loss = 2.25 + 5.5 * np.exp(-at / 60.0) + 0.035 * noise.standard_normal(steps)
     norm = 0.6 * np.exp(0.12 * noise.standard_normal(steps)) * (1 + 2 * np.exp(-at / 40.0))
-    lr = 3e-4 * np.minimum(at / 100.0, 0.5 * (1 + np.cos(np.pi * np.clip(at - 100, 0, None) / 1900)))
+    lr = 3e-4 * np.minimum(
+        at / 100.0, 0.5 * (1 + np.cos(np.pi * np.clip(at - 100, 0, None) / 1900))
+    )
     return noise, {"loss": loss, "grad_norm": norm, "lr": lr}
 
 
@@ -122,13 +124,11 @@ def _others(seed: int) -> Iterator[Drawn]:
     s["loss"] += np.where(at >= 0, 1.2 * np.exp(-fresh / 12.0), 0)
     s["grad_norm"] *= 1 + np.where(at >= 0, 3 * np.exp(-fresh / 10.0), 0)
     resume = (Event(kind="resume", step=500, tick=500, facts={}),)
-    yield Drawn(
-        name=f"optimizer reset {seed}", group="reset", cause="F06", block=_block(s, resume)
-    )
+    yield Drawn(name=f"optimizer reset {seed}", group="reset", cause="F06", block=_block(s, resume))
 
     noise, s = _healthy(500 + seed, 1600)
     at = np.arange(1600) - 700
-    s["lr"] = s["lr"] * np.where(at > 0, np.exp(at / 500.0), 1)
+    s["lr"] = np.where(at > 0, s["lr"][700] * (1 + at / 400.0), s["lr"])
     s["loss"] += np.where(at > 100, 0.0012 * (at - 100), 0)
     yield Drawn(name=f"inverse cosine {seed}", group="schedule", cause="F24", block=_block(s))
 

@@ -22,15 +22,19 @@ def summary(name: str, ranked: Ranked) -> tuple[str, ...]:
     """One line: what was measured, right first, right in the first three."""
     first = sum(_first(ranking).cause is case.cause for case, ranking in ranked)
     three = sum(
-        case.cause in [candidate.cause for candidate in _named(ranking)[:3]]
+        case.cause in [candidate.cause for candidate in ranking.candidates[:3]]
         for case, ranking in ranked
     )
-    return name, str(len(ranked)), _share(first, len(ranked)), _share(three, len(ranked))
+    named = [ranking.named.cause is case.cause for case, ranking in ranked if ranking.named]
+    shares = (_share(first, len(ranked)), _share(three, len(ranked)), _of(named))
+    return name, str(len(ranked)), *shares
 
 
 def summaries(rows: Sequence[tuple[str, ...]]) -> str:
     """The lines of `summary` as a table."""
-    return table(("measured on", "incidents", "right first", "right in three"), rows)
+    return table(
+        ("measured on", "incidents", "right first", "right in three", "right where named"), rows
+    )
 
 
 def calibration(ranked: Ranked) -> str:
@@ -45,8 +49,8 @@ def calibration(ranked: Ranked) -> str:
         rows.append(
             (f"{100 * low:.0f} to {min(100 * high, 100):.0f} %", str(len(inside)), _of(inside))
         )
-    silent = sum(_first(ranking).cause is None for _, ranking in ranked)
-    rows.append(("no cause named", str(silent), "-"))
+    silent = sum(ranking.named is None for _, ranking in ranked)
+    rows.append(("no cause named (under 50 %)", str(silent), "-"))
     return table(("said with", "incidents", "right"), rows)
 
 
@@ -56,7 +60,7 @@ def confusion(ranked: Ranked) -> str:
     for cause in sorted({case.cause for case, _ in ranked if case.cause}, key=lambda c: c.id):
         mine = [(case, ranking) for case, ranking in ranked if case.cause is cause]
         wrong = Counter(
-            (_id(_first(ranking)), case.kind, case.grade)
+            (id_of(_first(ranking)), case.kind, case.grade)
             for case, ranking in mine
             if _first(ranking).cause is not cause
         )
@@ -78,17 +82,13 @@ def speaks_for(weights: Weights) -> str:
     return table(("cause", "speaks for it most"), rows)
 
 
-def _named(ranking: Ranking) -> list[Candidate]:
-    """The candidates in the order in which they are shown, without "something else" at the end."""
-    return [c for c in ranking.candidates if c.cause is not None or c is ranking.first]
-
-
 def _first(ranking: Ranking) -> Candidate:
     return ranking.first
 
 
-def _id(candidate: Candidate) -> str:
-    return candidate.cause.id if candidate.cause else "none"
+def id_of(candidate: Candidate | None) -> str:
+    """The id of a candidate's cause, or that there is none."""
+    return candidate.cause.id if candidate is not None and candidate.cause else "none"
 
 
 def _of(flags: Sequence[bool]) -> str:

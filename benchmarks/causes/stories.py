@@ -334,6 +334,46 @@ def judge_playbook() -> Iterator[Judged]:
 # Tables.
 
 
+def report(data: Path) -> str:
+    """Return all tables, as Markdown."""
+    real, sparse = (read_stories(data / "stories", sparse=sparse) for sparse in (False, True))
+    judged = [judge_story(data / "stories", story, given=False) for story in real]
+    given = [judge_story(data / "stories", story, given=True) for story in real]
+    few = [judge_story(data / "stories", story, given=True) for story in _with_loss(sparse)]
+    drawn = list(judge_playbook())
+    public = {split: list(judge_public(data / "runs", split)) for split in ("tune", "held-out")}
+    held = {story["id"] for story in real if is_held_back(story)}
+    parts = {
+        "stories with a series, incident as judged": judged,
+        "stories with a series, incident opened at the labelled step": given,
+        "of these, used to choose strengths": [j for j in given if j.name not in held],
+        "of these, held back": [j for j in given if j.name in held],
+        "stories with under six rows, incident given": few,
+        "playbook, drawn": drawn,
+    }
+    head = ("measured on", "incidents", "missed", "right first", "right in three", "where named")
+    logs = [item for split in public.values() for item in split]
+    return "\n\n".join(
+        [
+            "Right in three: of those that a careful engineer could know. A cause outside of the "
+            "catalogue is right where none was named; one that can be defended counts half.",
+            table(head, [summary(name, part) for name, part in parts.items()]),
+            f"Stories, as judged and given:\n\n{calibration([*judged, *given, *few])}",
+            f"Playbook:\n\n{calibration(drawn)}",
+            f"Public logs, {len(logs)} incidents (causes not known, kinds known):\n\n"
+            f"{calibration(logs)}",
+            lines(given),
+            lines([item for item in logs if item.named is not None]),
+        ]
+    )
+
+
+def _with_loss(stories: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return those whose rows have a loss."""
+    names = [name for name, out in _COLUMNS.items() if out == "loss"]
+    return [s for s in stories if any(name in row for row in s["series"] for name in names)]
+
+
 def weights_of(judged: Sequence[Judged]) -> list[float]:
     """Return the weight of each: stories of one family count as one."""
     counts = {item.family: sum(o.family == item.family for o in judged) for item in judged}

@@ -10,6 +10,7 @@ from benchmarks.causes.expectations import EXPECTATIONS, TYPICAL
 from benchmarks.causes.fitting import PRIOR_INCIDENTS, fit, fit_shares, leave_one_seed_out
 
 from trimtab.core.causes import Cause
+from trimtab.explain.causes.plausible import Situation
 from trimtab.explain.evidence import OBSERVATIONS
 
 FIXTURES = Path(__file__).parents[2] / "tests" / "journal" / "fixtures"
@@ -24,8 +25,8 @@ def case(seed: int, cause: Cause, *yes: str) -> Case:
         seed=seed,
         cause=cause,
         answers=answers,
-        few=answers,
-        symptoms=("loss spike",),
+        situation=Situation(has_own_signals=True),
+        is_few=False,
     )
 
 
@@ -91,6 +92,6 @@ def test_a_lab_run_is_judged_once_and_then_read_from_the_cache(
     }
     (run / "truth.json").write_text(json.dumps(truth), encoding="utf-8")
     read = read_cases([tmp_path])
-    assert len(read.cases) + len(read.missed) == 1
+    assert sum(not case.is_few for case in read.cases) + len(read.missed) == 1
     monkeypatch.setattr("benchmarks.causes.cases.read_run", None)  # would raise if called
     assert read_cases([tmp_path]) == read

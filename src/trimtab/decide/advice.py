@@ -7,7 +7,7 @@ and waits for what does not touch the weights.
 from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
-from trimtab.core.causes import Cause, Standing
+from trimtab.core.causes import Cause
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.explain.diagnosis import Diagnosis
@@ -56,10 +56,13 @@ PASSIVE = HARMLESS | {
 ONE_BATCH = frozenset({Cause.HARD_BATCH, Cause.RARE_TOKENS})
 """What is over with the batch that brought it, unless the loss stays up."""
 
-SKIPPABLE = frozenset(
-    {*ONE_BATCH, Cause.DUPLICATE_BATCH, Cause.DATA_MIX_SHIFT, Cause.LOGIC_NAN, Cause.FP16_OVERFLOW}
-)
-"""What may stay away if batches are skipped. Other causes go on whichever batches come."""
+SKIPPABLE = frozenset({*ONE_BATCH, Cause.DUPLICATE_BATCH, Cause.DATA_MIX_SHIFT})
+"""What may stay away if batches are skipped. Causes in code, settings or precision go on whichever
+batches come."""
+
+FIRST_CHECKPOINT = 200
+"""A run that is younger in steps has no checkpoint to go back to. Source: the stability guides save
+one every 200 steps."""
 
 MILD = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
 """What a resume may leave out without hurting the weights: a scaler finds its range again."""
@@ -139,7 +142,11 @@ def _choose(table: _Choices, diagnosis: Diagnosis, *, recurs: bool) -> Action:
 def _before(incident: Incident) -> str:
     """Return the state that the incident has not touched."""
     step = incident.onset.step
-    return f"a checkpoint older than step {step}" if step > 1 else "the initial weights"
+    return "the initial weights" if _is_young(incident) else f"a checkpoint older than step {step}"
+
+
+def _is_young(incident: Incident) -> bool:
+    return 0 <= incident.onset.step <= FIRST_CHECKPOINT
 
 
 # The textbook: one action per class
@@ -155,7 +162,8 @@ def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
 def _apply_remedy(
     diagnosis: Diagnosis, reason: str = "The cause remains until it is fixed."
 ) -> Action:
-    return _roll_back(f"Apply the fix and continue from {_before(diagnosis.incident)}.", reason)
+    again = "start again" if _is_young(diagnosis.incident) else "continue"
+    return _roll_back(f"Apply the fix and {again} from {_before(diagnosis.incident)}.", reason)
 
 
 _LOOK_AGAIN = _wait("Continue, and look again 200 steps later.", "The loss came back by itself.")
@@ -303,12 +311,16 @@ _TRIMTAB: _Choices = {
 
 
 def _go_back(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
-    """Roll back, and fix the cause if it is likely and not in the data; else skip batches."""
-    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
-    is_likely = first is not None and first.standing is Standing.SUPPORTED
+    """Roll back, and fix the cause if it is known and not in the data; else skip batches."""
     # Skipping batches does not help against what is in the code, the state or a device.
-    if is_likely and isinstance(diagnosis.cause, Cause) and diagnosis.cause not in SKIPPABLE:
+    if isinstance(diagnosis.cause, Cause) and diagnosis.cause not in SKIPPABLE:
         return _apply_remedy(diagnosis, reason)
+    if diagnosis.cause is None and _is_young(diagnosis.incident):
+        return Action(
+            kind=ActionKind.LOWER_LR,
+            instruction="Start again with a learning rate 2 to 3 times lower, or a longer warm-up.",
+            reason=f"{reason} A run this young has no checkpoint to go back to.",
+        )
     return _skip_from(diagnosis, reason=reason, unless=unless)
 
 

@@ -45,6 +45,15 @@ class IncidentContext:
         return self.block.row_of(self.incident.onset.tick)
 
     @property
+    def shown_row(self) -> int:
+        """The row where the incident shows: the onset, without the lead of a warning before it."""
+        findings = self.incident.findings
+        opening = [f for f in findings if f.tick == findings[0].tick]
+        ticks = [f.tick if f.onset_tick is None else f.onset_tick for f in opening]
+        first = self.block.row_of(min(ticks)) if ticks else self.onset_row
+        return max(self.onset_row, min(first, self.last_row))
+
+    @property
     def has_onset(self) -> bool:
         """Whether the record of the onset is there."""
         row = self.onset_row

@@ -8,12 +8,14 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from trimtab.core.block import Column
-from trimtab.core.causes import Standing
+from trimtab.core.causes import AnyCause, Standing
 from trimtab.core.events import UNDO
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import counted, digits
+from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.goodput import count_lost
 from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
@@ -38,9 +40,7 @@ from trimtab.report.run_report import RunReport
 from trimtab.report.wording import (
     acts_of,
     asked,
-    deciding_lines,
     event_text,
-    fix_text,
     percent,
     runner_up,
 )
@@ -72,7 +72,7 @@ def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
         "Class": [Paragraph(_class(diagnosis))],
         "Action": [Paragraph(prose(f"{diagnosis.action.instruction} {diagnosis.action.reason}"))],
         "What was done": [_done(diagnosis, run)],
-        "Smallest remedy": [Paragraph(prose(fix_text(diagnosis)))],
+        "Smallest remedy": [Paragraph(prose(diagnosis.remedy))],
         "Verification": _verification(diagnosis, run),
         "Cost": [bullets(_cost(diagnosis, run))],
         "Lesson": [Paragraph(prose(diagnosis.lesson))],
@@ -233,8 +233,12 @@ def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
     items = []
     for hypothesis in diagnosis.hypotheses:
         cause = f"{hypothesis.cause.id} {hypothesis.cause.title}: " if hypothesis.cause else ""
-        share = hypothesis.probability
-        standing = str(hypothesis.standing) if share is None else percent(share)
+        standing = str(hypothesis.standing)
+        if hypothesis.probability is not None:
+            # A sentence about a cause is a finding only where the cause is named.
+            is_named = hypothesis.cause is not None and hypothesis.cause == diagnosis.cause
+            share = percent(hypothesis.probability)
+            standing = share if is_named else f"possible, {share}"
         inner = []
         for item in hypothesis.evidence:
             weight = "" if item.weight is None else f" ({item.weight:+.1f})"
@@ -255,12 +259,33 @@ def _discriminating(diagnosis: Diagnosis) -> Iterator[Content]:
     if ranking is None:
         yield from _discriminating_by_tree(diagnosis)
         return
-    lines = deciding_lines(diagnosis, _MAX_DECIDING)
+    numbers: dict[AnyCause | None, str] = {
+        h.cause: f"H{n}" for n, h in enumerate(diagnosis.hypotheses, 1) if h.cause
+    }
+    shown = {numbers[c.cause]: c.weights for c in ranking.candidates if c.cause in numbers}
+    spread = {
+        id: max(weights) - min(weights)
+        for id in ranking.results
+        if len(weights := [said.get(id, 0.0) for said in shown.values()]) > 1
+    }
+    lines = []
+    for id in sorted(spread, key=lambda id: -spread[id])[:_MAX_DECIDING]:
+        result = ranking.results[id]
+        said = {name: weights.get(id, 0.0) for name, weights in shown.items()}
+        ways = (
+            ("favours", [name for name, weight in said.items() if weight >= SUPPORT]),
+            ("speaks against", [name for name, weight in said.items() if weight <= -SUPPORT]),
+        )
+        words = "; ".join(f"{way} {', '.join(names)}" for way, names in ways if names)
+        if words:
+            negation = "" if result.is_yes else "not so: "
+            statement = ALL_OBSERVATIONS[id].statement
+            lines.append(f"{result.signal}: {negation}{statement} ({result.observation}): {words}.")
+    if not lines:
+        lines.append("None of the signals that could decide between the hypotheses was recorded.")
     second = runner_up(diagnosis)
-    if ranking.first.cause is None:
-        lines.append("Nothing that was seen speaks for a known cause.")
-    elif second:
-        lines.append(f"{second}.")
+    if second:
+        lines.append(f"{second[:1].upper()}{second[1:]}.")
     yield bullets(lines)
 
 

@@ -41,8 +41,6 @@ from trimtab.report.wording import (
     asked,
     cause_text,
     deciding_lines,
-    fix_text,
-    is_doubtful,
     runner_up,
     short_cause,
 )
@@ -169,8 +167,8 @@ def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
 
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
-    """Return the cause; its probability only where it is doubtful, to save room."""
-    if diagnosis.cause is None or is_doubtful(diagnosis):
+    """Return the named cause, or that it is not known; its probability stands below, for room."""
+    if diagnosis.cause is None:
         return short_cause(diagnosis)
     return f"{diagnosis.cause.id} {diagnosis.cause.title}"
 
@@ -196,7 +194,7 @@ def _explanation(diagnosis: Diagnosis, run: RunReport, *, questions: bool) -> Gr
         ("cause", cause_text(diagnosis)),
         ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
         ("do", diagnosis.action.instruction),
-        ("fix", fix_text(diagnosis)),
+        ("fix", diagnosis.remedy),
     ):
         if text:
             lines.add_row(Text(name, style="bold"), Text(printable(text)))

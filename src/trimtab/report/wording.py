@@ -4,7 +4,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from trimtab.core.block import Block, Event
-from trimtab.core.causes import Standing
 from trimtab.core.events import NOT_UNDONE, UNDO, UNDO_OUTCOME
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
@@ -43,40 +42,27 @@ def percent(probability: float) -> str:
 
 def certainty(diagnosis: Diagnosis) -> float | None:
     """Return how probable the named cause is; None if it was not weighed, as in the textbook."""
-    first = diagnosis.hypotheses[0] if diagnosis.hypotheses else None
-    if first is None or first.cause is None or first.cause != diagnosis.cause:
-        return None
-    return first.probability
-
-
-def is_doubtful(diagnosis: Diagnosis) -> bool:
-    """Return whether the cause is only the best guess."""
-    is_weighed = certainty(diagnosis) is not None
-    return is_weighed and diagnosis.hypotheses[0].standing is not Standing.SUPPORTED
+    named = (h for h in diagnosis.hypotheses if h.cause is not None and h.cause == diagnosis.cause)
+    return next((hypothesis.probability for hypothesis in named), None)
 
 
 def cause_text(diagnosis: Diagnosis) -> str:
     """Return the cause in a sentence, with how certain it is, where that is known."""
     probability = certainty(diagnosis)
-    if probability is None:
-        return diagnosis.root_cause
-    doubt = "not certain, " if is_doubtful(diagnosis) else ""
-    return f"{doubt}{percent(probability)}: {diagnosis.root_cause}"
+    said = "" if probability is None else f"{percent(probability)}: "
+    return f"{said}{diagnosis.root_cause}"
 
 
 def short_cause(diagnosis: Diagnosis) -> str:
-    """Return id and title of the cause: "F02 long-tail or degenerate tokens, about 90 %"."""
+    """Return id and title of the cause: "F02 long-tail or degenerate tokens, about 80 %"."""
     if diagnosis.cause is None:
-        return "not known"
+        first = diagnosis.ranking.first if diagnosis.ranking else None
+        if first is None or first.cause is None or first.probability < MIN_RUNNER_UP:
+            return "not known"
+        return f"not known, possibly {first.cause.id} ({percent(first.probability)})"
     probability = certainty(diagnosis)
     said = "" if probability is None else f", {percent(probability)}"
     return f"{diagnosis.cause.id} {diagnosis.cause.title}{said}"
-
-
-def fix_text(diagnosis: Diagnosis) -> str:
-    """Return the fix, with a condition where the cause is only the best guess."""
-    remedy = diagnosis.remedy
-    return f"If so, {remedy[:1].lower()}{remedy[1:]}" if is_doubtful(diagnosis) else remedy
 
 
 def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, Observed]]:
@@ -95,7 +81,7 @@ def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
     If no cause was named by evidence, these are the questions that were answered with yes.
     """
     ranking = diagnosis.ranking
-    if ranking is None or ranking.first.cause is None:
+    if ranking is None or ranking.named is None:
         seen = [r.observation for _, _, r in asked(diagnosis) if r.is_yes]
         return list(dict.fromkeys(seen))[:count]
     return [
@@ -107,12 +93,12 @@ def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
 def runner_up(diagnosis: Diagnosis) -> str:
     """Return the second cause and what would decide between it and the first; "" if negligible."""
     ranking = diagnosis.ranking
-    if ranking is None or ranking.first.cause is None or len(ranking.candidates) < 2:
+    if ranking is None or ranking.named is None or len(ranking.candidates) < 2:
         return ""
     second = ranking.candidates[1]
     if second.cause is None or second.probability < MIN_RUNNER_UP:
         return ""
-    said = f"{percent(second.probability)}: {second.cause.id} {second.cause.title}"
+    said = f"possible, {percent(second.probability)}: {second.cause.id} {second.cause.title}"
     return f"{said}; {would_decide(ranking)}"
 
 

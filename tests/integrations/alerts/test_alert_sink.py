@@ -230,7 +230,7 @@ def test_on_incident_alerts_from_the_training_process(
     events = read_journal(RunDirectory(tmp_path)).block.events
     (opened, *_) = [event.facts for event in events if event.kind == "incident"]
     assert opened["is_alarm"] is True
-    assert opened["cause"]
+    assert "Not known" in opened["explanation"]
     assert opened["action"]
 
 

@@ -6,7 +6,7 @@ context --> observations --> rank --> hypotheses, conclusion
 """
 
 import dataclasses
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
 from trimtab.core.findings import Symptom
@@ -21,34 +21,26 @@ from trimtab.explain.causes.conclusions import (
     by_users_alarm,
     each_cause_once,
     first_explained,
+    how_to_record,
     hypothesis_of,
     is_users_alarm,
     opening,
 )
-from trimtab.explain.causes.ranking import Candidate, Ranking, all_weights, rank
+from trimtab.explain.causes.plausible import Situation, situation_of
+from trimtab.explain.causes.ranking import SUPPORTED, Candidate, Ranking, all_weights, rank
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import nonfinite_loss, stays_nonfinite
 
-SURE, SUPPORTED, OPEN = 0.9, 0.5, 0.05
-"""Probabilities from which on a hypothesis outranks the explanation of a later finding, counts as
-supported, and counts as open."""
+SURE, WORTH_SAYING, OPEN = 0.75, 0.1, 0.05
+"""Probabilities from which on a hypothesis outranks the explanation of a later finding, is worth a
+mention where no cause is named, and counts as open."""
 
 MIN_PROBABILITY = 0.01
 MAX_HYPOTHESES = 5
 MAX_EVIDENCE = 5
 """Less probable causes, except the first two, and lighter evidence are not listed."""
-
-TIME_SYMPTOMS = frozenset({Symptom.STALL, Symptom.SLOW})
-TIME_CAUSES = frozenset({Cause.LOADER_STALL, Cause.SLOW_RANK})
-"""What slow steps look like, and the causes that have them as their only symptom."""
-
-RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
-"""What one rank cannot have."""
-
-LASTING_CAUSES = frozenset({Cause.LOSS_REDUCTION_BUG})
-"""What a loss does not come back from by itself: a factor in the code stays."""
 
 FLIP_CAUSES = frozenset({Cause.BIT_FLIP, Cause.BAD_DEVICE})
 """What flips a bit in memory that no code has written to."""
@@ -58,44 +50,37 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
     results = {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
-    is_alone = results["several_ranks"].is_no
-    possible = possible_causes(incident.symptoms, is_alone=is_alone)
-    if _came_back(incident):
-        possible = frozenset(possible) - LASTING_CAUSES
     flip = results["bit_flipped"]
     if flip.is_yes:  # proven: what the records look like besides says nothing against it
-        proven = rank({"bit_flipped": flip}, all_weights(), FLIP_CAUSES)
+        only = Situation(impossible=frozenset(Cause) - FLIP_CAUSES)
+        proven = rank({"bit_flipped": flip}, all_weights(), only)
         ranking = dataclasses.replace(proven, results=results)
     else:
-        ranking = rank(results, all_weights(), possible)
-    given = map(hypothesis_of, incident.findings)
-    ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
+        ranking = rank(results, all_weights(), situation_of(context, results))
+    conclusion, hypotheses = conclude(incident, ranking, _destructive_update(context))
     # A run that never learned has no course to classify: it is a plateau by its symptom.
     is_flat = set(incident.symptoms) == {Symptom.NO_LEARNING}
     return make_diagnosis(
         context,
-        _conclude(incident, ranking),
-        tuple(each_cause_once((*given, _destructive_update(context), *ranked))),
+        conclusion,
+        hypotheses,
         incident_class=IncidentClass.PLATEAU if is_flat else None,
         ranking=ranking,
     )
 
 
-def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[Cause]:
-    """Return the causes that an incident with these symptoms can have.
+def conclude(
+    incident: Incident, ranking: Ranking, mechanism: Hypothesis | None = None
+) -> tuple[Conclusion, tuple[Hypothesis, ...]]:
+    """Return what a ranking says about an incident: its cause, and all hypotheses.
 
-    Where only time is lost, what the data or the weights look like by chance explains nothing. A
-    run of one rank has no other to differ from.
+    Both are written from the same ranking, so that no two parts of a report can disagree.
+    `mechanism` is what happened whatever the cause, if that is known.
     """
-    is_of_time = symptoms and TIME_SYMPTOMS.issuperset(symptoms)
-    causes = TIME_CAUSES if is_of_time else frozenset(Cause)
-    return causes - RANK_CAUSES if is_alone else causes
-
-
-def _came_back(incident: Incident) -> bool:
-    """Return whether the loss rose and is where it was before."""
-    has_risen = incident.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.LINGERING)
-    return has_risen and incident.end is not None and incident.new_level is None
+    given = map(hypothesis_of, incident.findings)
+    ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
+    hypotheses = tuple(each_cause_once((*given, mechanism, *ranked)))
+    return _conclude(incident, ranking), hypotheses
 
 
 def _listed(ranking: Ranking) -> Iterable[Candidate]:
@@ -111,23 +96,44 @@ def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
     evidence is sure of a cause.
     """
     explained = first_explained(opening(incident))
-    first = ranking.first
-    is_sure = first.cause is not None and first.probability >= SURE
-    if explained is None and not is_sure:
+    named = ranking.named
+    if explained is None and (named is None or named.probability < SURE):
         explained = first_explained(incident.findings)
     if explained is not None:
         return by_finding(*explained)
-    if is_users_alarm(incident) and first.cause is None:
+    if named is not None:
+        found = CONCLUSIONS[named.cause]
+        return dataclasses.replace(found, root_cause=found.root_cause + _doubt(ranking))
+    if is_users_alarm(incident):
         return by_users_alarm(incident)
-    found = _by_ranking(incident, ranking)
-    return dataclasses.replace(found, root_cause=found.root_cause + _doubt(ranking))
+    return _not_known(incident, ranking)
 
 
-def _by_ranking(incident: Incident, ranking: Ranking) -> Conclusion:
-    cause = ranking.first.cause
-    if cause is not None:
-        return CONCLUSIONS[cause]
-    return next((BY_SYMPTOM[s] for s in incident.symptoms if s in BY_SYMPTOM), NOTHING_FITS)
+def _not_known(incident: Incident, ranking: Ranking) -> Conclusion:
+    """Return what the incident is like, and the signal that would tell."""
+    known = next((BY_SYMPTOM[s] for s in incident.symptoms if s in BY_SYMPTOM), None)
+    likely = [c for c in ranking.candidates if c.cause and c.probability >= WORTH_SAYING][:2]
+    if known is not None or not likely:
+        return known or NOTHING_FITS
+    like = " or ".join(
+        f"{item.cause.id} {item.cause.title} (about {10 * round(10 * item.probability)} %)"
+        for item in likely
+        if item.cause
+    )
+    tell = ""
+    if ranking.decides is not None:
+        missing = ranking.results[ranking.decides].signal
+        tell = f" What would tell was not recorded: {missing}."
+    return dataclasses.replace(
+        NOTHING_FITS, root_cause=f"Not known; possibly {like}.{tell}", remedy=_record_it(ranking)
+    )
+
+
+def _record_it(ranking: Ranking) -> str:
+    if ranking.decides is None:
+        return NOTHING_FITS.remedy
+    signal = ranking.results[ranking.decides].signal
+    return f"To know next time, record {signal}: {how_to_record(signal)}."
 
 
 def _destructive_update(context: IncidentContext) -> Hypothesis | None:
@@ -168,6 +174,8 @@ def _hypothesis(candidate: Candidate, ranking: Ranking) -> Hypothesis:
     statement = "something that is not known, or that left no trace in what was recorded"
     if candidate.cause is not None:
         statement = CONCLUSIONS[candidate.cause].root_cause.rstrip(".")
+        if candidate is not ranking.named:
+            statement = f"if so, {statement[:1].lower()}{statement[1:]}"
     return Hypothesis(
         cause=candidate.cause,
         statement=statement,

@@ -276,6 +276,28 @@ _ALL = (
 CONCLUSIONS: Mapping[AnyCause | None, Conclusion] = {item.cause: item for item in _ALL}
 """By cause of the catalogue."""
 
+_WATCHED = "`trimtab.watch(model, optimizer)` records it"
+_OF_BATCH = "`guard.record(loss=loss, batch=batch)` records it"
+
+RECORDED_BY: Mapping[str, str] = {
+    "grad_norm": "`guard.clip_grad_norm_(1.0)` records it",
+    "loss_scale": "log `scaler.get_scale()`",
+    "dtype": '`trimtab.watch(..., facts={"dtype": "bf16"})` states it',
+    "fingerprint": _OF_BATCH,
+    "token_rarity": _OF_BATCH,
+    "unique_token_share": _OF_BATCH,
+    "tokens": "`guard.record(loss=loss, tokens=count)` records it",
+    "max_attention_logit": "`guard.record(loss=loss, max_attention_logit=value)` records it",
+    "max_log_z": "`guard.record(loss=loss, max_log_z=value)` records it",
+}
+"""By signal: the line that records it, where `trimtab.watch` alone does not."""
+
+
+def how_to_record(signal: str) -> str:
+    """Return how a signal gets into the records."""
+    return RECORDED_BY.get(signal, _WATCHED)
+
+
 NOTHING_FITS = Conclusion(
     None,
     "Not known: nothing that was recorded speaks for a known cause.",

@@ -1,14 +1,16 @@
 """Ranking: the causes of an incident by their probability, from what was observed."""
 
+import dataclasses
 import json
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
 from typing import Any
 
 from trimtab.core.causes import Cause
+from trimtab.explain.causes.plausible import Situation, base_rates, cap
 from trimtab.explain.evidence import BY_CONSTRUCTION
 from trimtab.explain.evidence.checks import Observed, ObservedOutcome
 
@@ -86,6 +88,21 @@ def lab_weights() -> Weights:
 
 
 _BY_CONSTRUCTION: Mapping[str, Mapping[Cause, float]] = {
+    "loss_constant": {
+        Cause.PARAMETERS_NOT_UPDATING: 0.6,
+        Cause.WRONG_SCHEDULE: 0.3,
+        Cause.LOGIC_NAN: 0.05,
+    },
+    "lr_zero": {Cause.WRONG_SCHEDULE: 0.5, Cause.PARAMETERS_NOT_UPDATING: 0.02},
+    "batch_alone": {**dict.fromkeys(Cause, 0.05), Cause.HARD_BATCH: 0.6},
+    "not_updating": {
+        **dict.fromkeys(Cause, 0.02),
+        Cause.PARAMETERS_NOT_UPDATING: 0.6,
+        Cause.FP16_OVERFLOW: 0.3,  # steps that the scaler skips
+        Cause.BIT_FLIP: 0.3,  # a weight so large that no gradient is left
+    },
+    "overflows": {**dict.fromkeys(Cause, 0.02), Cause.FP16_OVERFLOW: 0.6},
+    "nan_in_range": {**dict.fromkeys(Cause, 0.1), Cause.LOGIC_NAN: 0.5},
     "bit_flipped": {Cause.BIT_FLIP: 0.97, Cause.BAD_DEVICE: 0.4},
     # Flipped bits of gradients and moments move weights by updates; a load may change no norm.
     "moved_from_outside": {
@@ -104,28 +121,24 @@ no code can do it, but the guard may be wrong about that."""
 @cache
 def all_weights() -> Weights:
     """Return the weights fitted in the lab, with those that are by construction."""
-    fitted = lab_weights()
+    return with_constructed(lab_weights())
+
+
+def with_constructed(fitted: Weights) -> Weights:
+    """Return fitted weights, with those of observations that mean what they are."""
     shares = {
         name: {cause: said.get(cause, _NEARLY_NEVER) for cause in fitted.causes}
         for name, said in _BY_CONSTRUCTION.items()
     }
-    return Weights(
+    return dataclasses.replace(
+        fitted,
         shares={**fitted.shares, **shares},
         unknown=dict.fromkeys(shares, _OF_UNKNOWN),
-        temperature=fitted.temperature,
-        provenance=fitted.provenance,
     )
 
 
-UNKNOWN_PRIOR = 0.5
-"""How probable "nothing known fits" is before anything is seen, next to 1 for a cause. Source: the
-lab has no fault that is not in the catalogue."""
-
-HARDWARE_PRIOR = 0.25
-"""The same for corrupted numbers (F13, F14, F15). Source: the Gemini 2.5 report has genuine
-corruption in 6 % of the suspicious steps that were replayed; a quarter is a cautious step there."""
-
-HARDWARE = (Cause.BIT_FLIP, Cause.BAD_DEVICE, Cause.REPLICAS_OUT_OF_SYNC)
+SUPPORTED = 0.5
+"""The probability from which on a cause is named; less probable ones are possible, no more."""
 
 SUPPORT = math.log(1.5)
 """A cause is only named if something that was seen speaks for it with at least this weight. Source:
@@ -168,6 +181,12 @@ class Ranking:
         return self.candidates[0]
 
     @property
+    def named(self) -> Candidate | None:
+        """The cause that is likely enough to be named; None if the cause is not known."""
+        first = self.first
+        return first if first.cause is not None and first.probability >= SUPPORTED else None
+
+    @property
     def alike(self) -> tuple[Candidate, ...]:
         """The candidates that cannot be told apart from the first, and the first itself."""
         if self.first.cause is None:
@@ -188,55 +207,57 @@ class Ranking:
 
 
 def rank(
-    results: Mapping[str, Observed], weights: Weights, among: Collection[Cause] | None = None
+    results: Mapping[str, Observed], weights: Weights, situation: Situation | None = None
 ) -> Ranking:
-    """Rank the causes that something speaks for, the most probable first, then "something else".
+    """Rank the possible causes, the most probable first, then "something else".
 
     Args:
         results: What was seen, by the id of the observation.
         weights: What each answer says about each cause.
-        among: The causes that are possible; all of them if None.
+        situation: What kind of run and incident it is; nothing is known about them if None.
 
-    The score of a cause is the sum of the weights of all answers; what was not recorded says
-    nothing. Causes that nothing speaks for are not named: their probability is part of "something
-    else", which comes first only where what was seen is less like any cause than like their mean.
+    The score of a cause is how often it is behind such incidents and the sum of the weights of all
+    answers; what was not recorded says nothing. No cause is called more probable than its own
+    signals allow. The rest, and what nothing speaks for, is the probability of "something else".
     """
+    situation = situation or Situation()
     answers = {name: result.is_yes for name, result in results.items() if result.is_answer}
-    known = [cause for cause in weights.causes if among is None or cause in among]
+    known = [cause for cause in weights.causes if cause not in situation.impossible]
     causes: tuple[Cause | None, ...] = (*known, None)
     said = {
-        cause: {name: weights.weight(name, cause, yes=yes) for name, yes in answers.items()}
+        cause: {
+            name: weights.weight(name, cause, yes=yes) * situation.share(name, yes=yes)
+            for name, yes in answers.items()
+        }
         for cause in causes
     }
     scores = {
-        cause: math.log(_prior(cause)) + sum(said[cause].values()) / weights.temperature
+        cause: math.log(situation.prior(cause)) + sum(said[cause].values()) / weights.temperature
         for cause in causes
     }
     # Subtracted before the exponential, which would overflow for a clear case.
     top = max(scores.values())
     odds = {cause: math.exp(score - top) for cause, score in scores.items()}
     total = sum(odds.values())
-    supported = [
-        Candidate(cause=cause, probability=odds[cause] / total, weights=said[cause])
+    listed = [
+        Candidate(
+            cause=cause,
+            probability=min(odds[cause] / total, cap(cause, results)),
+            weights=said[cause],
+        )
         for cause in known
-        if any(yes and said[cause][name] >= SUPPORT for name, yes in answers.items())
+        if situation.has_seen(cause)
+        or any(yes and said[cause][name] >= SUPPORT for name, yes in answers.items())
     ]
-    supported.sort(key=lambda candidate: -candidate.probability)
-    rest = 1 - sum(candidate.probability for candidate in supported)
+    # A cap must not turn the order around.
+    listed.sort(key=lambda candidate: -odds[candidate.cause])
+    rest = 1 - sum(candidate.probability for candidate in listed)
     other = Candidate(cause=None, probability=rest, weights=said[None])
-    is_unlike_all = not supported or odds[None] / total > supported[0].probability
-    candidates = [other, *supported] if is_unlike_all else [*supported, other]
     return Ranking(
-        candidates=tuple(candidates),
+        candidates=(*listed, other),
         results=results,
-        decides=_decides(candidates, results, weights),
+        decides=_decides([*listed, other], results, weights),
     )
-
-
-def _prior(cause: Cause | None) -> float:
-    if cause is None:
-        return UNKNOWN_PRIOR
-    return HARDWARE_PRIOR if cause in HARDWARE else 1.0
 
 
 def _decides(
@@ -245,11 +266,14 @@ def _decides(
     if len(candidates) < 2:
         return None
     first, second = candidates[0].cause, candidates[1].cause
+    own = {name for cause in (first, second) if cause for name in base_rates()["decides"][cause.id]}
     missing = {
         name: weights.separation(name, first, second)
         for name, result in results.items()
         # Nobody can record what comes from outside: it is observed where it happens, or not.
         if result.outcome is ObservedOutcome.NOT_RECORDED and name not in BY_CONSTRUCTION
+        # Signals of a third cause tell the first two apart by chance, and so does their number.
+        if name in own and name != "several_ranks"
     }
     best = max(missing, key=lambda name: missing[name], default=None)
     return best if best is not None and missing[best] >= _MIN_SEPARATION else None

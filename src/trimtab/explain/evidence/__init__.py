@@ -5,7 +5,7 @@ observation     an observation: a function whose parameters are its inputs; one 
 curves          loss, gradient norm, learning rate
 model           optimizer moments, updates, weights, activations, logits
 run             batches, resumes, precision, time, ranks
-outside         what the hardware did, not batch, state or code
+outside         what the hardware did, numbers that never move: their meaning is by construction
 """
 
 from types import ModuleType

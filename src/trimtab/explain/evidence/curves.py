@@ -5,6 +5,7 @@ import math
 import numpy as np
 
 from trimtab.core.findings import Symptom
+from trimtab.core.signals import LOSS, LR
 from trimtab.core.text import digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import Observed, gradient_first, nonfinite_loss, state_first
@@ -15,6 +16,10 @@ _LAB = "small models with one fault each (docs/causes.md)"
 _USUAL, _MULTIPLIED, _STEADY = 1.2, 1.4, 1.6
 """Times the usual: less than the first is noise, more than the second is a multiple. A constant
 multiple of a loss varies by less than the third in 8 records; a spike that decays by more."""
+
+_BURST = 8.0
+"""A gradient norm this many times the lowest of the next ones is a burst of its own. Chosen: norms
+of small models vary by a factor of 3 from step to step."""
 
 _MAX_LEAD = 16
 """Records between an onset that is dated to an odd gradient and the fault: twice the lead of a
@@ -28,7 +33,7 @@ def loss_burst(loss: SignalView) -> YesNo | None:
     later = loss.median(8, 24) if later is None else later
     if later is None:
         return None
-    high = loss.sigmas(float(loss.after[:4].max()))
+    high = loss.sigmas(float(loss.soon(4).max()))
     return high > 4 and loss.sigmas(later) < 1, f"loss {high:.1f} sigma up, then back"
 
 
@@ -76,14 +81,23 @@ def _first_multiplied(signal: SignalView, spread: float = math.inf) -> int:
 
 
 @observation("Loss and gradient norm are multiplied at once", source=_LAB)
-def loss_multiplied(loss: SignalView, grad_norm: SignalView) -> YesNo | None:
+def loss_multiplied(
+    loss: SignalView, grad_norm: SignalView, context: IncidentContext
+) -> YesNo | None:
     """Are all losses and gradient norms from the onset on a multiple of the usual ones?"""
     if len(loss.after) < 8:
         return None
     at = min(_first_multiplied(loss, _STEADY), len(grad_norm.after) - 1)
     low, low_norm = (item.ratio(float(item.after[at:][:8].min())) for item in (loss, grad_norm))
     text = f"lowest of 8 records: loss {low:.2g} times, norm {low_norm:.2g} times the usual"
-    return low > _MULTIPLIED and low_norm > _MULTIPLIED, text
+    is_multiple = low > _MULTIPLIED and low_norm > _MULTIPLIED
+    # A spike that decays, or one burst of the gradient, is no constant factor.
+    is_steady = loss.ratio(float(loss.after[at:][:8].max())) < _STEADY * low
+    # Nor is a loss that only returns to where it was not long ago.
+    long_before = context.before(LOSS, 4 * len(loss.before))
+    is_return = float(np.median(long_before)) > 0.8 * float(np.median(loss.after[at:][:8]))
+    is_factor = is_multiple and is_steady and not is_return
+    return is_factor and grad_norm.peak(at + 4) < _BURST * low_norm, text
 
 
 @observation("The gradient norm is multiplied at once and stays so", source=_LAB)
@@ -226,15 +240,17 @@ def lr_jumped(lr: SignalView) -> YesNo:
     source="inverted cosine: stability guides",
     symptoms=(Symptom.LR_RISING,),
 )
-def lr_turned_up(lr: SignalView) -> YesNo | None:
-    """Did the rate fall before, and does it rise after?"""
+def lr_turned_up(lr: SignalView, context: IncidentContext) -> YesNo | None:
+    """Did the rate fall before, and does it rise since, whenever the loss began to follow?"""
     if len(lr.after) < 8:
         return None
-    top = int(np.argmax(lr.before))
-    lowest = float(lr.before[top:].min())
-    fell = lowest < 0.999 * float(lr.before[top])
+    column = context.block.column(LR)[: context.shown_row]
+    before = column.values[column.finite]
+    top = int(np.argmax(before[: max(len(before) // 2, 1)]))
+    lowest = float(before[top:].min())
+    fell = lowest < 0.999 * float(before[top])
     rises = float(np.median(np.diff(lr.after))) > 0
-    text = f"learning rate {digits(float(lr.before[top]))} -> {digits(lowest)} -> "
+    text = f"learning rate {digits(float(before[top]))} -> {digits(lowest)} -> "
     return fell and rises, text + digits(float(lr.after[-1]))
 
 

@@ -20,7 +20,7 @@ def v_fell(v_norms: tuple[SignalView, ...]) -> YesNo:
 @observation("The second moment rises at once", source=_LAB)
 def v_rose(adam_v_norm: SignalView) -> YesNo:
     """Is the norm of v soon far higher than before?"""
-    ratio = float(adam_v_norm.after[:4].max() / max(adam_v_norm.before[-1], 1e-30))
+    ratio = float(adam_v_norm.soon(4).max() / max(adam_v_norm.before[-1], 1e-30))
     return ratio > 1.3, f"norm of the second moment {ratio:.3g} times the one before"
 
 
@@ -56,7 +56,7 @@ def count_back(adam_step: SignalView) -> YesNo:
 @observation("Updates become larger than the learning rate explains", source=_LAB)
 def updates_grew(update_per_lr: SignalView) -> YesNo:
     """Is the update per learning rate soon far above its usual size?"""
-    high = float(update_per_lr.after[:4].max())
+    high = float(update_per_lr.soon(4).max())
     grew = update_per_lr.ratio(high) > 1.3 and update_per_lr.sigmas(high) > 6
     return grew, f"update per learning rate {update_per_lr.ratio(high):.3g} times the usual"
 

@@ -12,7 +12,7 @@ answer it, too: `symptoms=(Symptom.LR_JUMP,)`.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -58,7 +58,9 @@ class SignalView:
     before: FloatArray
     """The last finite values before the onset."""
     after: FloatArray
-    """The values from the onset on, up to the first that is not finite."""
+    """The values from where the incident shows, up to the first that is not finite."""
+    lead: FloatArray = field(default_factory=lambda: np.empty(0))
+    """The values between the two: an onset may be dated back to a warning."""
 
     @property
     def usual(self) -> float:
@@ -75,9 +77,13 @@ class SignalView:
         values = self.after[start:stop]
         return float(np.median(values)) if len(values) >= (stop - start + 1) // 2 else None
 
+    def soon(self, records: int) -> FloatArray:
+        """Return the values from the onset to this many records from where the incident shows."""
+        return np.concatenate((self.lead, self.after[:records]))
+
     def peak(self, records: int) -> float:
-        """Return the largest of the first records, in multiples of the usual value."""
-        return self.ratio(float(self.after[:records].max()))
+        """Return the largest value of `soon`, in multiples of the usual value."""
+        return self.ratio(float(self.soon(records).max()))
 
     def ratio(self, value: float) -> float:
         """Return a value in multiples of the usual one."""
@@ -88,15 +94,21 @@ class SignalView:
         return (value - self.usual) / self.noise
 
     def jump(self) -> float:
-        """Return the value at the onset in multiples of the last one before it."""
-        last = float(self.before[-1])
-        return float(self.after[0]) / last if last else np.inf
+        """Return the largest change since the onset, as a multiple of the value before it."""
+        last, now = self._step()
+        return now / last if last else np.inf
 
     def jump_sigmas(self) -> float:
-        """Return the change at the onset in deviations of the changes before it."""
+        """Return the same change in deviations of the changes before the onset."""
         changes = np.diff(self.before)
-        usual = float(np.median(changes))
-        return (float(self.after[0] - self.before[-1]) - usual) / deviation(changes)
+        last, now = self._step()
+        return (now - last - float(np.median(changes))) / deviation(changes)
+
+    def _step(self) -> tuple[float, float]:
+        """Return two values in a row: those that differ most, up to where the incident shows."""
+        values = np.concatenate((self.before[-1:], self.lead, self.after[:1]))
+        at = int(np.argmax(np.abs(np.diff(values))))
+        return float(values[at]), float(values[at + 1])
 
     def growth(self, records: int) -> tuple[float, float] | None:
         """Return the growth per record before and after the onset, as fractions.
@@ -131,16 +143,17 @@ def deviation(values: FloatArray) -> float:
 def view_signal(context: IncidentContext, signal: str) -> SignalView | None:
     """Return the signal around the onset; None if it has too few values on one side."""
     column = context.block.column(signal)
-    row = context.onset_row
+    row, shown = context.onset_row, context.shown_row
     before = slice(max(row - RECORDS, 0), row)
-    after = slice(row, row + RECORDS)
+    after = slice(row, shown + RECORDS)
     values = column.values[before][column.finite[before]]
     later = column.values[after][column.present[after]]
     # What follows a NaN is a consequence of it.
     later = later[: int(np.argmin(np.isfinite(later)))] if not np.isfinite(later).all() else later
     if len(values) < MIN_BEFORE or not len(later):
         return None
-    return SignalView(signal, values, later)
+    lead = min(int(column.present[row:shown].sum()), len(later) - 1)
+    return SignalView(signal, values, later[lead:], later[:lead])
 
 
 # Inputs other than single signals.
@@ -176,7 +189,9 @@ def _has_resumed(context: IncidentContext) -> bool | None:
 
 def _dtype(context: IncidentContext) -> str | None:
     if context.facts.dtype is None and context.recorded(LOSS_SCALE):
-        return "fp16"
+        # bf16 runs of Megatron print a constant scale of 1.
+        scale = context.block.column(LOSS_SCALE)
+        return "fp16" if bool((scale.values[scale.finite] > 1).any()) else None
     return context.facts.dtype
 
 

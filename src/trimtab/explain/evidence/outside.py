@@ -1,10 +1,15 @@
-"""Observations of what came from outside of batch, state and code: the hardware.
+"""Observations whose meaning follows from what they are: the hardware, and numbers that never move.
 
 What they say about causes is by construction, not fitted (`causes/ranking.py`).
 """
 
-from trimtab.core.signals import UPDATE_NORM
+import numpy as np
+
+from trimtab.core.findings import Symptom
+from trimtab.core.signals import LOSS, LR, UPDATE_NORM
+from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
+from trimtab.explain.evidence.checks import nonfinite_loss
 from trimtab.explain.evidence.observation import SignalView, YesNo, observation
 
 
@@ -41,3 +46,70 @@ def moved_from_outside(
     furthest, name = max(found)
     text = f"{name} moves as far as {furthest:.3g} of its updates"
     return furthest > _LARGEST_UPDATE * _UPDATES, text
+
+
+_FEW = 6
+"""Records that a statement about all of them needs."""
+
+
+@observation("The learning rate is zero", source="a schedule that never starts")
+def lr_zero(context: IncidentContext) -> YesNo | None:
+    """Is the learning rate exactly zero from the onset on, for more than a few records?"""
+    lr = context.during(LR)
+    values = lr.values[lr.finite]
+    if len(values) < _FEW:
+        return None
+    return not values.any(), f"learning rate {digits(float(values.max()))} at most"
+
+
+@observation("The losses never change, or come again exactly", source="no update reaches the model")
+def loss_constant(context: IncidentContext) -> YesNo | None:
+    """Is every loss from the first record on the same, or the same as some records before?"""
+    loss = context.block.column(LOSS)[: context.last_row + 1]
+    values = loss.values[loss.finite]
+    if len(values) < _FEW:
+        return None
+    for period in range(1, len(values) // 2 + 1):
+        if np.array_equal(values[period:], values[:-period]):
+            return True, f"the same losses every {counted(period, 'record')}"
+    return False, "no loss comes again exactly"
+
+
+@observation(
+    "The loss is NaN where no number can overflow", source="stability guides, question 1.2"
+)
+def nan_in_range(dtype: str, context: IncidentContext) -> YesNo | None:
+    """Is the loss non-finite in bf16 or fp32, whose range no activation leaves?"""
+    found = nonfinite_loss(context)
+    return (True, f"{found.observation}, in {dtype}") if found.is_yes and dtype != "fp16" else None
+
+
+@observation("One loss is high while its tokens are usual", source="a batch that is hard, not odd")
+def batch_alone(loss: SignalView, token_rarity: SignalView) -> YesNo | None:
+    """Is one loss far above those around it, and are the tokens of the batch as usual?"""
+    around = np.concatenate((loss.lead[:-4], loss.after[4:12]))
+    if len(around) < 4:
+        return None
+    high = loss.sigmas(float(loss.soon(4).max()))
+    is_alone = high > 6 and loss.sigmas(float(np.median(around))) < 2
+    rare = token_rarity.sigmas(float(token_rarity.soon(4).max()))
+    return is_alone and rare < 4, f"loss {high:.1f} sigma up, token rarity {rare:.1f} sigma"
+
+
+# What a detector reports is all that these have.
+
+
+@observation("Parameters do not update", source="detector", symptoms=(Symptom.FROZEN,))
+def not_updating(loss: SignalView) -> YesNo | None:
+    """Does a detector say so?"""
+    return None
+
+
+@observation(
+    "The scaler overflows again and again",
+    source="detector",
+    symptoms=(Symptom.OVERFLOWS, Symptom.SCALE_COLLAPSE),
+)
+def overflows(loss_scale: SignalView) -> YesNo | None:
+    """Does a detector say so?"""
+    return None

@@ -69,14 +69,14 @@ def rare_tokens(token_rarity: SignalView, resumed: bool) -> YesNo | None:
     """Is the mean rarity of a batch far above the usual, for a few records?"""
     if resumed:  # the counts of tokens begin anew at a resume
         return None
-    high = token_rarity.sigmas(float(token_rarity.after[:4].max()))
+    high = token_rarity.sigmas(float(token_rarity.soon(4).max()))
     return high > 6, f"token rarity {high:.1f} sigma above the usual"
 
 
 @observation("The batch repeats few tokens", source="repeated n-grams: OLMo 2")
 def few_distinct_tokens(unique_token_share: SignalView) -> YesNo:
     """Is the share of distinct tokens far below the usual?"""
-    low = unique_token_share.sigmas(float(unique_token_share.after[:4].min()))
+    low = unique_token_share.sigmas(float(unique_token_share.soon(4).min()))
     return low < -4.5, f"share of distinct tokens {low:.1f} sigma from the usual"
 
 

@@ -1,0 +1,314 @@
+"""What can be said about causes before, and beside, the evidence of one incident.
+
+Situation   what kind of run it is, how the incident looks, and which causes are impossible there
+prior       how often a cause was behind such an incident, counted from published ones
+cap         how probable a cause may be called with what was recorded
+
+All numbers are in base_rates.json, with their source.
+"""
+
+import json
+import math
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.causes import Cause
+from trimtab.core.findings import Symptom
+from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.signals import (
+    ADAM_V_NORM,
+    GRAD_NORM,
+    LOSS,
+    LOSS_SCALE,
+    LR,
+    PARAM_NORM,
+    TOKEN_RARITY,
+    TOKENS,
+    UNIQUE_TOKEN_SHARE,
+    UPDATE_NORM,
+)
+from trimtab.explain.context import IncidentContext
+from trimtab.explain.evidence.checks import Observed, nonfinite_loss
+
+BASE_RATES = "base_rates.json"
+OUTSIDE = "outside"
+
+MIN_USUAL = 8
+"""With fewer records before the onset, nothing is known about what is usual."""
+
+LONG_TAIL = 30.0
+"""Times the usual gradient norm at one step. Source: the stability guides."""
+
+TIME_SYMPTOMS = frozenset({Symptom.STALL, Symptom.SLOW})
+TIME_CAUSES = frozenset({Cause.LOADER_STALL, Cause.SLOW_RANK})
+"""What slow steps look like, and the causes that have them as their only symptom."""
+
+LASTING_CAUSES = frozenset(
+    {Cause.LOSS_REDUCTION_BUG, Cause.WEIGHT_DECAY, Cause.PARAMETERS_NOT_UPDATING}
+)
+"""What a loss does not come back from by itself: a factor, a setting or a bug stays."""
+
+NOT_FINITE = frozenset({Symptom.NONFINITE_LOSS, Symptom.NONFINITE_GRAD_NORM})
+
+ADAM_CAUSES = frozenset(
+    {Cause.OPTIMIZER_STATE_LOST, Cause.STALE_SECOND_MOMENT, Cause.EPSILON_REGIME}
+)
+"""What needs Adam's moments."""
+
+LOGIT_CAUSES = frozenset({Cause.ATTENTION_LOGIT_GROWTH, Cause.OUTPUT_LOGIT_DRIFT})
+RATE_CAUSES = frozenset({Cause.LR_DISCONTINUITY, Cause.WRONG_SCHEDULE})
+RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
+
+CURVES = frozenset(
+    {
+        "loss_burst",
+        "loss_level_up",
+        "loss_creeps_up",
+        "loss_fell",
+        "loss_nonfinite",
+        "gradient_multiplied",
+        "gradient_burst",
+        "gradient_huge",
+        "gradient_intermittent",
+        "gradient_grows",
+        "gradient_fell",
+        "noisier",
+        "early",
+        "never_learned",
+    }
+)
+"""Observations on loss and gradient norm alone: how a curve bends in a small model carries over to
+other runs less than which signal moved."""
+
+
+_CIRCUMSTANCES = frozenset({"resumes", "half_precision", "several_ranks", "nan_in_range"})
+"""What is so in many runs, and no sign of a cause by itself."""
+
+
+@cache
+def base_rates() -> Mapping[str, Any]:
+    """Load the data file beside this one."""
+    text = resources.files(__package__).joinpath(BASE_RATES).read_text(encoding="utf-8")
+    loaded: Mapping[str, Any] = json.loads(text)
+    return loaded
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What is known about an incident besides its observations."""
+
+    shape: str = "open"
+    """How the incident looks: a key of `shapes` in the base rates."""
+    kind: str | None = None
+    """The kind of training: a key of `kinds`; None if it is not known."""
+    impossible: frozenset[Cause] = frozenset()
+    """Causes that this run, or an incident like this, cannot have."""
+    has_own_signals: bool = False
+    """Whether more than curves speaks: updates and moments were recorded, as in the lab where the
+    weights were fitted, or a cause shows in a signal of its own."""
+
+    def prior(self, cause: Cause | None) -> float:
+        """Return how often the cause was behind such an incident, up to a common factor."""
+        rates = base_rates()
+        logs = _log_rate(rates["shapes"][self.shape], cause)
+        if self.kind is not None:
+            logs += _log_rate(rates["kinds"][self.kind], cause) - _log_rate(rates["all"], cause)
+        return math.exp(self._counts["prior"] * logs)
+
+    def share(self, observation: str, *, yes: bool) -> float:
+        """Return how much of its fitted weight an answer counts for in such a run."""
+        return self._counts["yes" if yes else "no"] if observation in CURVES else 1.0
+
+    @property
+    def _counts(self) -> Mapping[str, float]:
+        counts: Mapping[str, Mapping[str, float]] = base_rates()["counts"]
+        return counts["own signals" if self.has_own_signals else "curves alone"]
+
+    def has_seen(self, cause: Cause) -> bool:
+        """Return whether a published incident that looked like this one had this cause."""
+        return cause.id in base_rates()["shapes"][self.shape]
+
+
+def _log_rate(counts: Mapping[str, float], cause: Cause | None) -> float:
+    smoothing = base_rates()["smoothing"]
+    return math.log(counts.get(OUTSIDE if cause is None else cause.id, 0) + smoothing)
+
+
+def cap(cause: Cause, results: Mapping[str, Observed]) -> float:
+    """Return how probable a cause may be called: by how many of its own signals show it."""
+    rates = base_rates()
+    seen = [name for name in rates["decides"][cause.id] if name in results and results[name].is_yes]
+    if not seen:
+        return float(rates["caps"]["none"])
+    if CURVES.issuperset(seen):
+        return float(rates["caps"]["curves"])
+    is_exact = not set(rates["exact"]).isdisjoint(seen)
+    return float(rates["caps"]["one"]) if len(seen) == 1 and not is_exact else 1.0
+
+
+def situation_of(context: IncidentContext, results: Mapping[str, Observed]) -> Situation:
+    """Return the situation of an incident."""
+    kind = kind_of(context)
+    return Situation(
+        shape=shape_of(context, results),
+        kind=kind,
+        impossible=_impossible(context, results, kind),
+        has_own_signals=_has_own_signals(context, results),
+    )
+
+
+def _has_own_signals(context: IncidentContext, results: Mapping[str, Observed]) -> bool:
+    if any(name.startswith((ADAM_V_NORM, f"{UPDATE_NORM}/")) for name in context.block.columns):
+        return True
+    own = {name for names in base_rates()["decides"].values() for name in names}
+    return any(results[name].is_yes for name in own - CURVES - _CIRCUMSTANCES)
+
+
+_SHAPES: Mapping[IncidentClass | None, str] = {
+    IncidentClass.RECOVERABLE: "spike",
+    IncidentClass.LINGERING: "level",
+    IncidentClass.DIVERGENT: "divergence",
+    IncidentClass.SILENT: "silent",
+    IncidentClass.PLATEAU: "plateau",
+    None: "open",
+}
+
+
+def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
+    """Return how the incident looks, as a key of the base rates."""
+    incident = context.incident
+    if results["resumes"].is_yes:
+        return "at a restart"
+    if results["loss_nonfinite"].is_yes or Symptom.NONFINITE_LOSS in incident.symptoms:
+        return "divergence" if _rose_first(context) else "not finite"
+    if Symptom.NO_LEARNING in incident.symptoms:
+        return "never learnt"
+    if _is_burst(context):
+        return "gradient burst"
+    if came_back(incident) or incident.incident_class is IncidentClass.HARD_BATCH:
+        return "spike"
+    return _SHAPES[incident.incident_class]
+
+
+def came_back(incident: Incident) -> bool:
+    """Return whether the loss rose and is where it was before."""
+    has_risen = incident.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.LINGERING)
+    return has_risen and incident.end is not None and incident.new_level is None
+
+
+def _is_burst(context: IncidentContext) -> bool:
+    """Return whether a gradient was beyond a long tail just before the loss rose, or as it did."""
+    onset, shown = context.onset_row, context.shown_row
+    norms = context.block.column(GRAD_NORM)
+    usual = norms.values[max(onset - 68, 0) : max(onset - 4, 0)]
+    usual = usual[np.isfinite(usual)]
+    near = norms.values[max(onset - 4, 0) : shown + 4]
+    near = near[np.isfinite(near)]
+    if (
+        len(usual) < MIN_USUAL
+        or not len(near)
+        or context.incident.incident_class is IncidentClass.SILENT
+    ):
+        return False
+    return bool(near.max() > LONG_TAIL * np.median(usual))
+
+
+def _rose_first(context: IncidentContext) -> bool:
+    """Return whether the loss rose far before it was not finite: the NaN is the end of it."""
+    loss = context.during(LOSS)
+    usual = context.before(LOSS, 64)
+    until = int(np.argmax(loss.nonfinite)) if loss.nonfinite.any() else 0
+    rising = loss.values[:until][loss.finite[:until]]
+    return len(usual) >= MIN_USUAL and len(rising) > 1 and bool(rising[-2:].min() > 2 * usual.max())
+
+
+def kind_of(context: IncidentContext) -> str | None:
+    """Return the kind of training, by the trainer's name or by what it records."""
+    rates = base_rates()
+    recorded = [name for name, column in context.block.columns.items() if column.recorded]
+    for kind in ("reinforcement learning", "other"):
+        if any(_has_word(name, word) for name in recorded for word in rates["columns"][kind]):
+            return kind
+    trainer = (context.facts.trainer or "").lower()
+    for kind, names in rates["trainers"].items():
+        if any(name in trainer for name in names):
+            return str(kind)
+    is_text = any(word in name.lower() for name in recorded for word in rates["columns"]["tokens"])
+    return "pretraining" if is_text else None
+
+
+def _has_word(name: str, word: str) -> bool:
+    """Return whether a column is called so: as a whole word, `train/kl` but not `skl`."""
+    return re.search(rf"(^|[^a-z0-9]){re.escape(word)}($|[^a-z0-9])", name.lower()) is not None
+
+
+def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[Cause]:
+    """Return the causes that an incident with these symptoms can have.
+
+    Where only time is lost, what the data or the weights look like by chance explains nothing;
+    where none is, no stall explains it. A run of one rank has no other to differ from.
+    """
+    is_of_time = symptoms and TIME_SYMPTOMS.issuperset(symptoms)
+    causes = TIME_CAUSES if is_of_time else frozenset(Cause)
+    if TIME_SYMPTOMS.isdisjoint(symptoms):
+        causes -= TIME_CAUSES
+    return causes - RANK_CAUSES if is_alone else causes
+
+
+def _impossible(
+    context: IncidentContext, results: Mapping[str, Observed], kind: str | None
+) -> frozenset[Cause]:
+    """Return what this run cannot have, by its kind and by what it records."""
+    incident = context.incident
+    out = frozenset(Cause) - frozenset(
+        possible_causes(incident.symptoms, is_alone=results["several_ranks"].is_no)
+    )
+    if came_back(incident):
+        out |= LASTING_CAUSES
+    is_finite = not (results["loss_nonfinite"].is_yes or results["gradient_nonfinite_first"].is_yes)
+    if is_finite and NOT_FINITE.isdisjoint(incident.symptoms):
+        out |= {Cause.LOGIC_NAN}
+    optimizer = (context.facts.optimizer or "adam").lower()
+    if not re.search("adam|lamb|lion|adafactor|sophia|muon|shampoo|soap|rmsprop", optimizer):
+        out |= ADAM_CAUSES
+    # What was not recorded cannot be said, unless a detector has seen it all the same.
+    return out | {cause for cause in _unrecorded(context, kind) if not _is_seen(cause, results)}
+
+
+def _unrecorded(context: IncidentContext, kind: str | None) -> Iterator[Cause]:
+    """Yield the causes whose own signals this run does not have."""
+    block = context.block
+    if not block.column(LR).recorded:
+        yield from RATE_CAUSES
+    if not any(block.column(name).recorded for name in (TOKENS, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)):
+        yield Cause.BATCH_SIZE_CHANGE
+        if kind in ("other", "reinforcement learning"):
+            yield Cause.RARE_TOKENS
+    has_groups = any(name.startswith(f"{PARAM_NORM}/") for name in block.columns)
+    has_logits = block.column("max_attention_logit").recorded or block.column("max_log_z").recorded
+    if not (has_groups or has_logits or kind in ("pretraining", "fine-tuning")):
+        yield from LOGIT_CAUSES
+    is_finite = nonfinite_loss(context).is_no and not context.during(GRAD_NORM).nonfinite.any()
+    is_nan = not is_finite or not NOT_FINITE.isdisjoint(context.incident.symptoms)
+    if not _may_overflow(context) or not (is_nan or block.column(LOSS_SCALE).recorded):
+        yield Cause.FP16_OVERFLOW
+
+
+def _is_seen(cause: Cause, results: Mapping[str, Observed]) -> bool:
+    decides = base_rates()["decides"][cause.id]
+    return any(results[name].is_yes for name in decides if name != "half_precision")
+
+
+def _may_overflow(context: IncidentContext) -> bool:
+    """Return whether the run may be fp16: it says so, a scaler works, or nothing is known."""
+    if context.facts.dtype is not None:
+        return context.facts.dtype == "fp16"
+    scale = context.block.column(LOSS_SCALE)
+    values = scale.values[scale.finite]
+    return not len(values) or bool(values.max() > 1)
