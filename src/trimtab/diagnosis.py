@@ -12,17 +12,19 @@ from functools import partial
 from os import PathLike
 from pathlib import Path
 
+from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError, NoUsableLoss
 from trimtab.core.incidents import Incident
-from trimtab.core.run import Reader, Run
+from trimtab.core.run import Reader, Run, RunFacts
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.detect.reference import lay_beside, same_batches
 from trimtab.explain.batches.batch_report import MARGIN, BatchReport
 from trimtab.journal import JournalRun, RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log
+from trimtab.readers.facts import known_facts
 from trimtab.report.incident_files import read_batches
 from trimtab.report.run_report import RunReport
 from trimtab.rulesets import RuleSet
@@ -36,12 +38,15 @@ much there is."""
 
 
 def diagnose(
-    path: str | PathLike[str],
+    path: str | PathLike[str] | Sequence[str | PathLike[str]],
     *,
     rules: RuleSet | str | None = None,
     config: Config | None = None,
     reference: str | PathLike[str] | None = None,
     format: str | None = None,
+    loss: str | None = None,
+    step: str | None = None,
+    facts: RunFacts | None = None,
     detectors: Sequence[Detector] = (),
     readers: Sequence[Reader] = (),
     progress: Progress | None = None,
@@ -49,11 +54,14 @@ def diagnose(
     """Say what happened in a run: which incidents, of which class, why, and what to do.
 
     Args:
-        path: A run directory, or a log of any known format.
+        path: A run directory, or the log of any trainer; several logs are parts of one run.
         rules: A rule set or its name, "trimtab" or "textbook"; default: as `config` says.
         config: Settings; default: all defaults.
         reference: A run over the same batches, to compare with step by step.
         format: The format of the log; default: recognised by its content.
+        loss: The name of the loss in the log; default: found by its name.
+        step: The name of the step in the log; default: found by its name.
+        facts: What is known about the run; it counts more than what the log states.
         detectors: Detectors to run beside those of the rule set and of installed plug-ins.
         readers: Log readers to try before trimtab's formats and installed plug-ins.
         progress: Called now and then with what is being done and how far it is.
@@ -61,7 +69,14 @@ def diagnose(
     Raises UnreadableLog or NoUsableLoss if there is nothing to judge, ConfigError for a setting
     that cannot be right.
     """
-    run = read_run(path, format=format, readers=readers, progress=progress)
+    paths = [path] if isinstance(path, str | PathLike) else list(path)
+    columns = {"loss": loss, "step": step}
+    parts = [
+        read_run(one, format=format, readers=readers, progress=progress, **columns) for one in paths
+    ]
+    run = parts[0] if len(parts) == 1 else join_runs(parts)
+    if facts is not None:
+        run = dataclasses.replace(run, facts=known_facts(run.facts, facts))
     if reference is not None:
         run = _add_reference(run, read_run(reference, readers=readers), str(reference))
     judge = Judge(config, rules, detectors, plugins=True)
@@ -72,7 +87,7 @@ def diagnose(
         if progress is not None:
             progress("Judging", done, len(run.block))
     judge.finish()
-    return build_report(judge, run, name=str(path), progress=progress)
+    return build_report(judge, run, name=", ".join(map(str, paths)), progress=progress)
 
 
 def build_report(
@@ -120,21 +135,41 @@ def read_run(
     readers: Sequence[Reader] = (),
     progress: Progress | None = None,
     signals: Collection[str] | None = None,
+    loss: str | None = None,
+    step: str | None = None,
 ) -> Run:
     """Read a log or a run directory; raises LogError or JournalError if it has no loss.
 
-    Of a run directory only `signals` are read, if they are given.
+    Of a run directory only `signals` are read, if they are given. `loss` and `step` are names of
+    columns of a log.
     """
     reading = None if progress is None else partial(progress, "Reading")
-    directory = RunDirectory.find(Path(path)) if format is None else None
+    named = format is not None or loss is not None or step is not None
+    directory = None if named else RunDirectory.find(Path(path))
     run: Run
     if directory:
         run = read_journal(directory, signals, reading)
     else:
-        run = read_log(path, format=format, readers=readers, progress=reading)
+        run = read_log(path, format=format, readers=readers, progress=reading, loss=loss, step=step)
     if not run.block.column(LOSS).recorded:
         raise NoUsableLoss(f"{path} holds {len(run.block)} records, but no loss")
     return run
+
+
+def join_runs(parts: Sequence[Run]) -> Run:
+    """Return the parts of a run, in their order, as one; a step that goes back is a restart."""
+    blocks: list[Block] = []
+    attempt = 0
+    last: int | None = None
+    for part in parts:
+        block = part.block
+        attempt += int(last is not None and block.step[0] <= last)
+        tick = block.tick - block.tick[0] + (blocks[-1].tick[-1] + 1 if blocks else 0)
+        blocks.append(dataclasses.replace(block, tick=tick, attempt=block.attempt + attempt))
+        attempt, last = int(blocks[-1].attempt[-1]), int(block.step[-1])
+    first = parts[0]
+    notes = [f"{part.path}: {note}" for part in parts for note in part.notes]
+    return dataclasses.replace(first, block=Block.concat(blocks), path=None, notes=tuple(notes))
 
 
 def _batch_of(incident: Incident, batches: Sequence[BatchReport]) -> BatchReport | None:

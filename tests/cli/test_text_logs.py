@@ -45,3 +45,29 @@ def test_the_format_can_be_given(log: Path) -> None:
     unknown = runner.invoke(app, ["diagnose", str(log), "--format", "excel"])
     assert unknown.exit_code == 2
     assert "unknown log format 'excel'; choose from csv, deepspeed" in unknown.stderr
+
+
+PASTED = "".join(f"step {step}: loss {9 - step / 50}\n" for step in range(1, 200))
+
+
+def test_pasted_text_and_what_is_known_of_the_run(tmp_path: Path) -> None:
+    manifest = tmp_path / "facts.json"
+    manifest.write_text('{"seed": 7}')
+    arguments = ["diagnose", "-", "--set", "dtype=bf16", "--manifest", str(manifest), "--json"]
+    result = runner.invoke(app, arguments, input=PASTED)
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.output)["source"] == "-"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "message"),
+    [
+        (["-", "--loss", "mine"], 3, "standard input as text: no number in it is called a loss"),
+        (["-", "--set", "dtype=int3"], 2, "unknown dtype 'int3'; choose from fp32"),
+        (["-", "--manifest", "nowhere.json"], 2, "nowhere.json cannot be read as JSON"),
+    ],
+)
+def test_what_cannot_be_right(arguments: list[str], code: int, message: str) -> None:
+    result = runner.invoke(app, ["diagnose", *arguments], input=PASTED)
+    assert result.exit_code == code
+    assert message in " ".join(result.output.split())

@@ -3,6 +3,7 @@
 Nothing heavy is imported here: every `--help` imports it. docs/exit-codes.md lists the exit codes.
 """
 
+import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from enum import IntEnum
@@ -15,6 +16,7 @@ from trimtab.core.config import Rules
 
 if TYPE_CHECKING:
     from trimtab.core.config import Config
+    from trimtab.core.run import RunFacts
 
 
 class ExitCode(IntEnum):
@@ -58,6 +60,9 @@ ConfigFile = Annotated[
     ),
 ]
 
+_FACTS = ("dtype", "seed", "world")
+_DTYPES = ("fp32", "bf16", "fp16", "fp8")
+
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -99,6 +104,31 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:  # a word without quotes, as on every command line
             settings[name] = value
     return settings
+
+
+def split_facts(pairs: Iterable[str] | None, manifest: Path | None) -> tuple["RunFacts", list[str]]:
+    """Return the facts among the settings and in a manifest, and the other settings.
+
+    Raises ConfigError for a fact that cannot be right.
+    """
+    from trimtab.core.errors import ConfigError
+    from trimtab.core.run import RunFacts
+
+    stated: dict[str, Any] = {}
+    if manifest is not None:
+        try:
+            stated = json.loads(manifest.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{manifest} cannot be read as JSON: {error}") from error
+        if not isinstance(stated, dict):
+            raise ConfigError(f'{manifest} holds no JSON object; write {{"dtype": "bf16"}}')
+    given = list(pairs or ())
+    facts = [pair for pair in given if pair.partition("=")[0].strip() in _FACTS]
+    stated |= parse_settings(facts)
+    found = RunFacts.from_manifest(stated)
+    if found.dtype not in (None, *_DTYPES):
+        raise ConfigError(f"unknown dtype {found.dtype!r}; choose from {', '.join(_DTYPES)}")
+    return found, [pair for pair in given if pair not in facts]
 
 
 def formats(incomplete: str) -> list[str]:

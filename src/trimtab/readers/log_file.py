@@ -1,13 +1,19 @@
-"""Reads the bytes and the lines of a log file, whatever it holds; gzip is decompressed.
+"""Reads the bytes and the lines of a log file, whatever it holds.
+
+gzip is decompressed, zstd too if its package is installed, UTF-16 becomes UTF-8.
 
 Memory is bounded by a block: not by the file, not by what a gzip file may expand to, and not by a
 line that never ends.
 """
 
+import codecs
+import importlib
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +27,8 @@ LINE_BYTES = 4 << 20
 """A longer line is left out: the longest rows of real logs (histograms) stay far under 1 MiB."""
 
 GZIP_MARK = b"\x1f\x8b"
+ZSTD_MARK = b"\x28\xb5\x2f\xfd"
+_UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 MAX_EXPANSION = 100
 """How many times its size a gzip file may expand to. Source: the public text logs that the tests
@@ -47,9 +55,13 @@ class LogFile:
         """Yield the content in blocks, without NUL bytes."""
         with self._path.open("rb") as file:
             total = os.fstat(file.fileno()).st_size
-            is_gzip = file.peek(2)[:2] == GZIP_MARK
+            mark = file.peek(4)[:4]
+            is_gzip = mark[:2] == GZIP_MARK
             done = 0
-            for block in self._decompressed(file) if is_gzip else _plain(file):
+            blocks = self._decompressed(file) if is_gzip else _plain(file)
+            if mark == ZSTD_MARK:
+                blocks = self._bounded(_zstd_blocks(file), file)
+            for block in _as_utf8(blocks):
                 text = block.replace(b"\0", b"")
                 self._nul_bytes += len(block) - len(text)
                 yield text
@@ -103,6 +115,16 @@ class LogFile:
                     return  # the end, or the padding that some tools append
                 decoder = zlib.decompressobj(wbits=31)
 
+    def _bounded(self, blocks: Iterator[bytes], file: BinaryIO) -> Iterator[bytes]:
+        """Yield blocks until they are more than any log expands to."""
+        num_out = 0
+        for block in blocks:
+            num_out += len(block)
+            if num_out > max(FREE_BYTES, MAX_EXPANSION * file.tell()):
+                self._gzip_note = "The zstd data expands to more than any log does; cut off there."
+                return
+            yield block
+
 
 class LineFile:
     """A text log as chunks of lines without their ends; any line end is accepted."""
@@ -146,12 +168,40 @@ def read_head(path: Path, size: int) -> tuple[bytes, bool]:
     """Return the first bytes of the content of a file, and whether the file is gzip."""
     with path.open("rb") as file:
         data = file.read(size)
+        if data.startswith(ZSTD_MARK):
+            file.seek(0)
+            return next(_as_utf8(_zstd_blocks(file)), data)[:size], False
     if not data.startswith(GZIP_MARK):
-        return data, False
+        return b"".join(_as_utf8(iter([data]))), False
     try:
         return zlib.decompressobj(wbits=31).decompress(data, size), True
     except zlib.error:
         return b"", True
+
+
+def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
+    """Yield the blocks in UTF-8 where a mark says that they are UTF-16, as PowerShell writes."""
+    first = next(blocks, b"")
+    if first[:2] not in _UTF16_MARKS:
+        yield first
+        yield from blocks
+        return
+    decoder = codecs.getincrementaldecoder("utf-16")("replace")
+    for block in chain([first], blocks):
+        yield decoder.decode(block).encode("utf-8", "replace")
+
+
+def _zstd_blocks(file: BinaryIO) -> Iterator[bytes]:
+    """Yield what a zstd file holds, as far as it is sound; the data itself without the library."""
+    try:
+        zstandard = importlib.import_module("zstandard")
+    except ImportError:
+        yield from _plain(file)
+        return
+    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
+    with suppress(zstandard.ZstdError):  # cut off or damaged: what comes before is read
+        while block := reader.read(BLOCK_BYTES):
+            yield block
 
 
 def _plain(file: BinaryIO) -> Iterator[bytes]:

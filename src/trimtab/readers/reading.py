@@ -20,14 +20,16 @@ from pathlib import Path
 
 from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableLog
 from trimtab.core.plugins import READERS, describe_error, load_plugins
-from trimtab.core.run import Reader, Run
+from trimtab.core.run import Reader, Run, RunFacts
 from trimtab.core.signals import LOSS
 from trimtab.readers.csv_log import CSV, LIGHTNING
+from trimtab.readers.facts import find_facts, known_facts
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
 from trimtab.readers.general.reader import GENERAL
 from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL
-from trimtab.readers.log_file import Progress, no_progress, read_head
+from trimtab.readers.log_file import ZSTD_MARK, Progress, no_progress, read_head
+from trimtab.readers.notebook import NOTEBOOK
 from trimtab.readers.table import Wanted
 from trimtab.readers.text.corrected import (
     DEEPSPEED,
@@ -54,7 +56,7 @@ _TEXT = (
 )
 
 FORMATS: Mapping[str, Format] = {
-    format.name: format for format in (*_TRACKERS, JSON, JSONL, *_TEXT, CSV, GENERAL)
+    format.name: format for format in (*_TRACKERS, NOTEBOOK, JSON, JSONL, *_TEXT, CSV, GENERAL)
 }
 """By name, in the order in which they are tried."""
 
@@ -63,9 +65,7 @@ _HEAD_BYTES = 1 << 20
 
 _FOREIGN_BYTES = {
     b"PK\x03\x04": "a zip archive; unpack it first (PyTorch checkpoints are zip archives too)",
-    b"\x28\xb5\x2f\xfd": "zstd data; unpack it first (unzstd)",
-    b"\xff\xfe": "UTF-16 text; save it as UTF-8",
-    b"\xfe\xff": "UTF-16 text; save it as UTF-8",
+    ZSTD_MARK: "zstd data; install the package zstandard, or unpack it first (unzstd)",
     b"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
 }
 
@@ -213,6 +213,12 @@ def _read_as(format: str, log: _Log, outside: _OutsideReaders) -> Run:
 
 
 def _read_recognised(log: _Log, outside: _OutsideReaders) -> Run:
+    if not log.head:
+        choice = choose_log(log.path, FORMATS.values())
+        if choice is not None and choice.format is GENERAL:  # any text: its content decides
+            head = _load_head(choice.path)
+            found = _read_recognised(replace(log, path=choice.path, head=head), outside)
+            return replace(found, notes=(*choice.notes, *found.notes))
     run = outside.read_recognised(outside.given, log)
     choices = _choices_by_content(log) if run is None else []
     if run is None and not choices:
@@ -248,7 +254,13 @@ def _read_first(choices: Sequence[Choice], log: _Log, outside: _OutsideReaders) 
 
 def _read(choice: Choice, log: _Log) -> Run:
     run = choice.format.read(choice.path, log.run, log.progress, log.wanted)
-    return replace(run, notes=(*choice.notes, *run.notes))
+    stated = RunFacts() if choice.format.binary else find_facts(_decoded(log.head))
+    facts = known_facts(stated, run.facts)
+    return replace(run, notes=(*choice.notes, *run.notes), facts=facts)
+
+
+def _decoded(head: bytes) -> str:
+    return head.decode("utf-8", "replace")
 
 
 def _read_checked(reader: Reader, log: _Log) -> Run:
@@ -330,7 +342,9 @@ def _choices_by_suffix(log: _Log) -> list[Choice]:
     path = log.path
     if not log.head or _describe_foreign(log.head):
         return []
-    suffix = (path.with_suffix("") if path.suffix.lower() == ".gz" else path).suffix.lower()
+    suffix = (
+        path.with_suffix("") if path.suffix.lower() in (".gz", ".zst") else path
+    ).suffix.lower()
     return [
         Choice(path=path, format=format) for format in FORMATS.values() if suffix in format.suffixes
     ][:1]
@@ -340,7 +354,7 @@ def _may_be_text(choices: Sequence[Choice], log: _Log) -> bool:
     """Return whether the general reader may try: not on bytes, nor on a document of a tracker."""
     if not log.head or _describe_foreign(log.head) or log.path.suffix.lower() == ".json":
         return False
-    return not any(choice.format in (*_TRACKERS, JSON) for choice in choices)
+    return not any(choice.format in (*_TRACKERS, NOTEBOOK, JSON) for choice in choices)
 
 
 def _unknown(log: _Log, outside: _OutsideReaders, reason: str = "") -> UnreadableLog:

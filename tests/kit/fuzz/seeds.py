@@ -16,6 +16,7 @@ from tests.kit.token_files import (
     write_llmc,
     write_megatron,
 )
+from tests.readers.general.printed import BY_STEP, LOSSES, STEPS
 from trimtab._version import __version__
 from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan
@@ -36,7 +37,8 @@ def logs() -> list[bytes]:
         "step,loss,lr\n1,2.5,nan\n2,inf,0.1\n",
         '{"step": 1, "loss": 2.5}\n{"a": {"b": NaN}}\n',
     ]
-    return [*found, *(text.encode() for text in (*texts, *plain))]
+    printed = ["".join(map(line, STEPS, LOSSES)) for line in BY_STEP.values()]
+    return [*found, *(text.encode() for text in (*texts, *plain, *printed))]
 
 
 def configs() -> list[bytes]:

@@ -141,3 +141,11 @@ def test_long_lines_take_no_time(write: Write) -> None:
         with suppress(UnreadableLog, NoUsableLoss):
             read_log(write(text, "train.log"))
         assert time.process_time() - start < 5
+
+
+def test_zeros_of_hf_beside_a_nan_norm_are_nan(write: Write) -> None:
+    line = "{{'loss': {}, 'grad_norm': {}, 'learning_rate': 1e-05, 'epoch': {}}}\n"
+    text = line.format(2.5, 1.0, 0.1) + line.format(0.0, "nan", 0.2)
+    run = read_log(write(text, "train.log"))
+    assert np.isnan(run.block.column("loss").values[1])
+    assert run.block.quality("loss") == Quality.INFERRED

@@ -17,7 +17,14 @@ from trimtab.cli.options import (
 
 
 def diagnose(
-    path: Annotated[Path, typer.Argument(help="A run directory, or the log of any trainer.")],
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH...",
+            help="A run directory, or the log of any trainer, - for standard input; several logs "
+            "are parts of one run.",
+        ),
+    ],
     rules: RuleSet = None,
     config: ConfigFile = None,
     settings: Settings = None,
@@ -32,6 +39,21 @@ def diagnose(
             help="The format of the log.",
             show_default="by its content",
             autocompletion=formats,
+        ),
+    ] = None,
+    loss: Annotated[
+        str | None,
+        typer.Option(help="The name of the loss in the log.", show_default="by name"),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(help="The name of the step in the log.", show_default="by name"),
+    ] = None,
+    manifest: Annotated[
+        Path | None,
+        typer.Option(
+            help="A JSON file with facts of the run: dtype, seed, world.",
+            show_default="what the log states",
         ),
     ] = None,
     price: Annotated[
@@ -66,6 +88,8 @@ def diagnose(
 ) -> None:
     """Say what happened in a run: what, when, which class, likely why, what to do.
 
+    `--set` also states facts of the run that the log does not: `--set dtype=bf16`.
+
     For a run directory also how many of its steps were kept. Writes nothing unless asked to.
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable or no usable loss.
@@ -75,24 +99,30 @@ def diagnose(
 
     from trimtab import diagnosis
     from trimtab.cli import output
-    from trimtab.cli.options import load_config
+    from trimtab.cli.options import load_config, split_facts
     from trimtab.cli.progress import progress_bar
+    from trimtab.cli.standard_input import saved_input
     from trimtab.journal import RunDirectory
     from trimtab.report.incident_files import report_folder
     from trimtab.report.pages.run_page import dashboard_page
 
-    with output.reported_errors():
+    with output.reported_errors(), saved_input(paths) as read:
+        path = read[0]
+        facts, settings = split_facts(settings, manifest)
         directory = output.find_run(path) if write else RunDirectory.find(path)
         with progress_bar() as progress:
             report = diagnosis.diagnose(
-                path,
+                read,
                 rules=rules,
                 config=load_config(config, settings),
                 reference=reference,
                 format=log_format,
+                loss=loss,
+                step=step,
+                facts=facts,
                 progress=progress,
             )
-    report = dataclasses.replace(report, price_per_hour=price)
+    report = dataclasses.replace(report, price_per_hour=price, source=", ".join(map(str, paths)))
     output.print_failures(report)
     if not as_json:
         output.print_view(report, questions=verbose)
@@ -102,7 +132,7 @@ def diagnose(
     if write and directory is not None:
         written = output.write_into_run(report, directory)
     if out is not None:
-        output.write_files(report, report_folder(out, path))
+        output.write_files(report, report_folder(out, paths[0]))
     if html is not None:
         output.write_page(dashboard_page(report), html)
     if as_json:

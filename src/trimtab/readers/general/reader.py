@@ -1,5 +1,6 @@
 """The general reader: a text log of any trainer, understood from what it prints."""
 
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -8,6 +9,7 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import EVAL_LOSS, LOSS, Quality
 from trimtab.readers.aliases import STEP, Alias, alias_table
 from trimtab.readers.cells import quoted, quoted_names
+from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.general import roles
 from trimtab.readers.general.choice import Unclear
@@ -15,20 +17,25 @@ from trimtab.readers.general.records import Records, find_records
 from trimtab.readers.general.shapes import Shape, ShapeCollector
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import Table, Wanted
+from trimtab.readers.trackers.conventions import restore_if_hf
 
 _SHOWN_LINES = 3
+_PRINTED = (".log", ".out", ".txt")
 
 
 def read_text(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read a text log; raises UnreadableLog if its records cannot be told apart."""
     file = LineFile(path, progress)
+    table = read_lines(_whole_lines(file), path, wanted)
+    table.add_note(*file.notes)
+    return table
+
+
+def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table:
+    """Read lines of text; raises UnreadableLog if the records in them cannot be told apart."""
     collector = ShapeCollector()
-    cut = 0
-    for lines in file.chunks():
-        if file.unfinished and collector.num_lines:
-            cut = 1  # its last number may be half of one
-        else:
-            collector.add_lines(lines)
+    for lines in chunks:
+        collector.add_lines(lines)
     shapes = [shape for shape in collector.shapes.values() if shape.lines]
     try:
         with np.errstate(all="ignore"):  # a log may hold numbers of any size
@@ -36,14 +43,17 @@ def read_text(path: Path, progress: Progress, wanted: Wanted) -> Table:
     except Unclear as error:
         raise UnreadableLog(f"{path} as text: {error}{_tried(shapes, wanted)}") from None
     table = _to_table(records)
-    table.add_note(*file.notes)
-    table.note_counts(
-        {
-            "Last line cut off in the middle, left out": cut,
-            "Lines too long for a record, left out": collector.num_long,
-        }
-    )
+    table.note_counts({"Lines too long for a record, left out": collector.num_long})
     return table
+
+
+def _whole_lines(file: LineFile) -> Iterator[list[str]]:
+    """Yield the lines without a last one that has no end: its last number may be half of one."""
+    first = True
+    for lines in file.chunks():
+        if not file.unfinished or first:
+            yield lines
+        first = False
 
 
 def _tried(shapes: list[Shape], wanted: Wanted) -> str:
@@ -74,6 +84,7 @@ def _to_table(records: Records) -> Table:
         f"{count:,} records; --step and --loss correct this.",
         *records.notes,
     )
+    restore_if_hf(table)
     return table
 
 
@@ -103,6 +114,11 @@ def _meanings(records: Records) -> dict[str, Alias]:
     return found
 
 
+def _printed_logs(files: Sequence[Path]) -> list[Path]:
+    """Return what the output of a run is redirected into, the newest first."""
+    return newest_first([file for file in files if file.suffix.lower() in _PRINTED])
+
+
 GENERAL = Format(
     name="text",
     description="text of any trainer, with names beside its numbers",
@@ -110,4 +126,5 @@ GENERAL = Format(
     matches=lambda head: False,  # tried when nothing else reads the log
     load=lambda path, progress: read_text(path, progress, Wanted()),
     load_wanted=read_text,
+    logs_among=_printed_logs,
 )
