@@ -95,9 +95,7 @@ class TestInstalled:
             read_log(write(CSV), format="x")
 
     def test_its_description_is_in_the_error_for_an_unknown_log(self, write: Write) -> None:
-        with pytest.raises(
-            UnreadableLog, match=r"no known format \(.*; logs of the Acme trainer\)"
-        ):
+        with pytest.raises(UnreadableLog, match=r"no known format.*; logs of the Acme trainer\)"):
             read_log(write("nothing here\n", "log.txt"))
 
     def test_it_reads_one_run(self, write: Write) -> None:

@@ -213,12 +213,6 @@ def _read_as(format: str, log: _Log, outside: _OutsideReaders) -> Run:
 
 
 def _read_recognised(log: _Log, outside: _OutsideReaders) -> Run:
-    if not log.head:
-        choice = choose_log(log.path, FORMATS.values())
-        if choice is not None and choice.format is GENERAL:  # any text: its content decides
-            head = _load_head(choice.path)
-            found = _read_recognised(replace(log, path=choice.path, head=head), outside)
-            return replace(found, notes=(*choice.notes, *found.notes))
     run = outside.read_recognised(outside.given, log)
     choices = _choices_by_content(log) if run is None else []
     if run is None and not choices:
@@ -244,12 +238,27 @@ def _read_first(choices: Sequence[Choice], log: _Log, outside: _OutsideReaders) 
             return _read(choice, log)
         except LogError as error:
             first = first or error
+    if not log.head and first is None:
+        return _read_printed(log, outside)
     if not _may_be_text(choices, log):
         raise first or _unknown(log, outside)
     try:
         return _read(Choice(path=log.path, format=GENERAL), log)
     except LogError as error:
         raise first or _unknown(log, outside, str(error)) from error
+
+
+def _read_printed(folder: _Log, outside: _OutsideReaders) -> Run:
+    """Read the newest text in a folder without a log of a tracker; its content decides how."""
+    choice = choose_log(folder.path, [GENERAL])
+    if choice is None:
+        raise no_log_in(folder.path)
+    log = replace(folder, path=choice.path, head=_load_head(choice.path))
+    try:
+        run = _read_first(_choices_by_content(log), log, outside)
+    except LogError as error:
+        raise no_log_in(folder.path) from error
+    return replace(run, notes=(*choice.notes, *run.notes))
 
 
 def _read(choice: Choice, log: _Log) -> Run:
@@ -319,7 +328,7 @@ def _load_head(path: Path) -> bytes:
 def _choices_by_content(log: _Log) -> list[Choice]:
     if log.head:
         return [Choice(path=log.path, format=format) for format in _formats_by_content(log)]
-    choice = choose_log(log.path, FORMATS.values())
+    choice = choose_log(log.path, [one for one in FORMATS.values() if one is not GENERAL])
     return [choice] if choice else []
 
 
@@ -369,7 +378,8 @@ def _unknown(log: _Log, outside: _OutsideReaders, reason: str = "") -> Unreadabl
         return UnreadableLog(f"{path} looks like {foreign} (known formats: {known})")
     begins = head.replace(b"\0", b"").lstrip()[:40].decode("utf-8", "replace")
     return UnreadableLog(
-        f"{path} begins with {begins!r}, which is no known format ({known}); {reason}"
+        f"{path} begins with {begins!r}, which is no known format; {reason} "
+        f"(known formats: {known})"
     )
 
 

@@ -158,9 +158,112 @@ BY_STEP: dict[str, Printed] = {
     "gnn": lambda s, x: (
         f"Epoch: {s:03d}, Loss: {x:.4f}, Train: 0.9000, Val: 0.8000, Test: 0.8100\n"
     ),
+    "icefall": lambda s, x: (
+        f"2022-05-01 12:00:00,123 INFO [train.py:812] (0/8) Epoch 0, batch {s}, loss[loss={x}, simple_loss=2.3, pruned_loss=7.0, over 7184.00 frames. ], tot_loss[loss=6.4, simple_loss=2.6, pruned_loss=6.0, over 327000.00 frames. ], batch size: 29, lr: 3.00e-03\n"
+    ),
+    "fasttext": lambda s, x: (
+        f"\rProgress:  {s}.0% words/sec/thread:   50000 lr:  0.045 avg.loss:  {x} ETA:   0h 1m"
+    ),
+    "keras2": lambda s, x: (
+        f"Epoch {s}/60\n1875/1875 - 3s - loss: {x} - accuracy: 0.9134 - 3s/epoch - 2ms/step\n"
+    ),
+    "tfod": lambda s, x: (
+        f"INFO:tensorflow:Step {s} per-step time 0.512s\nI0501 12:00:00.123456 140 model_lib_v2.py:705] Step {s} per-step time 0.512s\nINFO:tensorflow:{{'Loss/classification_loss': 0.5,\n 'Loss/localization_loss': 0.25,\n 'Loss/total_loss': {x},\n 'learning_rate': 0.04}}\n"
+    ),
+    "t2t": lambda s, x: f"INFO:tensorflow:loss = {x}, step = {s} (12.345 sec)\n",
+    "ignite": lambda s, x: f"Epoch[1] Iteration[{s}/938] Loss: {x}\n",
+    "catalyst": lambda s, x: f"{s}/100 * Epoch (train): loss: {x} | lr: 0.001\n",
+    "skorch": lambda s, x: (
+        (
+            "  epoch    train_loss    valid_acc    valid_loss     dur\n-------  ------------  -----------  ------------  ------\n"
+            if s == 10
+            else ""
+        )
+        + f"     {s}        {x}       0.5000        0.6931  0.1000\n"
+    ),
+    "pprint": lambda s, x: (
+        f"{{'accuracy': 0.1,\n 'learning_rate': 0.001,\n 'loss': {x},\n 'step': {s}}}\n"
+    ),
+    "pax": lambda s, x: (
+        f"I0501 12:00:00.123456 140 programs.py:400] [PAX STATUS]: step_i: {s}, training loss: {x}\n"
+    ),
+    "llamacpp": lambda s, x: (
+        f"train_opt_callback: iter=    {s} sample=11/100 sched=0.100000 loss={x} dt=00:00:12 eta=00:10:00 |->\n"
+    ),
+    "candle": lambda s, x: f"epoch {s} train loss: {x} test acc: 90.10%\n",
+    "yolox": lambda s, x: (
+        f"2021-08-01 12:00:00 | INFO     | yolox.core.trainer:257 - epoch: 1/300, iter: {s}/925, mem: 5000Mb, iter_time: 0.501s, data_time: 0.001s, total_loss: {x}, iou_loss: 3.0, l1_loss: 0.0, conf_loss: 3.0, cls_loss: 1.25, lr: 1.000e-05, size: 640, ETA: 1 day, 2:00:00\n"
+    ),
+    "ppocr": lambda s, x: (
+        f"[2021/05/01 12:00:00] ppocr INFO: epoch: [1/500], global_step: {s}, lr: 0.001000, loss: {x}, acc: 0.0, avg_reader_cost: 0.1 s, avg_batch_cost: 0.5 s, avg_samples: 64.0, ips: 120.1 samples/s, eta: 1:00:00\n"
+    ),
+    "pandas": lambda s, x: (
+        ("   step  loss     lr\n" if s == 10 else "") + f"{s // 10 - 1}    {s}  {x}  0.001\n"
+    ),
+    "structlog": lambda s, x: (
+        f"2025-01-02 10:00:00 [info     ] train_step                     loss={x} lr=0.001 step={s}\n"
+    ),
+    "logfmt": lambda s, x: (
+        f'time="2025-01-02T10:00:00Z" level=info msg="train" step={s} loss={x}\n'
+    ),
+    "yaml": lambda s, x: f"- step: {s}\n  loss: {x}\n  lr: 0.001\n",
+    "json pretty": lambda s, x: f'{{\n  "step": {s},\n  "loss": {x},\n  "lr": 0.1\n}}\n',
+    "time": lambda s, x: f"Iteration: {s} | Loss: {x} | Time: 0:00:{s}\n",
+    "step and average": lambda s, x: f"[Step {s}] Loss = {x} (avg 7.3)\n",
+    "brackets": lambda s, x: f"Step: [{s}/1000] Loss: {x}\n",
+    "tf tutorial": lambda s, x: f"Epoch 1 Batch {s} Loss {x}\n",
+    "frac": lambda s, x: f"{s}/1000: loss={x}\n",
+    "karpathy": lambda s, x: f"iter {s}/1000 | train loss {x} | val loss 6.0 |\n",
+    "paren": lambda s, x: f"(epoch: 1, iters: {s}, time: 0.1) loss: {x}\n",
+    "at step": lambda s, x: f"loss {x} at step {s}\n",
+    "sentence": lambda s, x: f"At step {s}, the loss is {x}\n",
+    "keras guide": lambda s, x: f"Training loss (for one batch) at step {s}: {x}\n",
+    "colon": lambda s, x: f"training loss at step {s}: {x}\n",
+    "hf bar": lambda s, x: (
+        f"\r  1%|▏         | {s}/1000 [00:10<10:00,  1.00s/it]\n                                      \n\r{{'loss': {x}, 'learning_rate': 1e-05, 'epoch': 0.1}}\n"
+    ),
+    "hf bar glued": lambda s, x: (
+        f"  1%|▏         | {s}/1000 [00:10<10:00,  1.00s/it]{{'loss': {x}, 'learning_rate': 1e-05, 'epoch': 0.1}}\n"
+    ),
+    "ppo trl": lambda s, x: (
+        f"{{'eps': 5, 'objective/kl': 0.1, 'objective/entropy': 30.2, 'objective/rlhf_reward': 0.2, 'loss/policy_avg': {x}, 'loss/value_avg': 0.3, 'val/ratio': 1.0, 'lr': 1e-06, 'episode': {s}, 'epoch': 0.1}}\n"
+    ),
+    "unsloth": lambda s, x: (
+        f"{{'loss': {x}, 'grad_norm': 0.5, 'learning_rate': 0.0002, 'epoch': {s}.0}}\n"
+    ),
+    "gluon": lambda s, x: (
+        f"[Epoch 0 Batch {s}/1000] loss={x}, lr=0.0001, metrics:accuracy:0.5000\n"
+    ),
+    "stanza": lambda s, x: (
+        f"2021-05-01 12:00:00: step {s}/50000, loss = {x} (0.123 sec/batch), lr: 0.003000\n"
+    ),
+    "opennmt tf": lambda s, x: (
+        f"2021-05-01 12:00:00.123000: I training.py:176] Step = {s} ; steps/s = 1.23, source words/s = 1234, target words/s = 1234 ; Learning rate = 0.000012 ; Loss = {x}\n"
+    ),
+    "joey": lambda s, x: (
+        f"2021-05-01 12:00:00,123 - INFO - joeynmt.training - Epoch   1, Step:      {s}, Batch Loss:     {x}, Batch Acc: 0.1, Tokens per Sec:     1234, Lr: 0.000300\n"
+    ),
+    "sockeye": lambda s, x: (
+        f"[2021-05-01:12:00:00:INFO:sockeye.training:log] Epoch[0] Batch [{s}]\tSpeed: 1234.56 samples/sec 12345.67 tokens/sec 1.23 updates/sec\tcross-entropy={x} perplexity=900.1\n"
+    ),
+    "alpaca lora": lambda s, x: f"{{'train_runtime': 1.2}}\n{{'loss': {x}, 'step': {s}}}\n",
+    "hydra": lambda s, x: (
+        f"[2021-05-01 12:00:00,123][__main__][INFO] - step {s} | train/loss: {x} | train/acc: 0.1\n"
+    ),
+    "vissl": lambda s, x: (
+        f"INFO 2021-05-01 12:00:00,123 log_hooks.py: 189: Rank: 0; [ep: 0] iter: {s}; lr: 0.3; loss: {x}; btime(ms): 500; eta: 1:00:00; peak_mem(M): 10000;\n"
+    ),
+    "slowfast": lambda s, x: (
+        f'[05/01 12:00:00][INFO] logging.py:  97: json_stats: {{"_type": "train_iter", "dt": 0.5, "epoch": "1/100", "eta": "1:00:00", "gpu_mem": "10.1G", "iter": "{s}/1000", "loss": {x}, "lr": 0.1}}\n'
+    ),
+    "mdl": lambda s, x: (
+        f"   {s} | {x} | 0.001 | 12.1\n"
+        if s > 10
+        else f"  it |  loss | lr | sec\n-----+------+----+---\n   {s} | {x} | 0.001 | 12.1\n"
+    ),
 }
 
-NOT_BY_PRINTED_STEP = {"hf", "hf5"}
+NOT_BY_PRINTED_STEP = {"hf", "hf5", "fasttext"}
 """Trainers whose line has no step: its records are counted."""
 
 MULTIPLES = {"open_clip": 512}

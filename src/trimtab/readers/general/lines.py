@@ -143,6 +143,7 @@ _COUNTED = re.compile(
     r"(?![A-Za-z_=/])(?!\s*[:=]?\s*[-+]?[.\d])"
 )
 _NAMED_AFTER = re.compile(r" ([A-Za-z][A-Za-z_]{0,30}(?: [A-Za-z_]{1,30})?)\s*(?:[,;|)]|$)")
+_AT = re.compile(r"(\S.*?)(?: \([^)]*\))? (?:at|after|in|for|@) ([A-Za-z_]+)$")
 _NO_TEXT = re.compile(r"[\s,;|]*")
 _LETTER = re.compile(r"[^\W\d_]")
 _SPARE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")
@@ -203,7 +204,9 @@ class _Namer:
             self._add_total(position, _TOTALS[bare], is_bar=bare.endswith("it/"))
             return
         before = self._field_at(position - 1)
-        if before and bare == "(" and following.lstrip().startswith(")"):
+        if before and bare in (":", "="):
+            self._add_after_counter(position, before)
+        elif before and bare == "(" and following.lstrip().startswith(")"):
             self._add(position, f"{before.name} (average)")
         elif following.startswith("it ["):
             self._add(position, BAR)
@@ -212,6 +215,18 @@ class _Namer:
             self._add(position, f"{self._list}[{self._items}]")
         else:
             self._add_named(position, text, before)
+
+    def _add_after_counter(self, position: int, counter: Field) -> None:
+        """Name a number by the text before its counter: `training loss at step 10: 2.5`."""
+        found = _AT.search(f" {self._texts[position - 1][-_TEXT_CHARS:].rstrip()}")
+        del self.fields[counter.name]
+        if found:
+            self._add(position - 1, found[2])
+            name, _ = _name_before(f"{found[1]} ")
+            if name:
+                self._add(position, name)
+        else:
+            self._add(counter.position, counter.name, counter.scale)
 
     def _add_named(self, position: int, text: str, before: Field | None) -> None:
         name, spare = _name_before(text)

@@ -156,6 +156,8 @@ class _Assembly:
         where = where[order]
         numbers = np.concatenate([shape.column(name) for shape in counting[name]])[order]
         places = np.searchsorted(where, lines) - 1
+        if places[0] < 0 and where[-1] > lines[-1]:
+            places = np.minimum(places + 1, len(numbers) - 1)  # counted below: the end of a dict
         unused = np.setdiff1d(np.arange(len(numbers)), places)
         self._in_blocks = True
         if name != BAR and len(unused) <= 0.5 * len(lines):

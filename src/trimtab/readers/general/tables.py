@@ -72,6 +72,8 @@ def parse_row(line: str, header: Header) -> list[float | None] | None:
         cells = line.split()
     if len(cells) > len(header.names) and cells[len(header.names) - 1].endswith(":"):
         cells = cells[: len(header.names)]  # a progress bar follows
+    if len(cells) == len(header.names) + 1 and header.delimiter.isspace() and cells[0].isdecimal():
+        cells = cells[1:]  # the index that pandas prints
     if len(cells) != len(header.names):
         return None
     values = [_parse_cell(cell) for cell in cells]
