@@ -30,7 +30,6 @@ DATA = Path(__file__).parents[3] / "shared" / "data"
 """Stories and public logs; they are not copied into the project."""
 
 TUNE_TITLE = "Causes in the lab: tune seeds"
-"""The section whose tables docs/causes.md shows."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -106,9 +106,11 @@ def build_report(
     if isinstance(run, JournalRun):
         kept, unread = read_batches(run.directory.incidents)
         batches = (*kept, *batches)
+    # The format often names the trainer: what it trains bounds which causes are possible.
+    facts = dataclasses.replace(run.facts, trainer=run.facts.trainer or run.format)
     incidents = []
     for incident in judge.incidents:
-        explained = judge.explain(incident, run.block, run.facts)
+        explained = judge.explain(incident, run.block, facts)
         batch = _batch_of(incident, batches)
         if batch is not None and explained.repeated_batch is not None:
             batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens

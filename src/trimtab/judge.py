@@ -122,7 +122,10 @@ class Judge:
 
     def explain(self, incident: Incident, run: Block, facts: RunFacts | None = None) -> Diagnosis:
         """Diagnose an incident of this run and advise what to do about it."""
-        diagnosis = self.rules.explain(IncidentContext.of(incident, run, facts or RunFacts()))
+        context = IncidentContext.of(
+            incident, run, facts or RunFacts(), similar=self._similar(incident)
+        )
+        diagnosis = self.rules.explain(context)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
         return dataclasses.replace(diagnosis, action=action)
 
@@ -170,6 +173,11 @@ class Judge:
         for change in changes:
             self._incidents[change.incident.number] = change.incident
         return Judgement(findings=tuple(findings), changes=tuple(changes))
+
+    def _similar(self, incident: Incident) -> int:
+        """Return how many other incidents of the run began with the same symptom."""
+        first = incident.symptoms[:1]
+        return sum(o.number != incident.number and o.symptoms[:1] == first for o in self.incidents)
 
     def _recurs(self, incident: Incident, run: Block) -> bool:
         attempt = _attempt(incident, run)

@@ -30,14 +30,18 @@ class IncidentContext:
     """The records around the incident, from well before its onset to well after its last one."""
     incident: Incident
     facts: RunFacts
+    similar: int = 0
+    """How many other incidents of the run began with the same symptom."""
     config: TextbookThresholds = TEXTBOOK_THRESHOLDS
 
     @classmethod
-    def of(cls, incident: Incident, run: Block, facts: RunFacts) -> "IncidentContext":
+    def of(
+        cls, incident: Incident, run: Block, facts: RunFacts, *, similar: int = 0
+    ) -> "IncidentContext":
         """Return the context of an incident in a run, which may have lost some of its records."""
         start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
         stop = run.row_of(incident.last.tick) + RECORDS_AFTER
-        return cls(block=run[start:stop], incident=incident, facts=facts)
+        return cls(block=run[start:stop], incident=incident, facts=facts, similar=similar)
 
     @property
     def onset_row(self) -> int:

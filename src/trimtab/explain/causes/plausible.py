@@ -149,7 +149,8 @@ def cap(cause: Cause, results: Mapping[str, Observed]) -> float:
     if CURVES.issuperset(seen):
         return float(rates["caps"]["curves"])
     is_exact = not set(rates["exact"]).isdisjoint(seen)
-    return float(rates["caps"]["one"]) if len(seen) == 1 and not is_exact else 1.0
+    is_one = len(set(seen) - _CIRCUMSTANCES) <= 1
+    return float(rates["caps"]["one"]) if is_one and not is_exact else 1.0
 
 
 def situation_of(context: IncidentContext, results: Mapping[str, Observed]) -> Situation:
@@ -274,6 +275,8 @@ def _impossible(
     is_finite = not (results["loss_nonfinite"].is_yes or results["gradient_nonfinite_first"].is_yes)
     if is_finite and NOT_FINITE.isdisjoint(incident.symptoms):
         out |= {Cause.LOGIC_NAN}
+        if came_back(incident):  # the scaler skipped what overflowed: it followed the spike
+            out |= {Cause.FP16_OVERFLOW}
     optimizer = (context.facts.optimizer or "adam").lower()
     if not re.search("adam|lamb|lion|adafactor|sophia|muon|shampoo|soap|rmsprop", optimizer):
         out |= ADAM_CAUSES
@@ -296,7 +299,7 @@ def _unrecorded(context: IncidentContext, kind: str | None) -> Iterator[Cause]:
         yield from LOGIT_CAUSES
     is_finite = nonfinite_loss(context).is_no and not context.during(GRAD_NORM).nonfinite.any()
     is_nan = not is_finite or not NOT_FINITE.isdisjoint(context.incident.symptoms)
-    if not _may_overflow(context) or not (is_nan or block.column(LOSS_SCALE).recorded):
+    if not (is_nan and _may_overflow(context)):
         yield Cause.FP16_OVERFLOW
 
 

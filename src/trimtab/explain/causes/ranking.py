@@ -101,6 +101,13 @@ _BY_CONSTRUCTION: Mapping[str, Mapping[Cause, float]] = {
         Cause.FP16_OVERFLOW: 0.3,  # steps that the scaler skips
         Cause.BIT_FLIP: 0.3,  # a weight so large that no gradient is left
     },
+    # What happens once, at a restart or by an edit, does not come again by itself.
+    "recurs": {
+        **dict.fromkeys(Cause, 0.05),
+        **dict.fromkeys((Cause.STALE_SECOND_MOMENT, Cause.LR_TOO_HIGH), 0.5),
+        **dict.fromkeys((Cause.RARE_TOKENS, Cause.ATTENTION_LOGIT_GROWTH, Cause.BAD_DEVICE), 0.4),
+        **dict.fromkeys((Cause.HARD_BATCH, Cause.FP16_OVERFLOW, Cause.LOADER_STALL), 0.3),
+    },
     "overflows": {**dict.fromkeys(Cause, 0.02), Cause.FP16_OVERFLOW: 0.6},
     "nan_in_range": {**dict.fromkeys(Cause, 0.1), Cause.LOGIC_NAN: 0.5},
     "bit_flipped": {Cause.BIT_FLIP: 0.97, Cause.BAD_DEVICE: 0.4},

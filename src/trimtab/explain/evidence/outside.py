@@ -96,6 +96,17 @@ def batch_alone(loss: SignalView, token_rarity: SignalView) -> YesNo | None:
     return is_alone and rare < 4, f"loss {high:.1f} sigma up, token rarity {rare:.1f} sigma"
 
 
+_RECURRING = 3
+"""Other incidents of the same sort that make one cause of all of them likely."""
+
+
+@observation("Incidents like this one recur", source="a run that spikes again and again")
+def recurs(context: IncidentContext) -> YesNo | None:
+    """Did several others begin with the same symptom? Fewer say nothing: the run may go on."""
+    text = f"{context.similar} other incidents began with {context.incident.symptoms[0]}"
+    return (True, text) if context.similar >= _RECURRING else None
+
+
 # What a detector reports is all that these have.
 
 
