@@ -31,7 +31,7 @@ EARLIEST, LATEST = 110, 150
 
 ARMS = ("no guard", "protect", "recover")
 BAR, MAX_LOST = 0.02, 20
-FIRST_SEED = 7100
+FIRST_SEED = 7102
 T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 """Student's t at 97.5 %, by the number of pairs."""
 
@@ -263,7 +263,7 @@ class F24(Fault):
 
 
 class LastingRate(Fault):
-    title = "learning rate x10, for good (trains on)"
+    title = "learning rate x10, for good"
     helped_by = "nothing"
     factor = 10
 
@@ -273,7 +273,7 @@ class LastingRate(Fault):
 
 
 class Divergence(LastingRate):
-    title = "learning rate x300, for good (diverges)"
+    title = "learning rate x300, for good"
     factor = 300
 
 

@@ -54,7 +54,7 @@ class Sent:
     which: int
     """The place of the optimizer."""
     update: int
-    """How many updates the optimizers have made before it, together."""
+    """How many updates that optimizer has made before it."""
     audited: int | None
     """The snapshot whose state was audited; None if none was."""
 
