@@ -10,6 +10,7 @@ import torch
 from tests.kit.tiny import loss_of
 from tests.kit.undo import Kind, Loop, same, train, undos
 
+from trimtab.live.recover import memory_watch
 from trimtab.live.recover.comparison import (
     BEFORE,
     EVERY,
@@ -22,7 +23,9 @@ from trimtab.live.recover.comparison import (
 AT, STEPS = 60, 100
 
 
-def run(run_dir: Path, edits: dict[int, Any], mode: str = "recover") -> Loop:
+def run(
+    run_dir: Path, edits: dict[int, Any], mode: str = "recover", kind: Kind | None = None
+) -> Loop:
     held: list[Loop] = []
 
     def batch_loss(batch: torch.Tensor) -> torch.Tensor:
@@ -32,7 +35,7 @@ def run(run_dir: Path, edits: dict[int, Any], mode: str = "recover") -> Loop:
         held[:] = [loop]
 
     return train(
-        Kind(), run_dir, mode, steps=STEPS, edits={0: hold, **edits}, batch_loss=batch_loss
+        kind or Kind(), run_dir, mode, steps=STEPS, edits={0: hold, **edits}, batch_loss=batch_loss
     )
 
 
@@ -65,6 +68,35 @@ def test_with_another_weight_decay_nothing_is_compared(
             group["weight_decay"] = 30.0
 
     run(tmp_path, {AT: decay})
+    assert undos(tmp_path) == []
+
+
+def reset_by_data(loop: Any) -> None:
+    loop.model.head.weight.data.normal_()
+
+
+def clamp_by_data(loop: Any) -> None:
+    for parameter in loop.model.parameters():
+        parameter.data.clamp_(-0.05, 0.05)
+
+
+@pytest.mark.parametrize("edit", [reset_by_data, clamp_by_data])
+@pytest.mark.parametrize("make", [torch.optim.AdamW, torch.optim.SGD])
+def test_an_edit_while_a_comparison_is_planned_is_left_alone(
+    make: Any, edit: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other ranks learn of an edit some updates later; what is compared all the time meets it."""
+    monkeypatch.setattr(LossHistory, "has_risen_since", lambda *given: True)
+    run(tmp_path, {AT: edit}, kind=Kind(optimizer=make))
+    assert undos(tmp_path) == []
+
+
+def test_states_are_compared_only_where_all_weights_are_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else an edit through `.data` may be missed, and taken back."""
+    monkeypatch.setattr(memory_watch, "SHARE_BYTES", 1)
+    run(tmp_path, {AT: rate(100.0), AT + 5: rate(0.01)})
     assert undos(tmp_path) == []
 
 

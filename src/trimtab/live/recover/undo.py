@@ -10,6 +10,7 @@ Between finding and restoring, the gate discards the updates: a harmed state is 
 loop, its data, its schedules and its random numbers go on: some updates are lost, nothing else.
 """
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +26,7 @@ from trimtab.live.protect.discard import Discard
 from trimtab.live.recover.audit import StateAudit
 from trimtab.live.recover.comparison import (
     MIN_GAIN,
+    SETTLED,
     Comparison,
     LossHistory,
     OptionHistory,
@@ -147,6 +149,8 @@ class Undo:
         """When code has written parameters of each optimizer, as all ranks know it."""
         self._edited = [-1] * len(self._optimizers)
         """The same of this rank, as soon as it is seen: the last number of updates before it."""
+        self._writes: deque[torch.Tensor] = deque(maxlen=SETTLED)
+        """What this rank has found written past torch's counters, in its last updates."""
         self._take_at = [-1] * len(self._optimizers)
         """Updates after which a snapshot is taken besides, because code has made an edit."""
         self._wanted: dict[int, int] = {}
@@ -178,6 +182,8 @@ class Undo:
         if not (self.is_off or self._shield.is_down):
             with self._shield.guarding("watching memory"):
                 flips = self._watches[which].before_update()
+                if self._comparison is not None:
+                    self._writes.append(flips[1])
                 is_edited = bool(self._marks[which]) and self._marks[which] != _marks(optimizer)
                 if is_edited:
                     self._edited[which] = self._num_updates[which]
@@ -347,7 +353,7 @@ class Undo:
         if self._targets or self._wanted or self._compares or Proof.WORSE in self._accepted:
             return
         targets = self._find_targets(MIN_AGE)
-        if not targets or 0 not in targets or self._has_edits_since(targets):
+        if not targets or 0 not in targets or not self._knows_of_no_edits():
             return
         if self._options.is_settled and self._losses.has_risen_since(targets[0], update):
             self._wanted = targets
@@ -363,18 +369,26 @@ class Undo:
             which: self._rate_sums[which] - self._rate_sums_at.get((which, at), 0.0)
             for which, at in targets.items()
         }
-        # Code may have made an edit since this was planned.
-        gain = comparison.gain(targets, rate_sums, has_veto=self._has_edits_since(targets))
+        # Code may have made an edit since this was planned, of which the other ranks do not know.
+        is_written = bool(self._writes) and bool(torch.stack(list(self._writes)).sum() > 0)
+        has_veto = is_written or not self._knows_of_no_edits()
+        gain = comparison.gain(targets, rate_sums, has_veto=has_veto)
         if gain is not None and gain > MIN_GAIN:
             sent = Sent(which=0, update=update, audited=None)
             self._decide(Proof.WORSE, Found(ordered=update - targets[0] + 1), sent)
 
-    def _has_edits_since(self, snapshots: dict[int, int]) -> bool:
-        """Return whether code has written weights since snapshots, as far as this rank knows."""
-        return any(
-            at <= max(self._edits[which].last, self._edited[which])
-            for which, at in snapshots.items()
+    def _knows_of_no_edits(self) -> bool:
+        """Return whether it is sure that code has written no weights in the last updates.
+
+        Where not all weights are summed in each update, an edit through `.data` may be missed, and
+        a comparison would take it back: what was edited on purpose often does worse at first.
+        """
+        last = [max(e.last, edited) for e, edited in zip(self._edits, self._edited, strict=True)]
+        is_recent = any(
+            at >= 0 and done - at < SETTLED
+            for at, done in zip(last, self._num_updates, strict=True)
         )
+        return not is_recent and all(watch.has_all_weights for watch in self._watches)
 
     def _end(self) -> None:
         """End the run; every rank comes here at the same update."""
