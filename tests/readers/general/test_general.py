@@ -13,6 +13,7 @@ from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.core.run import Run
 from trimtab.core.signals import Quality
 from trimtab.readers import read_log
+from trimtab.readers.general import shapes
 
 
 def losses(run: Run) -> tuple[list[int], list[float]]:
@@ -149,3 +150,23 @@ def test_zeros_of_hf_beside_a_nan_norm_are_nan(write: Write) -> None:
     run = read_log(write(text, "train.log"))
     assert np.isnan(run.block.column("loss").values[1])
     assert run.block.quality("loss") == Quality.INFERRED
+
+
+def test_patterns_of_frequent_lines_change_nothing(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        f"2026-01-01 10:00:0{n % 10}.{n:03d} iter {n:5d}/9999 | loss: "
+        f"{'nan' if n % 97 == 5 else 9 - n / 100:>8} ({n:,} tokens) | lr {n * 1e-6:.3e} | "
+        f"{n % 13}.{n % 7}ms{' skipped' if n % 41 == 3 else ''}\n"
+        for n in range(900)
+    ]
+    path = write("".join(lines), "train.log")
+    fast = read_log(path).block
+    monkeypatch.setattr(shapes, "FREQUENT", 1 << 60)
+    slow = read_log(path).block
+    assert len(fast) == 900
+    assert fast.step.tolist() == slow.step.tolist()
+    assert fast.columns.keys() == slow.columns.keys()
+    for name in fast.columns:
+        assert np.array_equal(fast.column(name).values, slow.column(name).values, equal_nan=True)

@@ -5,18 +5,20 @@ a line costs one pass of the tokenizer and a look-up.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from trimtab.core.block import BoolArray, FloatArray, IntArray
+from trimtab.readers.general import roles
 from trimtab.readers.general.lines import (
     COLUMN,
     LINE_CHARS,
     Field,
     clean,
     cut,
+    line_pattern,
     normalise,
     to_number,
     understand,
@@ -28,6 +30,12 @@ MAX_LAYOUTS = 20_000
 
 MAX_SHAPES = 5_000
 """Shapes kept; a log of prose has a new one in each line."""
+
+FREQUENT = 50
+"""Lines of a shape after which the next of its layouts gets a pattern of its own."""
+
+MAX_FREQUENT = 4
+"""Patterns tried for each line."""
 
 TABLE_GAP = 40
 """Lines between the head of a table and a row of it, or between two rows."""
@@ -117,6 +125,8 @@ class ShapeCollector:
         self.num_long = 0
         self._known: dict[tuple[str, ...], _Known | None] = {}
         self._understood: dict[tuple[str, ...], _Known | None] = {}
+        self._frequent: list[tuple[Callable[[str], re.Match[str] | None], Shape, int]] = []
+        """Patterns of frequent layouts; the one that matched last comes first."""
         self._headers: list[Header] = []
         self._header_line = 0
         self._table_shapes: dict[Header, Shape] = {}
@@ -132,6 +142,8 @@ class ShapeCollector:
             line = clean(line)
             if self._headers and self._add_row(line):
                 continue
+            if self._add_fast(line):
+                continue
             texts, tokens = cut(line)
             if not tokens:
                 self._maybe_header(line)
@@ -146,8 +158,28 @@ class ShapeCollector:
                     for place, scale in scales:
                         tokens[place] = repr(round(scale * float(tokens[place]), 6))
                 shape.add(self.num_lines, rank, tuple([tokens[place] for place in positions]))
+                if not len(shape.lines) % FREQUENT and not scales:
+                    self._learn_pattern(texts, tokens, found)
         for shape in self.shapes.values():
             shape.flush()
+
+    def _add_fast(self, line: str) -> bool:
+        """Add a line by the pattern of a frequent layout; return whether one matched."""
+        for place, (match, shape, rank) in enumerate(self._frequent):
+            found = match(line)
+            if found:
+                shape.add(self.num_lines, rank, found.groups())
+                if place:
+                    self._frequent.insert(0, self._frequent.pop(place))
+                return True
+        return False
+
+    def _learn_pattern(self, texts: Sequence[str], tokens: Sequence[str], known: _Known) -> None:
+        shape, places, rank, _ = known
+        pattern = line_pattern(texts, tokens, places)
+        if pattern is not None and list(places) == sorted(places):
+            self._frequent.insert(0, (pattern.fullmatch, shape, rank))
+            del self._frequent[MAX_FREQUENT:]
 
     def _learn(self, texts: tuple[str, ...], tokens: list[str], line: str) -> _Known | None:
         if len(self._known) > MAX_LAYOUTS:
@@ -212,38 +244,18 @@ class ShapeCollector:
         return False
 
 
-_TELLING = frozenset(
-    [
-        "train",
-        "training",
-        "trn",
-        "val",
-        "valid",
-        "validation",
-        "eval",
-        "evaluation",
-        "evaluating",
-        "test",
-        "testing",
-        "dev",
-        "heldout",
-        "best",
-        "epoch",
-        "end",
-        "average",
-        "avg",
-        "summary",
-        "total",
-        "final",
-        "finished",
-    ]
+_TELLING = roles.EVALUATION | frozenset(
+    {"train", "training", "trn", "best", "epoch", "end", "average", "summary", "total", "final"}
 )
 
 
 def _to_floats(cells: list[tuple[str, ...]], width: int) -> FloatArray:
+    number = len(cells)
     try:
-        return np.array(cells, dtype=np.float64).reshape(len(cells), width)
-    except ValueError:
+        turned = zip(*cells, strict=True)
+        columns = [np.fromiter(map(float, column), np.float64, number) for column in turned]
+        return np.stack(columns, axis=1)
+    except ValueError:  # grouped digits, or a time of day
         rows = [[_or_nan(to_number(cell)) for cell in row] for row in cells]
         return np.array(rows, dtype=np.float64).reshape(len(cells), width)
 
