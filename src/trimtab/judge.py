@@ -106,6 +106,8 @@ class Judge:
     def update(self, block: Block) -> Judgement:
         """Judge the next records of the run; raises ValueError if they came before."""
         if len(block):
+            # Ticks rise through all attempts and restarts, unlike steps: a block that comes twice,
+            # or too late, would be judged as a new one.
             first, last = int(block.tick[0]), self._last_tick
             if last is not None and first <= last:
                 raise ValueError(

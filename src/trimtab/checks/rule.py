@@ -100,6 +100,7 @@ class CheckRule:
         Raises NotMeasured for a measurement that cannot be made.
         """
         find = partial(getattr, subject)
+        # A rule on fp16 alone must not speak about a plan whose precision is not known.
         if any(find(name) is None for name in self.only):
             names = (*self.only, *self.function.needs)
             return Missing(tuple(name for name in names if find(name) is None))

@@ -263,6 +263,7 @@ def scan(
     """Scan the shards that have no result yet, and merge all."""
     missing = [index for index in range(plan.num_shards) if not is_scanned(plan, index, folder)]
     done = plan.num_shards - len(missing)
+    # Each shard is written as soon as it is there: a scan that is killed loses those at work only.
     for index, statistics in runner(plan, missing):
         save_result(ScanResult.of_shard(plan, index, statistics), shard_file(folder, plan, index))
         done += 1

@@ -89,6 +89,7 @@ class LogParser:
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes of the file."""
+        # The last piece has no newline yet: it waits for the bytes that complete it.
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
             entry = decode_line(line)
@@ -111,6 +112,8 @@ class LogParser:
                 "the writer was stopped in the middle of it, or is still writing",
                 extent=(self._offset, self.fed),
             )
+        # Records are numbered by their ticks; the other lines count by themselves, so that one that
+        # is gone is missed.
         lost = max(self._entry_numbers, default=-1) + 1 - len(self._entry_numbers)
         if lost:
             self._report(

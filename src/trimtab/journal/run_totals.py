@@ -71,6 +71,7 @@ class RunTotals:
                 self.latest[name] = float(column.values[known][-1])
         loss = block.column(signals.LOSS)
         is_finite = loss.finite[loss.present]
+        # Counted from the end; a block without any finite loss goes on with what was before it.
         if is_finite.any():
             self.num_nonfinite = int(np.argmax(is_finite[::-1]))
         else:

@@ -58,6 +58,8 @@ def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
         axes={name: _add_axis(axis, pieces) for name, axis in axes.items()},
         signals={name: _add_signal(column, pieces) for name, column in block.columns.items()},
     ).line()
+    # The header twice, before and after the data: without one nothing in the file can be found, so
+    # a single flipped byte would cost all of it.
     with path.open("wb") as file:
         file.write(MAGIC + header)
         for piece in pieces:
@@ -73,6 +75,7 @@ def _entry_lines(entries: Iterable[Entry]) -> bytes:
 
 
 def _add_axis(axis: IntArray, pieces: list[bytes | memoryview]) -> Axis:
+    # Most runs count on without a break: two numbers stand for the whole axis.
     start = int(axis[0]) if len(axis) else 0
     span = Axis(start=start, stride=int(axis[1]) - start if len(axis) > 1 else 0)
     if span.fits(len(axis)) and (np.diff(axis) == span.stride).all():
@@ -177,6 +180,7 @@ class SealedSegment:
         """Read the whole file and return whether every byte is as it was written."""
         if self.damage:
             return False
+        # Before a log is removed: the sealed file is all that is left of its records.
         axes = {name: np.empty(self.rows, dtype=np.int64) for name in self.header.axes}
         scratch = ColumnTarget(np.empty(self.rows), np.empty(self.rows, dtype=np.bool_))
         if self.read(axes, dict.fromkeys(self.names(), scratch)).damage:

@@ -66,6 +66,7 @@ def run_trial(
     else:
         facts = _train_alone(scenario, run_dir, cache_dir, on_step)
     shutil.rmtree(run_dir / "checkpoints", ignore_errors=True)  # three times the journal's size
+    # Last: a folder with a truth is a complete run.
     _write_truth(run_dir, scenario.description() | {"facts": facts})
     return run_dir
 

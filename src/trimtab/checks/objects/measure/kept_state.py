@@ -77,6 +77,7 @@ class KeptState:
             for name, value in values.items():
                 if name not in now or now[name] != value:
                     setattr(part, name, value)
+        # Last, because restoring some loaders draws random numbers.
         self.loader.restore()
         set_random_state(self._random)
 
