@@ -10,6 +10,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench recover")
     parser.add_argument("what", choices=["flips", "faults", "phases", "healthy", "schedules"])
     parser.add_argument("--seeds", type=int, help="10, for phases 5")
+    parser.add_argument("--bare", type=int, default=1, help="seeds of phases without a guard")
     parser.add_argument("--flips", type=int, default=500)
     parser.add_argument("--schedules", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=1e9, help="of schedules, at most")
@@ -25,7 +26,7 @@ def main() -> None:
     elif given.what == "schedules":
         schedules.publish_schedules(given.schedules, given.folder, given.seconds)
     else:
-        phases.publish_phases(given.seeds or 5, given.folder, given.only)
+        phases.publish_phases(given.seeds or 5, given.folder, given.only, given.bare)
 
 
 if __name__ == "__main__":

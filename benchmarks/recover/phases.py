@@ -26,9 +26,6 @@ STEPS, AT = 320, 200
 SIGMAS = 2.0
 """By which the median of the last losses must be above the usual for a comparison of states."""
 FIRST_SEED = 200
-NUM_BARE = 1
-"""Seeds that are also trained without a guard. Without an undo, the two differ by rounding and by
-what the gate discards or scales."""
 
 Phase = Callable[[Run, int], None]
 """Is called before every step, with its number."""
@@ -438,8 +435,13 @@ def train(world: World, change: Phase, seed: int, mode: str, folder: str) -> flo
         )
 
 
-def publish_phases(seeds: int, folder: str | None = None, only: Sequence[str] = ()) -> None:
-    """Train every phase in every world, with a guard and for some seeds without one."""
+def publish_phases(
+    seeds: int, folder: str | None = None, only: Sequence[str] = (), num_bare: int = 1
+) -> None:
+    """Train every phase in every world, with a guard and for some seeds without one.
+
+    Without an undo, the two differ by rounding and by what the gate discards or scales.
+    """
     logging.getLogger("trimtab").setLevel(logging.ERROR)
     torch.set_num_threads(1)
     rows, num_runs, acts = [], 0, []
@@ -450,7 +452,10 @@ def publish_phases(seeds: int, folder: str | None = None, only: Sequence[str] = 
                 continue
             spread = []
             for name in PHASES:
-                found = [_outcome(cache, world, name, FIRST_SEED + seed) for seed in range(seeds)]
+                found = [
+                    _outcome(cache, world, name, FIRST_SEED + seed, with_bare=seed < num_bare)
+                    for seed in range(seeds)
+                ]
                 num_runs += len(found)
                 undone = sum(outcome["undos"] for outcome in found)
                 if undone:
@@ -464,29 +469,31 @@ def publish_phases(seeds: int, folder: str | None = None, only: Sequence[str] = 
                     (
                         world.name,
                         name,
-                        f"{np.mean(bare):.3f}",
-                        f"{np.mean(differences):+.4f}",
+                        f"{np.mean([outcome['guarded'] for outcome in found]):.3f}",
+                        f"{np.mean(differences):+.4f}" if bare else "",
                         undone,
                     )
                 )
-            rows.append((world.name, "spread over seeds", f"{np.std(spread):.3f}", "", 0))
-    header = ("run", "phase", "bare", "recover - bare", "undos")
+            if seeds > 1:
+                rows.append((world.name, "spread over seeds", f"{np.std(spread):.3f}", "", 0))
+    header = ("run", "phase", "final loss", "minus bare", "undos")
     publish(
-        "Recover: what people do on purpose",
-        f"scripts/bench recover phases --seeds {seeds}",
+        "Recover: what people do on purpose" + ("" if num_bare else ", undos alone"),
+        f"scripts/bench recover phases --seeds {seeds} --bare {num_bare}",
         f"{len(PHASES)} phases in three runs of {STEPS} steps, {seeds} seeds, not announced, with "
         f"`batch_loss`: {num_runs} runs, undos in: {', '.join(acts) or 'none'}. Bar: at most one "
         "undo in 50 runs, no hold, no stop. States are compared more often than in use: when the "
         f"median of the last {RECENT} losses, not each of them, is {SIGMAS:.0f} sigma, not "
-        f"{RISEN_SIGMAS:.0f}, above the usual. Trained without a guard as well: the first "
-        f"{NUM_BARE} of the seeds; bare and recovering run differ by the fused optimizer and by "
-        f"what the gate discards or scales.\n\n{table(header, rows)}",
+        f"{RISEN_SIGMAS:.0f}, above the usual. Trained without a guard as well: {num_bare} of the "
+        f"seeds.\n\n{table(header, rows)}",
     )
 
 
-def _outcome(cache: ResultCache, world: World, name: str, seed: int) -> dict[str, Any]:
+def _outcome(
+    cache: ResultCache, world: World, name: str, seed: int, *, with_bare: bool
+) -> dict[str, Any]:
     outcome = cache.get(f"{world.name} {name} {seed}", partial(_guarded, world, name, seed))
-    if seed < FIRST_SEED + NUM_BARE:
+    if with_bare:
         bare = cache.get(f"{world.name} {name} {seed} bare", partial(_bare, world, name, seed))
         outcome = outcome | bare
     return outcome

@@ -244,7 +244,7 @@ class RecoverConfig(Section):
 
     snapshot_every: int = 10
     """Updates from one audit and snapshot to the next. Source: at 50M parameters a snapshot every
-    10 updates costs 0.2 % of the time, and an undo loses about 12 updates."""
+    10 updates costs 0.2 % of the time, and an undo loses up to 12 updates."""
 
     memory_share: float = 0.25
     """The share of the free host memory that the snapshots of all ranks of a machine may take. If
