@@ -41,8 +41,8 @@ from trimtab.report.wording import (
     asked,
     cause_text,
     deciding_lines,
+    possible_cause,
     runner_up,
-    short_cause,
 )
 
 MAX_ROWS = 20
@@ -167,10 +167,11 @@ def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
 
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
-    """Return the named cause, or that it is not known; its probability stands below, for room."""
-    if diagnosis.cause is None:
-        return short_cause(diagnosis)
-    return f"{diagnosis.cause.id} {diagnosis.cause.title}"
+    """Return the named cause, or what it possibly is; probabilities stand below, for room."""
+    if diagnosis.cause is not None:
+        return f"{diagnosis.cause.id} {diagnosis.cause.title}"
+    possible = possible_cause(diagnosis)
+    return "not known" if possible is None else f"possibly {possible.id} {possible.title}"
 
 
 def _explanation(diagnosis: Diagnosis, run: RunReport, *, questions: bool) -> Group:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from trimtab.core.block import Block, Event
+from trimtab.core.causes import Cause
 from trimtab.core.events import NOT_UNDONE, UNDO, UNDO_OUTCOME
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
@@ -53,13 +54,17 @@ def cause_text(diagnosis: Diagnosis) -> str:
     return f"{said}{diagnosis.root_cause}"
 
 
+def possible_cause(diagnosis: Diagnosis) -> Cause | None:
+    """Return what comes first where no cause is named, if it is worth a mention."""
+    first = diagnosis.ranking.first if diagnosis.ranking else None
+    return first.cause if first is not None and first.probability >= MIN_RUNNER_UP else None
+
+
 def short_cause(diagnosis: Diagnosis) -> str:
     """Return id and title of the cause: "F02 long-tail or degenerate tokens, about 80 %"."""
     if diagnosis.cause is None:
-        first = diagnosis.ranking.first if diagnosis.ranking else None
-        if first is None or first.cause is None or first.probability < MIN_RUNNER_UP:
-            return "not known"
-        return f"not known, possibly {first.cause.id} ({percent(first.probability)})"
+        possible = possible_cause(diagnosis)
+        return "not known" if possible is None else f"not known, possibly {possible.id}"
     probability = certainty(diagnosis)
     said = "" if probability is None else f", {percent(probability)}"
     return f"{diagnosis.cause.id} {diagnosis.cause.title}{said}"

@@ -65,28 +65,6 @@ LOGIT_CAUSES = frozenset({Cause.ATTENTION_LOGIT_GROWTH, Cause.OUTPUT_LOGIT_DRIFT
 RATE_CAUSES = frozenset({Cause.LR_DISCONTINUITY, Cause.WRONG_SCHEDULE})
 RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
 
-CURVES = frozenset(
-    {
-        "loss_burst",
-        "loss_level_up",
-        "loss_creeps_up",
-        "loss_fell",
-        "loss_nonfinite",
-        "gradient_multiplied",
-        "gradient_burst",
-        "gradient_huge",
-        "gradient_intermittent",
-        "gradient_grows",
-        "gradient_fell",
-        "noisier",
-        "early",
-        "never_learned",
-    }
-)
-"""Observations on loss and gradient norm alone: how a curve bends in a small model carries over to
-other runs less than which signal moved."""
-
-
 _CIRCUMSTANCES = frozenset({"resumes", "half_precision", "several_ranks", "nan_in_range"})
 """What is so in many runs, and no sign of a cause by itself."""
 
@@ -97,6 +75,11 @@ def base_rates() -> Mapping[str, Any]:
     text = resources.files(__package__).joinpath(BASE_RATES).read_text(encoding="utf-8")
     loaded: Mapping[str, Any] = json.loads(text)
     return loaded
+
+
+CURVES = frozenset(base_rates()["curves"])
+"""Observations on loss and gradient norm alone: how a curve bends in a small model carries over to
+other runs less than which signal moved."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -184,7 +167,7 @@ _SHAPES: Mapping[IncidentClass | None, str] = {
 def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
     """Return how the incident looks, as a key of the base rates."""
     incident = context.incident
-    if results["resumes"].is_yes:
+    if results["resumes"].is_yes or incident.started_again:
         return "at a restart"
     if results["loss_nonfinite"].is_yes or Symptom.NONFINITE_LOSS in incident.symptoms:
         return "divergence" if _rose_first(context) else "not finite"

@@ -10,7 +10,7 @@ from importlib import resources
 from typing import Any
 
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.plausible import Situation, base_rates, cap
+from trimtab.explain.causes.plausible import LOGIT_CAUSES, Situation, base_rates, cap
 from trimtab.explain.evidence import BY_CONSTRUCTION
 from trimtab.explain.evidence.checks import Observed, ObservedOutcome
 
@@ -87,44 +87,6 @@ def lab_weights() -> Weights:
     return Weights.from_dict(json.loads(text))
 
 
-_BY_CONSTRUCTION: Mapping[str, Mapping[Cause, float]] = {
-    "loss_constant": {
-        Cause.PARAMETERS_NOT_UPDATING: 0.6,
-        Cause.WRONG_SCHEDULE: 0.3,
-        Cause.LOGIC_NAN: 0.05,
-    },
-    "lr_zero": {Cause.WRONG_SCHEDULE: 0.5, Cause.PARAMETERS_NOT_UPDATING: 0.02},
-    "batch_alone": {**dict.fromkeys(Cause, 0.05), Cause.HARD_BATCH: 0.6},
-    "not_updating": {
-        **dict.fromkeys(Cause, 0.02),
-        Cause.PARAMETERS_NOT_UPDATING: 0.6,
-        Cause.FP16_OVERFLOW: 0.3,  # steps that the scaler skips
-        Cause.BIT_FLIP: 0.3,  # a weight so large that no gradient is left
-    },
-    # What happens once, at a restart or by an edit, does not come again by itself.
-    "recurs": {
-        **dict.fromkeys(Cause, 0.05),
-        **dict.fromkeys((Cause.STALE_SECOND_MOMENT, Cause.LR_TOO_HIGH), 0.5),
-        **dict.fromkeys((Cause.RARE_TOKENS, Cause.ATTENTION_LOGIT_GROWTH, Cause.BAD_DEVICE), 0.4),
-        **dict.fromkeys((Cause.HARD_BATCH, Cause.FP16_OVERFLOW, Cause.LOADER_STALL), 0.3),
-    },
-    "overflows": {**dict.fromkeys(Cause, 0.02), Cause.FP16_OVERFLOW: 0.6},
-    "nan_in_range": {**dict.fromkeys(Cause, 0.1), Cause.LOGIC_NAN: 0.5},
-    "bit_flipped": {Cause.BIT_FLIP: 0.97, Cause.BAD_DEVICE: 0.4},
-    # Flipped bits of gradients and moments move weights by updates; a load may change no norm.
-    "moved_from_outside": {
-        Cause.BIT_FLIP: 0.15,
-        Cause.BAD_DEVICE: 0.05,
-        Cause.WRONG_RESUME: 0.05,
-    },
-}
-"""How often the answer is yes, for the causes for which that is not nearly never."""
-
-_NEARLY_NEVER, _OF_UNKNOWN = 0.002, 0.05
-"""The share of the other causes, and of something that is not known. By construction: no batch and
-no code can do it, but the guard may be wrong about that."""
-
-
 @cache
 def all_weights() -> Weights:
     """Return the weights fitted in the lab, with those that are by construction."""
@@ -133,15 +95,13 @@ def all_weights() -> Weights:
 
 def with_constructed(fitted: Weights) -> Weights:
     """Return fitted weights, with those of observations that mean what they are."""
+    given = base_rates()["by construction"]
     shares = {
-        name: {cause: said.get(cause, _NEARLY_NEVER) for cause in fitted.causes}
-        for name, said in _BY_CONSTRUCTION.items()
+        name: {cause: row.get(cause.id, row["others"]) for cause in fitted.causes}
+        for name, row in given["shares"].items()
     }
-    return dataclasses.replace(
-        fitted,
-        shares={**fitted.shares, **shares},
-        unknown=dict.fromkeys(shares, _OF_UNKNOWN),
-    )
+    unknown = dict.fromkeys(shares, given["unknown"])
+    return dataclasses.replace(fitted, shares={**fitted.shares, **shares}, unknown=unknown)
 
 
 SUPPORTED = 0.5
@@ -263,17 +223,23 @@ def rank(
     return Ranking(
         candidates=(*listed, other),
         results=results,
-        decides=_decides([*listed, other], results, weights),
+        decides=_decides([*listed, other], results, weights, situation),
     )
 
 
 def _decides(
-    candidates: list[Candidate], results: Mapping[str, Observed], weights: Weights
+    candidates: list[Candidate],
+    results: Mapping[str, Observed],
+    weights: Weights,
+    situation: Situation,
 ) -> str | None:
     if len(candidates) < 2:
         return None
     first, second = candidates[0].cause, candidates[1].cause
-    own = {name for cause in (first, second) if cause for name in base_rates()["decides"][cause.id]}
+    signals = base_rates()["decides"]
+    own = {name for cause in (first, second) if cause for name in signals[cause.id]}
+    # Nobody is asked for attention logits of a run that has no attention.
+    own -= {name for cause in situation.impossible & LOGIT_CAUSES for name in signals[cause.id]}
     missing = {
         name: weights.separation(name, first, second)
         for name, result in results.items()

@@ -184,7 +184,7 @@ def _views(prefix: str, label: str) -> _Input:
 
 def _has_resumed(context: IncidentContext) -> bool | None:
     found = resumed(context)
-    return found.is_yes if found.is_answer else None
+    return found.is_yes or context.incident.started_again if found.is_answer else None
 
 
 def _dtype(context: IncidentContext) -> str | None:
