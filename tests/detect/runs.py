@@ -10,7 +10,7 @@ from trimtab.core.block import Block, Column, Event
 Array = NDArray[np.float64]
 Random = np.random.Generator
 
-KINDS = ("resume", "planned change", "evaluation", "checkpoint", "note")
+KINDS = ("resume", "planned change", "evaluation", "checkpoint", "note", "undo")
 
 
 def walk(random: Random, length: int, size: float) -> Array:

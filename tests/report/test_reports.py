@@ -126,7 +126,7 @@ def test_a_clean_run_says_so() -> None:
 
 def test_the_verdict_is_that_of_the_worst_incident() -> None:
     run = troubled_run()
-    assert report_of(run[:800]).verdict == "1 incident, over by itself: nothing to do."
+    assert report_of(run[:800]).verdict == "1 incident, over: nothing to do."
     assert report_of(run).verdict == "Dead since step 900: roll back; 1 more incident."
 
 

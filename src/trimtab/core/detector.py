@@ -35,6 +35,10 @@ class KnownChange(Flag):
     """A planned change, or a new batch size: the past is no measure any more."""
     PAUSED = auto()
     """An evaluation or a checkpoint: the clock ran, the training did not."""
+    HARMED = auto()
+    """Weights or optimizer were proven to be harmed."""
+    RESTORED = auto()
+    """Weights and optimizer are those of an earlier step: an undo."""
     ODD_BATCH = auto()
     """The next record has a batch of a different size, such as the last one of an epoch: this one
     record is not comparable."""

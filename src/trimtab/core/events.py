@@ -2,7 +2,8 @@
 
 UNDO = "undo"
 """Weights and optimizer were restored from a snapshot. Facts: `why`, `how_sure`, `tensor`,
-`to_step`, `updates_lost`, and `is_hardware` where a bit flipped in memory."""
+`to_step`, `updates_lost`, `is_hardware` where a bit flipped in memory, and `is_ordered` where the
+user asked for it."""
 
 UNDO_OUTCOME = "undo outcome"
 """Some steps after an undo: whether the loss is again what it was before the harm. Facts:

@@ -19,6 +19,7 @@ class Severity(IntEnum):
 class Symptom(StrEnum):
     """The symptoms that trimtab's detectors report. A user's detector may use any string."""
 
+    HARMED_STATE = "weights or optimizer harmed"
     NONFINITE_LOSS = "non-finite loss"
     NONFINITE_GRAD_NORM = "non-finite gradient norm"
     NONFINITE_NORM = "non-finite weight or optimizer norm"

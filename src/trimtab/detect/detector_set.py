@@ -18,6 +18,7 @@ import numpy as np
 
 from trimtab.core.block import Block, Column, Event, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
+from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.core.findings import Finding
 from trimtab.core.signals import TOKENS
 from trimtab.core.state import Stateful
@@ -38,11 +39,16 @@ MIN_LASTING = 4
 """Records in a row with a different number of tokens after which it has changed for good. Chosen:
 an epoch ends with one short batch, or with one per data source; ramps stay longer on each size."""
 
+ORDERED_UNDO = "undo that the user asked for"
+
 CHANGES = {
     "resume": KnownChange.RESUMED,
     "planned change": KnownChange.CHANGED,
     "evaluation": KnownChange.PAUSED,
     "checkpoint": KnownChange.PAUSED,
+    UNDO: KnownChange.HARMED | KnownChange.RESTORED,
+    ORDERED_UNDO: KnownChange.RESTORED,
+    NOT_UNDONE: KnownChange.HARMED,
 }
 """By the kind of event in the journal."""
 
@@ -65,7 +71,9 @@ class EventSchedule(Stateful):
         """Add the events that came with a block."""
         for event in events:
             if event.kind in CHANGES:
-                self._pending.append((event.tick, event.step, event.kind))
+                is_ordered = event.kind == UNDO and event.facts.get("is_ordered")
+                kind = ORDERED_UNDO if is_ordered else event.kind
+                self._pending.append((event.tick, event.step, kind))
         self._pending.sort()
 
     def update(self, record: Record) -> KnownChange:

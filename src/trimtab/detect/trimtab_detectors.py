@@ -9,7 +9,13 @@ from trimtab.detect.resume.audit import ResumeAudit
 from trimtab.detect.run.progress import CounterOrder, LrSchedule, RepeatedBatches
 from trimtab.detect.run.throughput import Throughput
 from trimtab.detect.run.token_mix import TokenMix, TokenMixShift
-from trimtab.detect.state.hard_limits import AttentionLogits, FrozenUpdates, LossScale, NonFinite
+from trimtab.detect.state.hard_limits import (
+    AttentionLogits,
+    FrozenUpdates,
+    HarmedState,
+    LossScale,
+    NonFinite,
+)
 from trimtab.detect.state.jumps import StateJumps
 from trimtab.detect.state.norm_trend import NormTrend
 
@@ -18,6 +24,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
     """Create the detectors of one run, in the order in which they report."""
     return [
         ResumeAudit(),
+        HarmedState(),
         NonFinite(),
         LossDetectors(config.detect.threshold_scale),
         GrossLoss(),

@@ -59,12 +59,12 @@ class RunReport:
         worst = self.by_severity()[0]
         more = len(self.incidents) - 1
         needs_nothing = all(
-            one.incident_class not in SEVERE and one.action.kind is ActionKind.WAIT
+            one.action.kind is ActionKind.WAIT
+            and (one.incident_class not in SEVERE or one.cost.undone)
             for one in self.incidents
         )
         if needs_nothing:
-            over = "all over by themselves" if more else "over by itself"
-            return f"{counted(more + 1, 'incident')}, {over}: nothing to do."
+            return f"{counted(more + 1, 'incident')}, {'all ' * bool(more)}over: nothing to do."
         step, advice = worst.incident.onset.step, worst.action.kind.value
         if worst.incident_class is IncidentClass.DIVERGENT and not self._ends_finite():
             what = f"Dead since step {step:,}"

@@ -23,6 +23,7 @@ from tests.kit.undo import (
 from torch import nn, optim
 
 import trimtab
+from trimtab.core.causes import Cause
 from trimtab.core.config import Config, RecoverConfig
 from trimtab.core.errors import RestoreError
 from trimtab.core.events import UNDO_OUTCOME
@@ -223,6 +224,7 @@ def test_an_undo_can_be_asked_for(tmp_path: Path) -> None:
     lost = int(undo.facts["updates_lost"])
     assert 12 <= lost <= 24
     assert any(same(loop.states[AT + LAG], old) for old in loop.states[:AT])
+    assert trimtab.diagnose(tmp_path).incidents == ()  # it was done on purpose
 
 
 def test_without_memory_nothing_is_undone_and_it_is_said(
@@ -335,6 +337,10 @@ def test_an_undo_and_its_outcome_are_told(tmp_path: Path, caplog: pytest.LogCapt
     assert outcome.facts["helped"] is True
     assert outcome.facts["undone_at"] == undo.step
     assert "has helped" in caplog.text
+    (incident,) = trimtab.diagnose(tmp_path).incidents  # so that there is a post-mortem
+    assert "weights or optimizer harmed" in incident.incident.symptoms
+    assert incident.cause is Cause.BIT_FLIP
+    assert incident.action.kind == "wait"
 
 
 def test_an_outcome_is_judged_by_the_losses() -> None:

@@ -35,7 +35,7 @@ class CounterOrder(Detector):
     """One finding for each count that falls, and for a count or a loss that has stopped."""
 
     name = "counters"
-    listens_to = KnownChange.WENT_BACK
+    listens_to = KnownChange.WENT_BACK | KnownChange.RESTORED
 
     def __init__(self) -> None:
         self._step: int | None = None
@@ -46,9 +46,10 @@ class CounterOrder(Detector):
         self._num_losses, self._missing, self._longest = 0, 0, 0
 
     def on_event(self, change: KnownChange) -> None:
-        """Forget the counts: a new attempt may start anywhere."""
-        self._step = self._position = self._counted = None
-        self._standing = 0
+        """Forget the counts: a new attempt may start anywhere, an undo restores the optimizer's."""
+        self._counted, self._standing = None, 0
+        if KnownChange.WENT_BACK in change:
+            self._step = self._position = None
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""

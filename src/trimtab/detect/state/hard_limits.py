@@ -1,5 +1,6 @@
 """Values that are wrong by themselves, whatever the run did before.
 
+HarmedState      harm to weights or optimizer that a guard has proven
 NonFinite        NaN and infinite values
 FrozenUpdates    updates or gradients that are exactly zero
 LossScale        a loss scale that keeps falling, falls under 1, or never moves
@@ -11,7 +12,7 @@ import math
 import numpy as np
 
 from trimtab.core.block import Block, IntArray, Record
-from trimtab.core.detector import Detector
+from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import (
     ADAM_V_NORM,
@@ -24,6 +25,36 @@ from trimtab.core.signals import (
     PARAM_NORM,
     UPDATE_NORM,
 )
+
+
+class HarmedState(Detector):
+    """One alarm for each time that a guard has proven harm to weights or optimizer.
+
+    The loss need not have moved: an undo comes before it does.
+    """
+
+    name = "harm"
+    listens_to = KnownChange.HARMED
+
+    def __init__(self) -> None:
+        self._is_harmed = False
+
+    def on_event(self, change: KnownChange) -> None:
+        """Remember it until the next record."""
+        self._is_harmed = True
+
+    def update(self, record: Record) -> list[Finding]:
+        """Report it once."""
+        if not self._is_harmed:
+            return []
+        self._is_harmed = False
+        loss = record.signals.get(LOSS, math.nan)
+        return [self.finding(record, Symptom.HARMED_STATE, Severity.ALARM, LOSS, loss)]
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the first row: blocks are cut where an event is due."""
+        return np.arange(min(len(block), 1))
+
 
 # NonFinite: NaN and infinite values, found before anything else and never part of a baseline.
 

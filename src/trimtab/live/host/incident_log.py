@@ -1,6 +1,7 @@
 """IncidentLog: what happens to a run is logged as it happens, in one short line each.
 
-WARNING when an incident opens, comes back, or turns out to need more than waiting; INFO else.
+WARNING when an incident opens, comes back, or turns out to need more than waiting; INFO for its
+class and its end, DEBUG for each further symptom.
 Silence means health. A line names step, class, likely cause and advice; the whole story is in the
 run directory, which the first line of the log has named.
 """
@@ -50,8 +51,9 @@ class IncidentLog:
             change.transition in (Transition.OPENED, Transition.REOPENED)
             or (change.transition is Transition.CLASSIFIED and _asks_for_more(explained))
         )
+        is_detail = change.transition is Transition.WORSENED
         log.log(
-            logging.WARNING if is_loud else logging.INFO,
+            logging.WARNING if is_loud else logging.DEBUG if is_detail else logging.INFO,
             "trimtab: %s",
             describe(change, explained),
         )

@@ -83,6 +83,8 @@ class UndoReporter:
             facts["tensor"] = report.tensor
         if report.proof is Proof.FLIPPED:  # measured, so the diagnosis may rely on it
             facts["is_hardware"] = True
+        if report.proof is Proof.ORDERED:
+            facts["is_ordered"] = True
         if report.updates_lost is None:
             log.warning("trimtab: step %d: %s; nothing is undone: %s", step, why, report.why_not)
             recorder.event(NOT_UNDONE, step, {**facts, "because": report.why_not})
