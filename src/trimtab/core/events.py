@@ -9,6 +9,10 @@ UNDO_OUTCOME = "undo outcome"
 """Some steps after an undo: whether the loss is again what it was before the harm. Facts:
 `undone_at`, `helped`, `loss_before`, `loss_after`."""
 
+EXPERIMENT = "experiment"
+"""A few forward passes on remembered batches. Facts: `name` ("again", "first_nonfinite", "fp32" or
+"half"), `answer` in one word, `sentence`."""
+
 NOT_UNDONE = "harm not undone"
 """Harm was proven and not undone. Facts: `why`, `how_sure`, `tensor`, `because`,
 `is_hardware`."""

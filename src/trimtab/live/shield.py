@@ -115,6 +115,7 @@ class Shields:
         self.reports = Shield(
             "reports of undos", "they are not journalled any more, the rest continues"
         )
+        self.experiments = Shield("experiments", "no more are made, the rest continues")
         self.proposals = Shield("proposals", "nothing is proposed any more, the rest continues")
         self.recovery = Shield("snapshots", "the run cannot go back, the rest continues")
 

@@ -34,6 +34,7 @@ from trimtab.live.protect.gate import Gate
 from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
 from trimtab.live.recover.comparison import Comparison
+from trimtab.live.recover.experiments import Experiments
 from trimtab.live.recover.given_state import GivenState
 from trimtab.live.recover.proposals import Proposals
 from trimtab.live.recover.snapshots import OtherState, Snapshots, free_memory, ranks_here
@@ -377,6 +378,17 @@ def _make_undo(
         comparison=comparison,
     )
     undo.polls.append(reporter.poll)
+    if comparison is not None and batch_loss is not None:
+        experiments = Experiments(
+            model,
+            batch_loss,
+            comparison.batches,
+            parts.shields.experiments,
+            recorder=lambda: monitor.recorder,
+            next_step=lambda: monitor.next_step,
+            is_alone=lambda: monitor.sync.ranks.world == 1,
+        )
+        undo.polls.append(experiments.poll)
     return undo
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
-from trimtab.core.events import NOT_UNDONE, UNDO, UNDO_OUTCOME
+from trimtab.core.events import EXPERIMENT, NOT_UNDONE, UNDO, UNDO_OUTCOME
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.text import digits
@@ -24,7 +24,16 @@ QUIET = frozenset({INCIDENT, "state saved", "checkpoint", "evaluation", "gate ar
 """Kinds of events that every healthy run has."""
 
 _ACTS = frozenset(
-    {UNDO, UNDO_OUTCOME, NOT_UNDONE, "step discarded", "gradient scaled down", "proposal", "answer"}
+    {
+        EXPERIMENT,
+        UNDO,
+        UNDO_OUTCOME,
+        NOT_UNDONE,
+        "step discarded",
+        "gradient scaled down",
+        "proposal",
+        "answer",
+    }
 )
 """Kinds of events by which a run responded to an incident."""
 
@@ -117,6 +126,8 @@ def event_text(event: Event) -> str:
     facts = event.facts
     if event.kind == NOTE:
         text = str(facts.get("text", ""))
+    elif event.kind == EXPERIMENT:
+        text = str(facts.get("sentence", ""))
     elif event.kind == UNDO:
         text = f"{facts.get('why')}; {facts.get('updates_lost')} updates are lost"
         if "how_sure" in facts:

@@ -173,7 +173,7 @@ class RunRecorder:
         self._has_unrecorded = False
         self.resumed_at: int | None = None
         """The first step, if the run was resumed."""
-        self.num_records = self.num_discarded = 0
+        self.num_records = self.num_discarded = self.num_nonfinite = 0
         self.journal = JournalWriter(run)
         self._health = JournalHealth(self.journal)
         self._next_tick = int(earlier.tick[-1]) + 1 if len(earlier) else 0
@@ -193,6 +193,11 @@ class RunRecorder:
             raise
         self.on_change: Callable[[Incident], None] = lambda incident: None
         """Is called when an incident opens, changes or closes."""
+
+    @property
+    def num_incidents(self) -> int:
+        """How many incidents were found in the records that are judged so far."""
+        return len(self._judge.incidents)
 
     @property
     def recent(self) -> Sequence[Record]:
@@ -241,6 +246,8 @@ class RunRecorder:
         self._batches.add(tick, step, note)
         self.num_records += 1
         self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
+        heads = (found.get(name, 0.0) for name in (signals.LOSS, signals.GRAD_NORM))
+        self.num_nonfinite += int(not all(map(math.isfinite, heads)))
         self._recent.append(record)
         self._health.check(step)
         self._pending.append(record)

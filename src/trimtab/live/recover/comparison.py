@@ -224,7 +224,7 @@ class Comparison:
         found = []
         for place, batch in enumerate(self.batches):
             torch.manual_seed(place)  # dropout must be the same for both states
-            found.append(self._batch_loss(_copy(batch)).detach().float().mean())
+            found.append(self._batch_loss(copy_batch(batch)).detach().float().mean())
         return found
 
     def _swap_in(self, targets: dict[int, int]) -> None:
@@ -274,7 +274,8 @@ def _other_options(optimizer: Optimizer) -> list[Any]:
     ]
 
 
-def _copy(batch: Any) -> Any:
+def copy_batch(batch: Any) -> Any:
+    """Return a copy of a batch of any class: `batch_loss` may write to it."""
     return _copy_and_count(batch)[0]
 
 

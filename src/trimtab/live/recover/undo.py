@@ -192,8 +192,6 @@ class Undo:
                     self._audited[which] = None
                 proven = torch.stack((flips[0], audit[0], audit[1])) * self._counted()
                 self.harm = torch.maximum(self.harm, proven.sum().clamp(max=1.0))
-        for poll in self.polls:
-            poll()
         order, self._order = self._order, 0
         facts = (
             *(float(audited is not None), float(is_edited)),
@@ -249,6 +247,8 @@ class Undo:
         """Restore an optimizer's state if that is due; then its step is not to be taken."""
         if self._must_end:
             self._end()
+        for poll in self.polls:
+            poll()
         which = self._optimizers.index(optimizer)
         if which == 0 and self._compares:
             self._compare()

@@ -1,0 +1,352 @@
+"""Experiments: what a few forward passes on the remembered batches say about an incident.
+
+    again             the same batch twice: are the bits of its loss the same?
+    first_nonfinite   which weight, or which module with finite inputs, is not finite first
+    fp32              the same batch without autocast
+    half              which rows of the batch make its loss, by halving it
+
+They are made when an incident opens, or at once after a step that was not finite, inside
+`optimizer.step()`, forward and without gradients; in a run of one process with `batch_loss`.
+
+They leave no trace: buffers, modes, attributes and random numbers are restored, and compared with
+before. Where `batch_loss` moves something else, its name is logged and no more are made.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from trimtab.core.events import EXPERIMENT
+from trimtab.core.text import counted, digits
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.recover.comparison import copy_batch
+from trimtab.live.shield import Shield, log
+from trimtab.state.batches import map_tensors, num_rows, tensors_in
+from trimtab.state.host_copy import detached
+from trimtab.state.rng import get_random_state, set_random_state
+
+MAX_ROUNDS, EVERY = 8, 200
+"""Rounds of experiments in a run, and steps between two of them: a round costs some 20 forward
+passes, and an incident that lasts gives the same answers again."""
+
+MAX_SECONDS = 60.0
+"""After this no further experiment of a round is begun."""
+
+UNEQUAL = 1.5
+"""Times the loss of the other half that one half must have to be looked into further. Chosen:
+halves of an ordinary batch of text differ by a few percent."""
+
+BatchLoss = Callable[[Any], torch.Tensor]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What an experiment has shown."""
+
+    name: str
+    answer: str
+    """In one word, such as "precision"."""
+    sentence: str
+
+
+class Trace:
+    """All that a forward pass may change, as it was before."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._random = get_random_state()
+        self._modes = {module: module.training for module in model.modules()}
+        self._parameters = {name: _mark(p) for name, p in model.named_parameters()}
+        self._buffers = {name: (b, b.detach().clone()) for name, b in model.named_buffers()}
+        self._attributes = [
+            (f"{name}.{key}".lstrip("."), module, key, value, _content(value))
+            for name, module in model.named_modules()
+            for key, value in _public(module).items()
+        ]
+        self._keys = {module: set(vars(module)) for module in model.modules()}
+
+    def restore(self) -> str | None:
+        """Restore what can be restored; return the name of the first thing that has moved besides.
+
+        Buffers, modes and random numbers move in any forward pass and are no surprise.
+        """
+        moved = [n for n, p in self._model.named_parameters() if _mark(p) != self._parameters[n]]
+        for buffer, saved in self._buffers.values():
+            # Past autograd: a graph that is not used up yet may hold the buffer.
+            buffer.data.copy_(saved)
+        for module, mode in self._modes.items():
+            module.training = mode
+        for name, module in self._model.named_modules():
+            for key in [key for key in _public(module) if key not in self._keys[module]]:
+                moved.append(f"{name}.{key}".lstrip("."))
+                delattr(module, key)
+        for name, module, key, value, content in self._attributes:
+            now = vars(module).get(key)
+            if now is not value or _content(now) != content:
+                moved.append(name)
+                setattr(module, key, value)
+                if isinstance(value, torch.Generator):
+                    value.set_state(torch.tensor(content, dtype=torch.uint8))
+        set_random_state(self._random)
+        return moved[0] if moved else None
+
+
+def _public(module: nn.Module) -> dict[str, Any]:
+    """Return the attributes of a module that its code has made, without torch's own."""
+    own = vars(module).items()
+    return {key: value for key, value in own if key != "training" and not key.startswith("_")}
+
+
+def _mark(tensor: torch.Tensor) -> tuple[int, int]:
+    part = detached(tensor)
+    return part._version, part.data_ptr()
+
+
+def _content(value: Any) -> Any:
+    """Return what tells whether an attribute was written in place; None of other classes."""
+    if isinstance(value, torch.Tensor):
+        return _mark(value)
+    if isinstance(value, torch.Generator):
+        return value.get_state().tolist()
+    if isinstance(value, list | dict | set):
+        return len(value)
+    return repr(value) if isinstance(value, int | float | str) else None
+
+
+@dataclass(slots=True)
+class Laboratory:
+    """Makes the experiments on a model and its loss."""
+
+    model: nn.Module
+    batch_loss: BatchLoss
+    used_autocast: bool = field(default=False, init=False)
+
+    @torch.no_grad()
+    def loss(self, batch: Any) -> float:
+        """Return the loss of a batch, always with the same random numbers."""
+        torch.manual_seed(0)
+        return float(self.batch_loss(copy_batch(batch)).detach().float().mean())
+
+    def answers(self, batches: Iterable[Any]) -> Iterator[Answer]:
+        """Make the experiments that apply, on the batch with the worst loss."""
+        with self._noting_autocast(is_disabled=False):
+            losses = [(self.loss(batch), batch) for batch in batches]
+        loss, batch = max(losses, key=lambda pair: _badness(pair[0]))
+        yield self._again(loss, batch)
+        if not math.isfinite(loss):
+            yield self._first_nonfinite(batch)
+        if self.used_autocast:
+            yield self._fp32(loss, batch)
+        if _num_rows(batch) > 1:
+            yield self._half(batch)
+
+    def _again(self, loss: float, batch: Any) -> Answer:
+        repeated = self.loss(batch)
+        is_same = repeated == loss or (math.isnan(repeated) and math.isnan(loss))
+        how = "the same bits" if is_same else f"{digits(repeated)}, not {digits(loss)}"
+        return Answer(
+            name="again",
+            answer="same" if is_same else "differs",
+            sentence=f"the same batch and weights give {how} a second time",
+        )
+
+    def _first_nonfinite(self, batch: Any) -> Answer:
+        broken = [n for n, p in self.model.named_parameters() if not _is_finite(detached(p))]
+        if broken:
+            more = f" and {len(broken) - 1} more" if len(broken) > 1 else ""
+            sentence = f"{broken[0]}{more} is not finite itself"
+            return Answer(name="first_nonfinite", answer="weights", sentence=sentence)
+        if not all(map(_is_finite, _tensors(batch))):
+            sentence = "the batch itself is not finite"
+            return Answer(name="first_nonfinite", answer="batch", sentence=sentence)
+        found = self._first_module(batch)
+        if found is None:
+            sentence = "every module is finite: the loss is computed from their outputs"
+            return Answer(name="first_nonfinite", answer="loss", sentence=sentence)
+        sentence = f"{found} is the first module that is not finite, from finite inputs"
+        return Answer(name="first_nonfinite", answer="module", sentence=sentence)
+
+    def _first_module(self, batch: Any) -> str | None:
+        found: list[str] = []
+
+        def hook_of(name: str) -> Callable[[nn.Module, Any, Any], None]:
+            def hook(module: nn.Module, inputs: Any, output: Any) -> None:
+                # Inner modules come first: what contains them has their result.
+                if not found and not all(map(_is_finite, _tensors(output))):
+                    found.append(f"{name} ({type(module).__name__})")
+
+            return hook
+
+        handles = [
+            module.register_forward_hook(hook_of(name or "the model"))
+            for name, module in self.model.named_modules()
+        ]
+        try:
+            self.loss(batch)
+        finally:
+            for handle in handles:
+                handle.remove()
+        return found[0] if found else None
+
+    def _fp32(self, loss: float, batch: Any) -> Answer:
+        with self._noting_autocast(is_disabled=True):
+            wide = self.loss(batch)
+        if math.isfinite(loss):
+            sentence = f"without autocast the loss is {digits(wide)}, with it {digits(loss)}"
+            return Answer(name="fp32", answer="finite", sentence=sentence)
+        in_range = math.isfinite(wide)
+        how = "finite: a number leaves the range of the low precision" if in_range else "not finite"
+        answer = "precision" if in_range else "other"
+        return Answer(name="fp32", answer=answer, sentence=f"without autocast the loss is {how}")
+
+    def _half(self, batch: Any) -> Answer:
+        first, last = 0, _num_rows(batch)
+        size = last
+        while last - first > 1:
+            middle = (first + last) // 2
+            halves = [(first, middle), (middle, last)]
+            try:
+                losses = [self.loss(_rows(batch, *half)) for half in halves]
+            except Exception:  # so few rows cannot be trained on: BatchNorm needs two
+                break
+            worse, better = sorted(zip(losses, halves, strict=True), key=lambda p: -_badness(p[0]))
+            if not _badness(worse[0]) > UNEQUAL * abs(better[0]):
+                break
+            first, last = worse[1]
+        if last - first > size // 4:
+            sentence = f"no few of the {size} rows make the loss of this batch: all are alike"
+            return Answer(name="half", answer="all", sentence=sentence)
+        which = f"row {first}" if last - first == 1 else f"rows {first} to {last - 1}"
+        sentence = f"{which} of the {counted(size, 'row')} of a batch make its loss"
+        return Answer(name="half", answer="rows", sentence=sentence)
+
+    @contextmanager
+    def _noting_autocast(self, *, is_disabled: bool) -> Iterator[None]:
+        """Note whether `torch.autocast` is entered in here, and disable it if that is wanted."""
+        enter: Any = torch.autocast.__enter__
+
+        def watched(autocast: Any) -> Any:
+            self.used_autocast = self.used_autocast or autocast._enabled
+            was_enabled = autocast._enabled
+            autocast._enabled = was_enabled and not is_disabled
+            try:
+                return enter(autocast)
+            finally:
+                autocast._enabled = was_enabled
+
+        torch.autocast.__enter__ = watched  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            torch.autocast.__enter__ = enter  # type: ignore[method-assign]
+
+
+class Experiments:
+    """Decides when experiments are made, and reports what they have shown."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        batch_loss: BatchLoss,
+        batches: Iterable[Any],
+        shield: Shield,
+        *,
+        recorder: Callable[[], RunRecorder | None],
+        next_step: Callable[[], int],
+        is_alone: Callable[[], bool],
+    ) -> None:
+        """Prepare the experiments of a run.
+
+        Args:
+            model: The model that is trained.
+            batch_loss: Computes the loss of a batch.
+            batches: The remembered batches, oldest first.
+            shield: Catches what fails here, in `batch_loss` too.
+            recorder: Returns what journals the run; None on all ranks but the first.
+            next_step: Returns the number of the present step.
+            is_alone: Returns whether the run has one process: a forward pass may need all.
+        """
+        self._model = model
+        self._laboratory = Laboratory(model, batch_loss)
+        self._batches = batches
+        self._shield = shield
+        self._recorder = recorder
+        self._next_step = next_step
+        self._is_alone = is_alone
+        self._num_rounds = self._num_events = 0
+        self._last_step = -EVERY
+        self.refusal: str | None = None
+        """What a forward pass has moved, if anything: then no experiments are made."""
+
+    def poll(self) -> None:
+        """Make the experiments if something has happened since the last update."""
+        recorder = self._recorder()
+        if recorder is None or self._shield.is_down or self.refusal or not self._is_alone():
+            return
+        with self._shield.guarding("experiments"):
+            step, batches = self._next_step(), list(self._batches)
+            if self._is_due(recorder, step) and batches:
+                self._num_rounds += 1
+                self._last_step = step
+                self._run(recorder, step, batches)
+
+    def _is_due(self, recorder: RunRecorder, step: int) -> bool:
+        """Return whether an incident has opened, or a step was not finite, since the last call."""
+        before = self._num_events
+        self._num_events = recorder.num_incidents + recorder.num_nonfinite
+        has_time = self._num_rounds < MAX_ROUNDS and step >= self._last_step + EVERY
+        return has_time and self._num_events > before
+
+    def _run(self, recorder: RunRecorder, step: int, batches: list[Any]) -> None:
+        end = time.monotonic() + MAX_SECONDS
+        trace, answers = Trace(self._model), []
+        try:
+            for answer in self._laboratory.answers(batches):
+                answers.append(answer)
+                if time.monotonic() > end:
+                    break
+        finally:
+            self.refusal = trace.restore()
+        if self.refusal:
+            log.warning(
+                "trimtab: batch_loss changes %s, so no experiments are made with it", self.refusal
+            )
+            return
+        for answer in answers:
+            log.info("trimtab: experiment at step %d: %s", step, answer.sentence)
+            facts = {"name": answer.name, "answer": answer.answer, "sentence": answer.sentence}
+            recorder.event(EXPERIMENT, step, facts)
+
+
+def _badness(loss: float) -> float:
+    return loss if math.isfinite(loss) else math.inf
+
+
+def _is_finite(tensor: torch.Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor.detach()).all())
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """Return the tensors in a batch or an output; none of a class that cannot be searched."""
+    try:
+        return tensors_in(value)
+    except Exception:
+        return []
+
+
+def _num_rows(batch: Any) -> int:
+    """Return the rows by which a batch can be cut; 0 if it cannot."""
+    try:
+        return num_rows(batch, of_all=True)
+    except Exception:
+        return 0
+
+
+def _rows(batch: Any, first: int, last: int) -> Any:
+    return map_tensors(batch, lambda tensor: tensor[first:last])

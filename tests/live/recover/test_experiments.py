@@ -1,0 +1,177 @@
+"""Experiments on remembered batches: what they answer, and that they leave no trace."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from torch import nn, optim
+
+import trimtab
+from trimtab.core.config import Config
+from trimtab.core.events import EXPERIMENT
+from trimtab.live.recover.experiments import Answer, Laboratory, Trace
+
+QUICK = Config().override({"recover.snapshot_every": 5})
+
+
+def made(model: nn.Module, loss: Callable[[Any], torch.Tensor], *given: Any) -> dict[str, Answer]:
+    return {answer.name: answer for answer in Laboratory(model, loss).answers(given)}
+
+
+class Parts(nn.Module):
+    """A middle module that can overflow in half precision, and one that draws random numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4)
+        self.middle = nn.Linear(4, 4)
+        self.dropout = nn.Dropout(0.5)
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.dropout(self.norm(self.middle(self.first(x))))
+        return result
+
+
+def squares(model: nn.Module) -> Callable[[Any], torch.Tensor]:
+    return lambda batch: model(batch).square().mean()
+
+
+def test_a_sound_model_gives_the_same_bits_and_all_rows_are_alike() -> None:
+    torch.manual_seed(0)
+    model = make_model()
+    answers = made(model, lambda batch: loss_of(model, batch), *batches(4, size=16))
+    assert {name: answer.answer for name, answer in answers.items()} == {
+        "again": "same",
+        "half": "all",
+    }
+
+
+def test_a_model_that_does_not_repeat_itself_is_found() -> None:
+    counts = iter(range(100))
+    answers = made(nn.Linear(1, 1), lambda batch: batch.mean() + next(counts), torch.ones(1))
+    assert answers["again"].answer == "differs"
+
+
+def test_the_first_module_that_is_not_finite_is_named() -> None:
+    model = Parts()
+    with torch.no_grad():
+        model.middle.bias.fill_(3e38)
+        model.middle.weight.mul_(1e38)
+        model.first.bias.fill_(9.0)
+    answers = made(model, squares(model), torch.ones(8, 4))
+    assert answers["first_nonfinite"].answer == "module"
+    assert "middle (Linear)" in answers["first_nonfinite"].sentence
+    with torch.no_grad():
+        model.first.weight[0, 0] = torch.nan
+    answers = made(model, squares(model), torch.ones(8, 4))
+    assert answers["first_nonfinite"].sentence == "first.weight is not finite itself"
+
+
+def test_low_precision_is_told_from_the_model() -> None:
+    model = nn.Linear(4, 4)
+    with torch.no_grad():
+        model.weight.fill_(3e4)
+
+    def loss(batch: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", torch.float16):
+            result: torch.Tensor = model(batch).float().mean()
+        return result
+
+    answers = made(model, loss, torch.ones(2, 4))
+    assert answers["fp32"].answer == "precision"
+    assert made(model, loss, torch.zeros(2, 4))["fp32"].answer == "finite"
+
+
+@pytest.mark.parametrize("value", [float("nan"), 1000.0])
+def test_the_rows_that_make_the_loss_are_found(value: float) -> None:
+    model, batch = Parts().eval(), torch.randn(16, 4)
+    batch[11] = value
+    answers = made(model, squares(model), torch.randn(16, 4), batch)
+    assert answers["half"].answer == "rows"
+    assert "row 11 of the 16 rows" in answers["half"].sentence
+
+
+class Carries(Parts):
+    """Changes an attribute in each forward pass."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.count = 0
+        self.state = torch.zeros(1)
+        self.dice = torch.Generator()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        match self.kind:
+            case "count":
+                self.count += 1
+            case "state":
+                self.state = x.mean().detach()
+            case "dice":
+                torch.rand(1, generator=self.dice)
+            case "fresh":
+                self.fresh = x
+            case "first.weight":
+                self.first.weight.data = self.first.weight.data.clone()
+        return super().forward(x)
+
+
+@pytest.mark.parametrize("kind", ["", "count", "state", "dice", "fresh", "first.weight"])
+def test_what_moves_is_named_and_restored(kind: str) -> None:
+    torch.manual_seed(0)
+    model = Carries(kind)
+    before = torch.get_rng_state(), model.dice.get_state(), *map(torch.clone, model.buffers())
+    trace = Trace(model)
+    made(model, squares(model), torch.randn(8, 4))
+    model.eval()
+    assert trace.restore() == (kind or None)
+    after = torch.get_rng_state(), model.dice.get_state(), *model.buffers()
+    assert all(map(torch.equal, before, after))
+    assert model.training
+    assert model.count == 0
+    assert torch.equal(model.state, torch.zeros(1))
+    assert not hasattr(model, "fresh")
+
+
+def train(folder: Path, *, mode: str = "recover", model: nn.Module | None = None) -> nn.Module:
+    """Train with one batch that has a NaN in its third row."""
+    torch.manual_seed(0)
+    model = model or Parts()
+    optimizer = optim.AdamW(model.parameters(), fused=True)
+    options: dict[str, Any] = {"batch_loss": squares(model)} if mode == "recover" else {}
+    data = torch.randn(40, 8, 4, generator=torch.Generator().manual_seed(3))
+    data[30, 2, 1] = torch.nan
+    with trimtab.watch(
+        model, optimizer, run_dir=folder, mode=mode, config=QUICK, **options
+    ) as guard:
+        for batch in data:
+            loss = model(batch).square().mean()
+            guard.record(loss=loss, batch=batch)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return model
+
+
+def test_a_run_with_a_bad_batch_is_explained_and_has_the_bits_of_protect(tmp_path: Path) -> None:
+    model = train(tmp_path / "recover")
+    plain = train(tmp_path / "protect", mode="protect")
+    for one, other in zip(model.state_dict().values(), plain.state_dict().values(), strict=True):
+        assert torch.equal(one.nan_to_num(), other.nan_to_num())
+    found = [e.facts for e in journal_of(tmp_path / "recover").events if e.kind == EXPERIMENT]
+    answers = {facts["name"]: facts["answer"] for facts in found}
+    assert answers["again"] == "same"
+    assert answers["first_nonfinite"] == "batch"
+    assert "rows 2 to 3 of the 8 rows" in next(f["sentence"] for f in found if f["name"] == "half")
+
+
+def test_a_model_that_carries_a_state_is_refused_by_name(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    train(tmp_path, model=Carries("count"))
+    assert caplog.text.count("batch_loss changes count, so no experiments") == 1
+    assert not [e for e in journal_of(tmp_path).events if e.kind == EXPERIMENT]
