@@ -181,13 +181,13 @@ def test_an_open_incident_is_reported_as_it_now_stands(config: Config) -> None:
     loss = 2 + noise + np.concatenate((np.zeros(400), 5 + np.arange(20)))  # still climbing
     judge = Judge(config)
     run = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(420))
-    judge.update(run[:410])
+    judge.update(run[:411])
     before = judge.incidents[-1]
-    assert not judge.update(run[410:411]).changes
+    assert not judge.update(run[411:412]).changes
     now = judge.incidents[-1]
     assert now.number == before.number
-    assert before.peak.loss == loss[409]
-    assert now.peak.loss == loss[410]
+    assert before.peak.loss == loss[410]
+    assert now.peak.loss == loss[411]
 
 
 @pytest.mark.parametrize("rules", RULE_SETS)

@@ -34,7 +34,7 @@ def test_what_recurs_needs_a_lower_learning_rate() -> None:
 
 def test_a_silent_spike_that_passed_is_waited_out_and_a_silent_fault_that_stays_is_not() -> None:
     norm = np.random.default_rng(1).normal(0.5, 0.05, 600)
-    norm[300] = 20.0
+    norm[300:302] = 20.0
     block = block_of({"loss": falling_loss(600), "grad_norm": norm})
     judge = Judge()
     judge.update(block)
@@ -96,7 +96,13 @@ def test_one_bad_batch_is_skipped_and_rolled_back_only_if_the_loss_stays_up() ->
     assert advise(by_batch, recurs=False).kind is ActionKind.WAIT
     assert advise(moved, recurs=False).kind is ActionKind.ROLL_BACK
 
-    up = dataclasses.replace(by_batch.incident, incident_class=IncidentClass.LINGERING)
+    up = dataclasses.replace(
+        by_batch.incident,
+        incident_class=IncidentClass.LINGERING,
+        baseline_mean=2.0,
+        baseline_deviation=0.1,
+        new_level=2.5,
+    )
     stays = dataclasses.replace(by_batch, incident=up, incident_class=IncidentClass.LINGERING)
     assert advise(stays, recurs=False).kind is ActionKind.ROLL_BACK
 

@@ -30,7 +30,8 @@ def rate(random: Random, length: int) -> Array:
         return np.full(length, 3e-4)
     warm = np.minimum(1.0, (at + 1) / 20)
     turns = random.choice([1.0, 1.0, 3.0])
-    return np.asarray(3e-4 * warm * (1.1 + np.cos(turns * np.pi * at / max(length, 1))))
+    grown = 1.0 + (turns - 1.0) * at / max(length, 1)
+    return np.asarray(3e-4 * warm * grown * (1.1 + np.cos(turns * np.pi * at / max(length, 1))))
 
 
 def scale(random: Random, length: int) -> Array:
@@ -142,7 +143,10 @@ def every_kind_of_run(seed: int, length: int) -> Block:
         share = random.choice([1.0, 1.0, 1.0, 0.9, 0.1])
         columns[name] = Column(values, random.random(length) < share)
     if seed % 5 == 1 and "loss" in columns:
-        columns["loss"].values[10:12] = 6e7
+        columns["loss"].values[10:14] = 6e7
+    if seed % 5 == 2:  # a schedule that turns, and rises beyond where it was
+        at = np.arange(length) / length
+        columns["lr"] = Column.complete(1e-3 * (1.0 + at) * (1.1 + np.cos(3 * np.pi * at)))
     if seed % 3 == 1:  # a resume that has left something out
         audit = columns["resume_audit"] = Column.missing(length)
         for at in np.random.default_rng(seed).integers(0, length, 2).tolist():

@@ -9,9 +9,9 @@ from tests.detect.feeding import alarms, at, block, findings
 from trimtab.core.block import Column
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.run.progress import (
+    ABOVE,
     BATCHES_REMEMBERED,
     MAX_STANDING,
-    RISES,
     CounterOrder,
     LrSchedule,
     RepeatedBatches,
@@ -129,8 +129,15 @@ def cosine(turn: int | None = None) -> np.ndarray:
 
 
 def test_a_rate_that_rises_in_its_decay_is_reported_once() -> None:
-    (alarm,) = alarms(LrSchedule, block(LENGTH, lr=cosine(AT)))
-    assert (alarm.symptom, alarm.step) == (Symptom.LR_RISING, AT + RISES)
+    rate = cosine(AT)
+    (alarm,) = alarms(LrSchedule, block(LENGTH, lr=rate))
+    assert alarm.symptom is Symptom.LR_RISING
+    assert alarm.step == np.flatnonzero(rate > ABOVE * rate[0])[0]  # beyond where it has been
+
+
+def test_a_rate_that_returns_to_where_it_was_is_a_schedule_with_cycles() -> None:
+    cycles = 1e-3 * (1.1 + np.cos(6 * np.pi * np.arange(LENGTH) / LENGTH))
+    assert alarms(LrSchedule, block(LENGTH, lr=cycles)) == []
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_a_model_that_learns_raises_nothing_and_one_that_forgets_an_alarm() -> N
     assert alarm.step >= 600
 
 
-def test_a_run_from_scratch_that_never_learns_is_reported_after_128_records() -> None:
+def test_a_run_from_scratch_that_never_learns_is_reported() -> None:
     values = 6.9 + np.random.default_rng(0).normal(0, 0.02, 400)
     steps = 100 * np.arange(400)
     (alarm,) = alarms(NoLearning, block(400, loss=values, step=steps))
@@ -67,7 +67,7 @@ def test_a_gross_loss_among_the_first_records_is_reported_once() -> None:
     assert alarms(GrossLoss, block(60, loss=values)) == []
     values[12:15] = 6e7
     (alarm,) = alarms(GrossLoss, block(60, loss=values))
-    assert (alarm.symptom, alarm.step) == (Symptom.LOSS_SPIKE, 12)
+    assert (alarm.symptom, alarm.step) == (Symptom.LOSS_SPIKE, 14)
 
 
 def test_a_loss_that_triples_at_every_record_from_the_start_is_gross() -> None:
@@ -77,6 +77,6 @@ def test_a_loss_that_triples_at_every_record_from_the_start_is_gross() -> None:
 
 def test_a_gross_loss_shortly_after_a_planned_change_is_reported() -> None:
     values = loss()
-    values[AT + 5] = 1e4
+    values[AT + 5 : AT + 8] = 1e4
     run = block(LENGTH, loss=values, events=[at("planned change", AT)])
-    assert [alarm.step for alarm in alarms(GrossLoss, run)] == [AT + 5]
+    assert [alarm.step for alarm in alarms(GrossLoss, run)] == [AT + 7]

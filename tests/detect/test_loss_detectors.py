@@ -56,18 +56,26 @@ def test_one_high_loss_in_an_every_step_log_is_only_a_batch() -> None:
     assert found(run(loss=np.array([0.8]))) == []
 
 
-def test_where_no_norm_is_logged_a_calm_run_alarms_at_the_first_high_loss() -> None:
-    calm = {"loss": run(loss=np.array([0.4]))["loss"]}
-    (alarm,) = found(calm)
-    assert alarm.step == AT
-    assert alarm.facts["records"] == 1.0
-    wild = {"loss": calm["loss"].copy()}
-    wild["loss"][41:AT:83] += 0.4
-    assert found(wild) == []
+def test_one_extreme_batch_without_consequences_is_no_alarm() -> None:
+    assert found(run(loss=np.array([50.0]))) == []
+    assert found(run(loss=np.array([50.0]), grad_norm=np.array([900.0]))) == []
+    two = found(run(loss=np.array([50.0, 1.0])))
+    assert [finding.step for finding in two] == [AT + 1]
 
 
-def test_one_extreme_loss_is_an_alarm() -> None:
-    assert [finding.step for finding in found(run(loss=np.array([5.0])))] == [AT]
+def test_a_loss_near_0_may_have_a_long_tail() -> None:
+    draw = np.random.default_rng(4)
+    loss = np.exp(-np.linspace(0.0, 5.0, LENGTH) + draw.normal(0.0, 1.0, LENGTH))
+    assert found({"loss": loss}) == []
+    loss[AT : AT + 8] *= 300.0
+    assert found({"loss": loss})[0].step <= AT + 4
+
+
+def test_a_loss_that_changes_its_sign_is_no_measure_of_health() -> None:
+    loss = np.random.default_rng(5).normal(0.0, 0.05, LENGTH)
+    loss[AT : AT + 20] += 2.0
+    assert found({"loss": loss}) == []
+    assert found({"loss": loss}, Severity.WARN)
 
 
 def test_one_high_loss_in_a_thinned_log_is_an_alarm() -> None:
@@ -105,7 +113,7 @@ def test_a_loss_with_two_levels_does_not_alarm_for_ever(share: float) -> None:
     ticks = alarm_ticks(thinned(loss))
     assert len(ticks) <= 5
     loss[800:803] += 5.0
-    assert 800 in alarm_ticks(thinned(loss))
+    assert not {800, 801, 802}.isdisjoint(alarm_ticks(thinned(loss)))
 
 
 def test_in_a_thinned_log_what_a_run_reaches_by_itself_is_only_a_warning() -> None:
@@ -133,7 +141,7 @@ def test_in_a_thinned_log_a_wild_run_alarms_if_the_norm_rises_with_the_loss() ->
 
 
 def test_loss_and_norm_together_need_less_than_each_alone() -> None:
-    loss, norm = np.full(3, 0.18), np.full(3, 1.7)
+    loss, norm = np.full(3, 0.2), np.full(3, 1.7)
     assert found(run(loss=loss)) == []
     assert found(run(grad_norm=norm)) == []
     (first, *_) = found(run(loss=loss, grad_norm=norm))
@@ -166,12 +174,11 @@ def test_a_rising_norm_leads_the_loss() -> None:
     assert first.step == AT + 1
 
 
-def test_one_large_norm_is_a_warning_and_a_huge_one_an_alarm() -> None:
+def test_one_large_norm_is_a_warning_however_large() -> None:
     (warning,) = found(run(grad_norm=np.array([4.0])), Severity.WARN)
     assert warning.severity is Severity.WARN
     assert warning.facts["ratio"] == pytest.approx(4.0, rel=0.3)
-    (alarm,) = found(run(grad_norm=np.array([40.0])))
-    assert alarm.symptom is Symptom.GRADIENT_SPIKE
+    assert found(run(grad_norm=np.array([40.0]))) == []
 
 
 def test_three_norms_that_double_are_an_alarm() -> None:
@@ -200,7 +207,7 @@ def test_one_spike_does_not_hide_the_next(gap: int) -> None:
     loss[:10] = loss[gap:] = np.linspace(2.0, 0.2, 10)
     norm[:10] = norm[gap:] = np.geomspace(100.0, 1.2, 10)
     steps = [finding.step for finding in found(run(loss=loss, grad_norm=norm))]
-    assert {AT, AT + gap} <= set(steps)
+    assert {AT + 1, AT + gap + 1} <= set(steps)
 
 
 def test_a_nan_does_not_hide_what_comes_after_it() -> None:

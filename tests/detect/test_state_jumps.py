@@ -58,10 +58,8 @@ def test_a_second_moment_that_shrinks_is_a_lost_state_and_one_that_grows_a_gradi
     assert alarms(StateJumps, block(LENGTH, adam_v_norm=moved(walk(2, 0.01), 1.5))) == []
 
 
-@pytest.mark.parametrize(("times", "is_alarm"), [(7.0, False), (20.0, False), (45.0, True)])
-def test_one_gradient_raises_the_second_moment_by_its_square_and_alarms_from_30_times_on(
-    times: float, is_alarm: bool
-) -> None:
+@pytest.mark.parametrize("times", [7.0, 20.0, 45.0])
+def test_one_gradient_may_raise_the_second_moment_by_any_factor(times: float) -> None:
     beta2, random = 0.999, np.random.default_rng(4)
     square = np.exp(random.normal(0, 0.5, LENGTH))
     square[AT] = square[:AT].max() * times**2
@@ -69,8 +67,7 @@ def test_one_gradient_raises_the_second_moment_by_its_square_and_alarms_from_30_
     for row in range(1, LENGTH):
         v[row] = beta2 * v[row - 1] + (1 - beta2) * square[row]
     # beta2 of 0.999 lets v move by a few parts in 1,000: the calmest signal of a run.
-    found = alarms(StateJumps, block(LENGTH, **{"adam_v_norm/embedding": v}))
-    assert [alarm.symptom for alarm in found] == [Symptom.GRADIENT_SPIKE] * is_alarm
+    assert alarms(StateJumps, block(LENGTH, **{"adam_v_norm/embedding": v})) == []
 
 
 def test_a_first_moment_that_shrinks_is_a_warning_because_one_gradient_can_do_that() -> None:

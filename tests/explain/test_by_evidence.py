@@ -33,7 +33,7 @@ def first(run: Block, facts: RunFacts | None = None) -> Diagnosis:
 
 def spiked(**signals: Array) -> Block:
     loss = falling_loss(LENGTH)
-    loss[AT] += 3.0
+    loss[AT : AT + 4] += (3.0, 1.0, 0.6, 0.4)
     norm = noisy(0.5, 0.05)
     norm[AT] = 1.0
     return block_of({"loss": loss, "grad_norm": norm, **signals})

@@ -115,12 +115,14 @@ def test_a_loss_that_runs_away_is_divergent_also_when_the_log_ends_early() -> No
     assert transitions(changes)[-1] is Transition.CLASSIFIED
 
 
-def test_a_loss_far_above_that_does_not_fall_is_divergent_and_one_that_falls_lingers() -> None:
+def test_a_loss_far_above_that_does_not_fall_is_divergent_and_one_that_falls_recovers() -> None:
     loss = losses()
     loss[ONSET:] += 2.0
     assert judged(loss, alarm(ONSET))[0].incident_class is IncidentClass.DIVERGENT
     loss[ONSET:] -= 0.004 * np.arange(len(loss) - ONSET)
-    assert judged(loss, alarm(ONSET))[0].incident_class is IncidentClass.LINGERING
+    incident, _ = judged(loss, alarm(ONSET))
+    assert incident.incident_class is IncidentClass.RECOVERABLE
+    assert incident.back_in is not None
 
 
 def test_a_loss_that_is_back_at_its_level_before_a_drop_is_not_divergent() -> None:

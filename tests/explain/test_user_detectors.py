@@ -112,7 +112,7 @@ def test_a_later_explanation_is_used_unless_the_evidence_is_sure() -> None:
     judge = Judge(detectors=[Temperature(HOT)])
     judge.update(run)
     (incident,) = judge.incidents
-    ours, users = incident.findings[0], incident.findings[-1]
+    users, ours = incident.findings[0], incident.findings[-1]
     assert (ours.symptom, users.symptom) == (Symptom.LOSS_SPIKE, "GPU too hot")
     later = dataclasses.replace(users, tick=users.tick + 2)
     open_end = dataclasses.replace(incident, findings=(ours, later))

@@ -173,10 +173,19 @@ class DetectConfig(Section):
     """Multiplies all thresholds for spikes and levels: above 1 fewer alarms, below 1 earlier ones.
     At 1 the false alarms are those of the published scoreboard."""
 
+    objective: str = "auto"
+    """What the loss is: "measure", a measure of health that should fall; "surrogate", such as the
+    loss of a policy or a critic, whose spikes say nothing; "auto", a surrogate once it was
+    negative."""
+
     def __post_init__(self) -> None:
         require(
             0.5 <= self.threshold_scale <= 10,
             "threshold_scale must be in 0.5..10",
+        )
+        require(
+            self.objective in ("auto", "measure", "surrogate"),
+            'objective must be "auto", "measure" or "surrogate"',
         )
 
 

@@ -97,6 +97,9 @@ class Incident:
     """How many alarms it has, repeated symptoms included."""
     outlook: Outlook | None = None
     """The latest forecast of what will become of it."""
+    back_in: int | None = None
+    """Steps until the loss is back at its present pace, while its gap to the trend shrinks; None if
+    it does not, and in the time in which most incidents come back."""
     new_level: float | None = None
     """The level of the loss that became the new normal, where it did not come back."""
     started_again: bool = False

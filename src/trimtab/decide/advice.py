@@ -91,7 +91,8 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     left_out = NOT_RESTORED.intersection(incident.symptoms)
     if left_out:
         return _CONTINUE_AS_IT_IS if left_out <= MILD else _load_again(incident)
-    if incident.started_again:
+    is_lost = incident.incident_class is IncidentClass.DIVERGENT
+    if incident.started_again and not is_lost and NOT_FINITE.isdisjoint(incident.symptoms):
         return _wait(
             f"Continue if the restart was meant; if not, continue from {_before(incident)}.",
             "The loss went back to where the run began and falls as it did then: the run was "
@@ -186,8 +187,34 @@ _TEXTBOOK: _Choices = {
 # Trimtab: where the action depends on more than the class
 
 
+CLEAR_RISE = 3.0
+"""Usual deviations by which a loss must have settled higher before a rollback pays."""
+
+SUDDEN = frozenset(
+    {Symptom.LOSS_SPIKE, Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.LR_JUMP}
+)
+"""What damages weights. A level that rose without any of these is mostly the data."""
+
+
+def _is_clear(incident: Incident) -> bool:
+    """Return whether a lingering loss is clearly higher, after something that damages weights."""
+    level = incident.last.loss if incident.new_level is None else incident.new_level
+    if level is None or incident.baseline_mean is None or incident.baseline_deviation is None:
+        return False
+    rise = level - incident.baseline_mean
+    return rise > CLEAR_RISE * incident.baseline_deviation and not SUDDEN.isdisjoint(
+        incident.symptoms
+    )
+
+
 def _after_lingering(diagnosis: Diagnosis) -> Action:
     incident = diagnosis.incident
+    if HARD_FACTS.isdisjoint(incident.symptoms) and not _is_clear(incident):
+        return _wait(
+            "Continue, and compare the evaluation loss with the one before; look at the data of "
+            f"step {incident.onset.step}.",
+            "The loss is a little higher, or rose without a spike: that is mostly the data.",
+        )
     if incident.end is not None and incident.new_level is None:
         return _wait(
             "Continue, and compare the evaluation loss with the one before.",
@@ -288,6 +315,11 @@ def _while_open(diagnosis: Diagnosis) -> Action:
     """Advise while the incident is open: the outlook decides whether to prepare a rollback."""
     incident = diagnosis.incident
     outlook = incident.outlook
+    if incident.back_in is not None:
+        return _wait(
+            f"Continue; the loss will be back in about {_rounded(incident.back_in)} steps.",
+            "Its gap to the trend shrinks.",
+        )
     if outlook is None:
         return _wait("Look again when there are more records.", "It is too early to say.")
     reason = f"Outlook: {outlook.incident_class}, {100 * outlook.certainty:.0f} % certain."
@@ -296,6 +328,11 @@ def _while_open(diagnosis: Diagnosis) -> Action:
             f"Prepare {_before(incident)}; roll back if the loss is not back in 100 steps.", reason
         )
     return _wait("Wait for the next outlook.", reason)
+
+
+def _rounded(steps: int) -> int:
+    """Return a number of steps with one digit that counts."""
+    return max(int(float(f"{steps:.1g}")), 1)
 
 
 _TRIMTAB: _Choices = {

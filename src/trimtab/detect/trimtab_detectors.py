@@ -26,7 +26,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
         ResumeAudit(),
         HarmedState(),
         NonFinite(),
-        LossDetectors(config.detect.threshold_scale),
+        LossDetectors(config.detect.threshold_scale, config.detect.objective),
         GrossLoss(),
         Reference(),
         CounterOrder(),

@@ -1,6 +1,7 @@
 """Detectors of the loss and of the norms that lead to a spike.
 
 loss_detectors.py    scores loss and norms once, for the three detectors that share the scores:
+domain.py            the scale on which a loss is compared
 loss_spike.py        a rise beyond the noise of the run
 level_shift.py       a level that rose, or drifts, once it has lasted; cells.py has its means
 norm_spike.py        a gradient or update many times larger than usual

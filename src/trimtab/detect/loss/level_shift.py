@@ -16,6 +16,7 @@ dozens of records, and the tail of a recovery is no news (LastingRise). After a 
 the test starts again with the records that showed it: a level that moved is reported once.
 """
 
+import math
 from collections import deque
 from collections.abc import Sequence
 
@@ -28,6 +29,8 @@ from trimtab.core.robust import TINY, median, medians, sigma_around, sigmas_arou
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
 from trimtab.detect.loss.cells import REFERENCE, SPANS, Cell, CellArrays, Rise, SpanSums
+from trimtab.detect.loss.domain import Domain
+from trimtab.detect.loss.loss_spike import NEAR_BEST
 from trimtab.detect.tools.baseline import RECORDS_PER_CELL
 from trimtab.detect.tools.score_history import NO_SCORE, Bounds, ScoreHistory
 
@@ -49,9 +52,13 @@ from the first half of these cells to the second half, is coming back. Chosen.""
 class LastingRise(Stateful):
     """At most one rise that waits."""
 
-    def __init__(self) -> None:
+    not_saved = ("_domain",)
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
         self._level: float | None = None
         """The level before the rise; None if nothing waits."""
+        self._rise = 0.0
         self._onset_tick: int | None = None
         self._facts: dict[str, float] = {}
         """Of the warning."""
@@ -63,11 +70,15 @@ class LastingRise(Stateful):
         """Whether a rise waits."""
         return self._level is not None
 
-    def wait_for(self, warning: Finding) -> None:
+    def wait_for(self, warning: Finding, rise: Rise) -> None:
         """Wait for the rise of a warning, unless an earlier one waits already."""
         if self._level is None:
-            self._level, self._onset_tick = warning.expected, warning.onset_tick
-            self._facts, self._means = dict(warning.facts), []
+            self._level, self._rise = rise.reference, rise.height
+            self._onset_tick, self._facts, self._means = (
+                warning.onset_tick,
+                dict(warning.facts),
+                [],
+            )
 
     def stop(self) -> None:
         """Stop waiting."""
@@ -75,7 +86,7 @@ class LastingRise(Stateful):
 
     def update(self, cell: Cell) -> Finding | None:
         """Add the next cell; return the alarm if the rise has lasted."""
-        level, rise = self._level, self._facts.get("rise", 0.0)
+        level, rise = self._level, self._rise
         if level is None:
             return None
         self._means.append(cell.mean)
@@ -101,10 +112,13 @@ class LastingRise(Stateful):
             signal=LOSS,
             step=cell.step,
             tick=cell.tick,
-            value=cell.loss,
-            expected=level,
+            value=self._domain.back(cell.loss),
+            expected=self._domain.back(level),
             onset_tick=self._onset_tick,
-            facts={**self._facts, "rise": height},
+            facts={
+                **self._facts,
+                "rise": self._domain.back(level + height) - self._domain.back(level),
+            },
         )
 
 
@@ -149,9 +163,10 @@ class LevelShift(Stateful):
     """Alarms where the level of the loss has moved up, suddenly or slowly."""
 
     name = "level-shift"
-    not_saved = ("_bounds",)
+    not_saved = ("_bounds", "_domain")
 
-    def __init__(self, threshold_scale: float = 1.0) -> None:
+    def __init__(self, domain: Domain, threshold_scale: float = 1.0) -> None:
+        self._domain = domain
         self._bounds = BOUNDS.times(threshold_scale)
         self._cells: deque[tuple[float, int]] = deque(maxlen=_LONGEST)
         """Mean and first tick of the newest cells."""
@@ -161,10 +176,12 @@ class LevelShift(Stateful):
         self._usual: list[tuple[float, float] | None] = [None] * len(SPANS)
         """Centre and spread of the rises of each span, as of the last measurement."""
         self._history = ScoreHistory(len(SPANS))
+        self._best = math.inf
+        """The lowest reference so far, over the shortest span."""
         self._num_cells = 0
         self._has_warned = False
         """Whether the rise that is going on was reported as a warning."""
-        self._lasting = LastingRise()
+        self._lasting = LastingRise(domain)
 
     def update(self, cell: Cell) -> Finding | None:
         """Judge the next cell."""
@@ -203,24 +220,29 @@ class LevelShift(Stateful):
             if rise is None:
                 continue
             self._rises[at].append((self._num_cells, rise.height))
+            if at == 0:
+                self._best = min(self._best, rise.reference)
             usual = self._usual[at]
             if usual is not None:
-                scale = max(usual[1], FLOOR * abs(rise.reference), TINY)
-                scores[at] = (rise.height - usual[0]) / scale
-                if scores[at] > self._bounds.prior:
-                    finding = finding or self._judge(at, scores[at], rise, cell)
+                scores[at] = (rise.height - usual[0]) / self._scale(usual[1], rise.reference)
+                if finding is None and scores[at] > self._bounds.prior:
+                    finding = self._judge(at, scores[at], rise, cell)
+                    if finding is not None:
+                        self._after_finding(finding, rise)
         if max(scores) <= self._bounds.prior:
             self._has_warned = False
             self._history.update(scores)
-        elif finding is not None:
-            self._after_finding(finding)
         return finding
+
+    def _scale(self, spread: float, reference: float) -> float:
+        floor = FLOOR if self._domain.is_log else FLOOR * abs(reference)
+        return max(spread, floor, TINY)
 
     def _judge(self, at: int, score: float, rise: Rise, cell: Cell) -> Finding | None:
         """Return the warning for a rise over one span; None if it is too small."""
         burn_in = BURN_IN if self._num_cells <= BURN_IN_CELLS else 0.0
         threshold = self._history.threshold(at, self._bounds) + burn_in
-        share = rise.height / max(abs(rise.reference), TINY)
+        share = self._domain.share(rise.height, rise.reference)
         may_last = share > ALARM_SHARE
         if score <= threshold or share <= WARN_SHARES[at] or (self._has_warned and not may_last):
             return None
@@ -233,14 +255,15 @@ class LevelShift(Stateful):
             signal=LOSS,
             step=cell.step,
             tick=cell.tick,
-            value=cell.loss,
-            expected=rise.reference,
+            value=self._domain.back(cell.loss),
+            expected=self._domain.back(rise.reference),
             onset_tick=self._cells[-SPANS[at]][1],
             facts={
                 "score": score,
                 "threshold": threshold,
                 "records": float(RECORDS_PER_CELL * SPANS[at]),
-                "rise": rise.height,
+                "rise": self._domain.back(rise.reference + rise.height)
+                - self._domain.back(rise.reference),
             },
         )
 
@@ -250,15 +273,17 @@ class LevelShift(Stateful):
         now, before = sorted(means[-span:]), sorted(means[-(1 + REFERENCE) * span : -span])
         return now[3 * len(now) // 4] - before[3 * len(before) // 4]
 
-    def _after_finding(self, finding: Finding) -> None:
+    def _after_finding(self, finding: Finding, rise: Rise) -> None:
         """Report a rise once; after one that may last, compare with the level it reached."""
         self._history.drop_current()
-        may_last = finding.facts["rise"] > ALARM_SHARE * max(abs(finding.expected or 0.0), TINY)
+        may_last = self._domain.share(rise.height, rise.reference) > ALARM_SHARE
         self._has_warned = not may_last
-        if may_last:
+        # A slow rise of a loss that has wandered up before says nothing: see `loss_spike`.
+        is_near_best = not self._domain.is_log or rise.reference - self._best <= NEAR_BEST
+        if may_last and is_near_best:
             span = int(finding.facts["records"]) // RECORDS_PER_CELL
             self._sums = SpanSums(mean for mean, _ in list(self._cells)[-span:])
-            self._lasting.wait_for(finding)
+            self._lasting.wait_for(finding, rise)
 
     def _pass_quietly(self, cells: CellArrays, first: int) -> int:
         """Pass the cells before the first that may alarm; return how many."""
@@ -271,7 +296,8 @@ class LevelShift(Stateful):
         looks = np.flatnonzero((self._num_cells + np.arange(len(means))) % _CELLS_PER_LOOK == 0)
         centres, spreads = self._usual_at(heights, looks)
         latest_look = np.searchsorted(looks, np.arange(len(means)), side="right")
-        scale = np.maximum(np.maximum(spreads[:, latest_look], FLOOR * np.abs(references)), TINY)
+        floor = FLOOR if self._domain.is_log else FLOOR * np.abs(references)
+        scale = np.maximum(np.maximum(spreads[:, latest_look], floor), TINY)
         scores = (heights - centres[:, latest_look]) / scale
         suspicious = (scores > self._bounds.prior).any(axis=0)
         quiet = int(np.argmax(suspicious)) if suspicious.any() else len(means)
@@ -281,6 +307,7 @@ class LevelShift(Stateful):
             else:
                 self._sums.add_many(means[:quiet])
             self._history.update_many(scores[:, :quiet])
+            self._best = min(self._best, float(references[0, :quiet].min()))
             newest = range(max(quiet - RISES_REMEMBERED - SPANS[-1], 0), quiet)
             for rises, height in zip(self._rises, heights.tolist(), strict=True):
                 rises.extend((self._num_cells + 1 + at, height[at]) for at in newest)

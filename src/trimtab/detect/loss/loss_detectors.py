@@ -13,16 +13,16 @@ import numpy as np
 
 from trimtab.core.block import Block, FloatArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
-from trimtab.core.findings import Finding
+from trimtab.core.findings import Finding, Severity
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.core.state import StatefulDict
+from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.cells import CellMeans
+from trimtab.detect.loss.domain import POSITIVE, SIGNED, Domain
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
 from trimtab.detect.tools.baseline import (
     LOG_NORM_BASELINE,
-    LOSS_BASELINE,
     Scores,
     SignalBaseline,
     trust_in,
@@ -30,8 +30,58 @@ from trimtab.detect.tools.baseline import (
 from trimtab.detect.tools.neighbours import Neighbours
 from trimtab.detect.tools.series import Point, Series
 
-_MAX_LOSS = 1e100
-"""Finite losses beyond this count as this: their differences must not overflow."""
+
+class LossTests(Stateful):
+    """What judges a loss on one scale."""
+
+    not_saved = ("_domain",)
+
+    def __init__(self, domain: Domain, threshold_scale: float) -> None:
+        self._domain = domain
+        self._baseline = SignalBaseline(domain.baseline, lags=True)
+        self._neighbours = Neighbours(domain.baseline)
+        self._spike = LossSpike(domain, threshold_scale)
+        self._cell_means = CellMeans()
+        self._level = LevelShift(domain, threshold_scale)
+
+    def restart(self) -> None:
+        """Restart the baselines: what comes now is not comparable with the past."""
+        self._baseline.restart()
+        self._neighbours.restart()
+        self._level.restart()
+
+    def update(
+        self, record: Record, loss: float, norm_z: float
+    ) -> tuple[list[Finding | None], float]:
+        """Return what a loss shows, and its score."""
+        point = Point(record.tick, record.step, self._domain.of(loss))
+        score = self._baseline.update(point.value, record.step)
+        near = self._neighbours.update(point.value)
+        trust = trust_in(LOSS, record.qualities)
+        if trust < 1:
+            score = score and score._replace(z=score.z * trust)
+            near = near and near._replace(z=near.z * trust)
+        findings = [_with_confidence(self._spike.update(point, score, near, norm_z), trust)]
+        cell = self._cell_means.update(point, score)
+        if cell is not None:
+            findings.append(_with_confidence(self._level.update(cell), trust))
+        return findings, 0.0 if score is None else score.z
+
+    def update_many(
+        self, block: Block, rows: IntArray, norm_z: FloatArray
+    ) -> tuple[list[Finding | None], FloatArray]:
+        """Return what the losses of some rows show, and their scores."""
+        series = Series.of(block, LOSS, rows)
+        series = dataclasses.replace(series, value=self._domain.of_many(series.value))
+        scores = self._baseline.update_many(series.value, series.step)
+        near = self._neighbours.update_many(series.value)
+        trust = trust_in(LOSS, block.qualities)
+        if trust < 1:
+            scores = dataclasses.replace(scores, z=scores.z * trust)
+            near = dataclasses.replace(near, z=near.z * trust)
+        found = self._spike.update_many(series, scores, near, norm_z)
+        found += self._level.update_many(self._cell_means.update_many(series, scores))
+        return [_with_confidence(finding, trust) for finding in found], scores.z
 
 
 class LossDetectors(Detector):
@@ -41,12 +91,14 @@ class LossDetectors(Detector):
     listens_to = KnownChange.CHANGED
     skips_odd_batches = True
 
-    def __init__(self, threshold_scale: float = 1.0) -> None:
-        self._baseline = SignalBaseline(LOSS_BASELINE, lags=True)
-        self._neighbours = Neighbours()
-        self._spike = LossSpike(threshold_scale)
-        self._cell_means = CellMeans()
-        self._level = LevelShift(threshold_scale)
+    not_saved = ("_objective",)
+
+    def __init__(self, threshold_scale: float = 1.0, objective: str = "auto") -> None:
+        self._objective = objective
+        self._positive = LossTests(POSITIVE, threshold_scale)
+        self._signed = LossTests(SIGNED, threshold_scale)
+        self._is_signed = False
+        """Whether a loss was negative."""
         self._norms = StatefulDict(_new_norm_baseline)
         self._norm_spikes = StatefulDict(NormSpike)
 
@@ -99,9 +151,8 @@ class LossDetectors(Detector):
 
     def on_event(self, change: KnownChange) -> None:
         """Restart the baselines: what comes now is not comparable with the past."""
-        self._baseline.restart()
-        self._neighbours.restart()
-        self._level.restart()
+        self._positive.restart()
+        self._signed.restart()
         for baseline in self._norms.values():
             baseline.restart()
 
@@ -109,34 +160,34 @@ class LossDetectors(Detector):
         self, record: Record, loss: float, norm_z: float
     ) -> tuple[list[Finding | None], float]:
         """Return what the loss shows, and its score."""
-        point = Point(record.tick, record.step, min(max(loss, -_MAX_LOSS), _MAX_LOSS))
-        score = self._baseline.update(point.value, record.step)
-        near = self._neighbours.update(point.value)
-        trust = trust_in(LOSS, record.qualities)
-        if trust < 1:
-            score = score and score._replace(z=score.z * trust)
-            near = near and near._replace(z=near.z * trust)
-        findings = [_with_confidence(self._spike.update(point, score, near, norm_z), trust)]
-        cell = self._cell_means.update(point, score)
-        if cell is not None:
-            findings.append(_with_confidence(self._level.update(cell), trust))
-        return findings, 0.0 if score is None else score.z
+        self._is_signed |= loss < 0
+        tests = self._signed if self._is_signed else self._positive
+        found, z = tests.update(record, loss, norm_z)
+        return [self._as_said(finding) for finding in found], z
 
     def _judge_losses(
         self, block: Block, rows: IntArray, norm_z: FloatArray
     ) -> tuple[list[Finding | None], FloatArray]:
         """Return what the losses show, and their scores."""
-        series = Series.of(block, LOSS, rows)
-        series = dataclasses.replace(series, value=np.clip(series.value, -_MAX_LOSS, _MAX_LOSS))
-        scores = self._baseline.update_many(series.value, series.step)
-        near = self._neighbours.update_many(series.value)
-        trust = trust_in(LOSS, block.qualities)
-        if trust < 1:
-            scores = dataclasses.replace(scores, z=scores.z * trust)
-            near = dataclasses.replace(near, z=near.z * trust)
-        found = self._spike.update_many(series, scores, near, norm_z)
-        found += self._level.update_many(self._cell_means.update_many(series, scores))
-        return [_with_confidence(finding, trust) for finding in found], scores.z
+        is_negative = block.column(LOSS).values[rows] < 0
+        if self._is_signed or not is_negative.any():
+            tests = self._signed if self._is_signed else self._positive
+            found, z = tests.update_many(block, rows, norm_z)
+            return [self._as_said(finding) for finding in found], z
+        first = int(np.argmax(is_negative))
+        found, z = self._judge_losses(block, rows[:first], norm_z[:first])
+        self._is_signed = True
+        later, later_z = self._judge_losses(block, rows[first:], norm_z[first:])
+        return found + later, np.concatenate((z, later_z))
+
+    def _as_said(self, finding: Finding | None) -> Finding | None:
+        """Return a finding about the loss as a warning where the loss is no measure of health."""
+        is_surrogate = self._objective == "surrogate" or (
+            self._objective == "auto" and self._is_signed
+        )
+        if finding is None or not is_surrogate or finding.severity is not Severity.ALARM:
+            return finding
+        return dataclasses.replace(finding, severity=Severity.WARN)
 
     def _judge_norms(
         self, block: Block, name: str, rows: IntArray

@@ -2,7 +2,7 @@
 
 In the one public trace of a spike at 176B the gradient norm rises 4, 10, 66 and 600 times over four
 steps while the loss does not move; in a 32B run the update norm rose even before that. One large
-norm is a batch: a warning. Two in a row, or a single huge one, are an alarm.
+norm is a batch, however large: a warning. Two in a row are an alarm.
 """
 
 import dataclasses
@@ -40,14 +40,13 @@ RISING_LOSS_SCORE = 2.0
 is a warning, that makes it an alarm. Source: a loss that rises slowly is followed by its baseline
 and stays under 3 scales; noise is over 2 in one record of 40, over 1 in one of 6."""
 
-HUGE_RATIO = 30.0
-"""One norm this many times larger. Source: the textbook's limit of a long-tail batch. Healthy
-every-step public runs reach 6.5, the lab's runs with batches of 64 tokens 22 (measured on tuning
-runs); between 10 and 30 as many faults are found."""
+HUGE_RATIO, SPARSE = 30.0, 2.0
+"""In a log with this many steps from record to record, one norm this many times larger is strong:
+it may be one of several. Source: the textbook's limit of a long-tail batch."""
 
+_HUGE = math.log(HUGE_RATIO)
 _PAIR, _ALARM = math.log(PAIR_RATIO), 2 * math.log(ALARM_RATIO)
 _TRIPLE, _TRIPLE_ALARM = math.log(TRIPLE_RATIO), 3 * math.log(TRIPLE_MEAN)
-_HUGE = math.log(HUGE_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,8 @@ class NormSpike(Stateful):
         three = first + second + excess
         triple = min(first, second, excess) > _TRIPLE and three > _TRIPLE_ALARM
         holds = not self._norm.has_memory or excess > first - MAX_FALL
-        is_strong = (holds and (pair or triple)) or excess > _HUGE
+        is_strong = holds and (pair or triple)
+        is_strong |= score.stride >= SPARSE and excess > _HUGE
         return (
             self._finding(point, score, is_strong)
             if is_strong or excess > self._log_warn_ratio
@@ -121,7 +121,7 @@ class NormSpike(Stateful):
         strong |= (np.minimum(two, second) > _TRIPLE) & (three > _TRIPLE_ALARM)
         if self._norm.has_memory:
             strong &= excess > first - MAX_FALL
-        strong |= excess > _HUGE
+        strong |= (scores.stride >= SPARSE) & (excess > _HUGE)
         findings = []
         found = (scores.z > MIN_SCORE) & (strong | (excess > self._log_warn_ratio))
         for at in np.flatnonzero(found).tolist():
@@ -132,7 +132,7 @@ class NormSpike(Stateful):
 
     def _finding(self, point: Point, score: Score, is_strong: bool) -> Finding:
         # Between two records of a thinned log lie steps that were not recorded: only a warning.
-        is_alarm = is_strong and self._norm.alarms and score.stride < 2
+        is_alarm = is_strong and self._norm.alarms and score.stride < SPARSE
         expected = math.exp(score.expected)
         return Finding(
             detector=self.name,

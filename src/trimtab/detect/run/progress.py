@@ -201,6 +201,10 @@ class RepeatedBatches(Detector):
 # different finding. A rate that has been falling and then climbs, record by record, has the wrong
 # sign or repeats its warm-up by mistake.
 
+ABOVE = 1.01
+"""Times the highest rate so far that a rise must exceed: a rate that returns to where it was is a
+schedule with restarts or cycles, which the user has chosen."""
+
 FALLS, RISES = 32, 8
 """Falls in a row that make a decay, and rises in a row after them that are not part of it. Equal
 rates count as neither. Chosen: printed rates are rounded, so one or two rises may be rounding."""
@@ -215,6 +219,8 @@ class LrSchedule(Detector):
     def __init__(self) -> None:
         self._last: float | None = None
         self._falls, self._rises = 0, 0
+        self._highest = 0.0
+        """Before the last fall."""
         self._is_reported = False
 
     def on_event(self, change: KnownChange) -> None:
@@ -230,12 +236,15 @@ class LrSchedule(Detector):
         if last is None or value == last:
             return []
         if value < last:
+            self._highest = max(self._highest, last)
             if self._rises >= RISES:
                 self._falls = 0
             self._falls, self._rises = min(self._falls + 1, FALLS), 0
             return []
         self._rises = min(self._rises + 1, RISES)
         if self._is_reported or self._falls < FALLS or self._rises < RISES:
+            return []
+        if value <= ABOVE * self._highest:
             return []
         self._is_reported = True
         facts = {"rises": float(RISES)}
@@ -250,7 +259,7 @@ class LrSchedule(Detector):
         values = column.values[rows]
         before = np.concatenate(([values[0] if self._last is None else self._last], values[:-1]))
         rose, fell = values > before, values < before
-        if rose.any() and fell.any():
+        if rose.any() and (fell.any() or self._falls >= FALLS):
             return rows
         # No more moves are counted than these; the next rate is compared with the last one.
         return np.union1d(rows[np.flatnonzero(rose | fell)[:FALLS]], rows[[0, -1]])

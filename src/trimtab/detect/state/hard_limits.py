@@ -123,6 +123,10 @@ MIN_ZEROS = 8
 """Zeros in a row, where not every step is measured. Chosen: half of those of a run that measures
 every step, so that measuring every second one finds it as soon."""
 
+LONGER = 10
+"""Times the longest stretch of zeros so far that a new one must last. Chosen: a policy that solves
+most of its tasks, or a hinge loss, has whole batches without a gradient, and ever more of them."""
+
 _PREFIXES = (UPDATE_NORM, GRAD_NORM_OF)
 
 
@@ -136,6 +140,8 @@ class FrozenUpdates(Detector):
         """Zeros in a row, by signal; only signals that are at zero now."""
         self._since: dict[str, int] = {}
         """The tick of the first of them."""
+        self._longest: dict[str, int] = {}
+        """The longest stretch that is over, in zeros."""
         self._reported: dict[str, bool] = {}
 
     def update(self, record: Record) -> list[Finding]:
@@ -172,15 +178,18 @@ class FrozenUpdates(Detector):
     def _is_frozen(self, name: str, value: float, tick: int) -> bool:
         """Return whether a signal has been at zero for long enough, once for each stretch."""
         if value != 0.0:
-            self._zeros.pop(name, None)
+            zeros = self._zeros.pop(name, 0)
+            if zeros > self._longest.get(name, 0):
+                self._longest[name] = zeros
             self._since.pop(name, None)
             self._reported.pop(name, None)
             return False
         if name in self._reported:
+            self._zeros[name] += 1
             return False
         zeros = self._zeros[name] = self._zeros.get(name, 0) + 1
         ticks = tick - self._since.setdefault(name, tick) + 1
-        if zeros < MIN_ZEROS or ticks < MIN_TICKS:
+        if zeros < max(MIN_ZEROS, LONGER * self._longest.get(name, 0)) or ticks < MIN_TICKS:
             return False
         self._reported[name] = True
         return True

@@ -27,7 +27,6 @@ from trimtab.core.signals import (
     UPDATE_NORM,
 )
 from trimtab.core.state import Stateful, StatefulDict
-from trimtab.detect.loss.norm_spike import HUGE_RATIO
 from trimtab.detect.tools.series import Point
 
 # JumpTest: a change from one record to the next that is far larger than all recent changes.
@@ -49,6 +48,9 @@ MIN_CELLS = 4
 
 _VALUES_AT_ONCE = 8192
 """Values that are judged at once: they stay in the processor's cache."""
+
+RETURNED = 1.01
+"""Times the highest value so far up to which a signal has returned to where it was."""
 
 _MAX_CHANGE = 1e12
 """Relative changes beyond this count as this: a limit must stay finite."""
@@ -205,6 +207,8 @@ class JumpRule:
     down: Symptom
     falls_harmlessly: bool = False
     """Whether a fall is only a warning."""
+    returns_harmlessly: bool = False
+    """Whether a rise to where the signal has been before is only a warning."""
     by_rate: bool = False
     """Whether the value is divided by the learning rate first."""
     may_step_back: bool = True
@@ -238,11 +242,10 @@ RULES = {
     f"{UPDATE_NORM}/embedding": _update_rule(down=7.0, floor=0.2),
     # 3.6 down: the embedding is its largest part.
     UPDATE_NORM: _update_rule(down=7.0, floor=0.2),
-    # 151 up, 394 after a row of one repeated token. v rises by (1 - beta2) g^2, so one gradient
-    # that is 30 times the largest before raises it 900 times: the limit of a huge gradient norm,
-    # squared. 1.4 down: v falls by 1 - beta2 at most, unless something else wrote it.
+    # One gradient of one batch can raise it by any factor. 1.4 down: v falls by 1 - beta2 at most,
+    # unless something else wrote it.
     ADAM_V_NORM: JumpRule(
-        limits=JumpLimits(up=HUGE_RATIO**2, down=2.0, floor=0.02),
+        limits=JumpLimits(up=None, down=2.0, floor=0.02),
         up=Symptom.GRADIENT_SPIKE,
         down=Symptom.STATE_LOST,
     ),
@@ -283,12 +286,14 @@ RULES = {
         may_step_back=False,
         min_value=1e-3,
     ),
-    # A smooth curve or a constant: the floor decides. A step down is a common schedule.
+    # A smooth curve or a constant: the floor decides. A step down is a common schedule, and so is a
+    # return to the highest rate (warm restarts).
     LR: JumpRule(
         limits=JumpLimits(up=4.0, down=4.0, floor=0.5),
         up=Symptom.LR_JUMP,
         down=Symptom.LR_JUMP,
         falls_harmlessly=True,
+        returns_harmlessly=True,
     ),
 }
 """By signal, by the prefix of the signals of groups, or by the signal that they belong to."""
@@ -319,6 +324,8 @@ class StateJumps(Detector):
     def __init__(self) -> None:
         self._tests = StatefulDict(_new_test)
         """Of every signal with a rule that was recorded."""
+        self._highest: dict[str, float] = {}
+        """Of the signals that may return."""
 
     def on_event(self, change: KnownChange) -> None:
         """Forget the past after a change, and only the last value in a new attempt.
@@ -352,9 +359,12 @@ class StateJumps(Detector):
             if not 0.0 < value < math.inf:
                 continue
             jump = self._tests[name].update(value, record.step)
+            highest = self._highest.get(name, 0.0)
+            if rule.returns_harmlessly and value > highest:
+                self._highest[name] = value
             if jump is not None:
                 point = Point(record.tick, record.step, signals[name])
-                findings.append(_finding(name, rule, point, jump))
+                findings.append(_finding(name, rule, point, jump, highest))
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:
@@ -379,9 +389,13 @@ class StateJumps(Detector):
         steps = block.step
         if rows is not None:
             values, steps = values[rows], steps[rows]
+        highest = self._highest.get(name, 0.0)
+        if rule.returns_harmlessly and len(values):
+            self._highest[name] = max(highest, float(values.max()))
         for at, jump in self._tests[name].update_many(values, steps):
             row = at if rows is None else int(rows[at])
-            yield _finding(name, rule, Point.at(block, row, column.values[row]), jump)
+            before = max(highest, float(values[:at].max(initial=0.0)))
+            yield _finding(name, rule, Point.at(block, row, column.values[row]), jump, before)
 
 
 def _new_test(name: str) -> JumpTest:
@@ -391,9 +405,10 @@ def _new_test(name: str) -> JumpTest:
     return JumpTest(rule.limits)
 
 
-def _finding(name: str, rule: JumpRule, point: Point, jump: Jump) -> Finding:
+def _finding(name: str, rule: JumpRule, point: Point, jump: Jump, highest: float) -> Finding:
     rose = jump.change > 0
-    is_alarm = rose or not rule.falls_harmlessly
+    returned = rose and rule.returns_harmlessly and point.value <= RETURNED * highest
+    is_alarm = (rose and not returned) or not (rose or rule.falls_harmlessly)
     expected = point.value / (1 + jump.change) if rose else point.value * (1 - jump.change)
     return Finding(
         detector=StateJumps.name,

@@ -17,7 +17,13 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.core.block import FloatArray
 from trimtab.core.robust import SIGMA, TINY, median, medians
 from trimtab.core.state import Stateful
-from trimtab.detect.tools.baseline import LOSS_BASELINE, MIN_WINDOW, RECORDS_PER_CELL, Score, Scores
+from trimtab.detect.tools.baseline import (
+    MIN_WINDOW,
+    RECORDS_PER_CELL,
+    BaselineSpec,
+    Score,
+    Scores,
+)
 
 NEAR, NEAREST = 8, 3
 """Records whose medians a loss must exceed. Source: measured; both together find a tenth more of
@@ -30,13 +36,14 @@ too few, 96 and 128 equal; the longer, the less one spike hides the next."""
 _BATCH = 16_384
 """Losses that are scored at once: a bound on memory."""
 
-_FLOOR = LOSS_BASELINE.relative_floor
-
 
 class Neighbours(Stateful):
     """Scores finite losses one by one, or many at once with the same result."""
 
-    def __init__(self) -> None:
+    not_saved = ("_spec",)
+
+    def __init__(self, spec: BaselineSpec) -> None:
+        self._spec = spec
         self._near: list[float] = []
         self._distances: deque[float] = deque(maxlen=WINDOW)
         self._count = 0
@@ -55,7 +62,9 @@ class Neighbours(Stateful):
         score = None
         if self._scale is not None:
             expected = max(level, sorted(near[-NEAREST:])[NEAREST // 2])
-            scale = max(self._scale, _FLOOR * abs(level), TINY)
+            spec = self._spec
+            floor = max(spec.relative_floor * abs(level), spec.absolute_floor, TINY)
+            scale = max(self._scale, floor)
             score = Score((value - expected) / scale, expected, scale, 1.0)
         self._distances.append(abs(value - level))
         self._count += 1
@@ -93,7 +102,9 @@ class Neighbours(Stateful):
         looks = sliding_window_view(distances, WINDOW)[: len(values) : RECORDS_PER_CELL]
         of_cells = SIGMA * medians(looks)
         scale = np.repeat(of_cells, RECORDS_PER_CELL)[: len(values)]
-        scale = np.maximum(np.maximum(scale, _FLOOR * np.abs(level)), TINY)
+        spec = self._spec
+        floor = np.maximum(spec.relative_floor * np.abs(level), max(spec.absolute_floor, TINY))
+        scale = np.maximum(scale, floor)
         chosen = slice(offset, offset + len(values))
         scores.expected[chosen], scores.scale[chosen] = expected, scale
         scores.z[chosen], scores.stride[chosen] = (values - expected) / scale, 1.0

@@ -5,8 +5,9 @@ everything that is known about an incident is in its `OpenIncident`. After each 
 asks for a `Ruling`.
 
 Trimtab's rules: an incident is over when the loss is back on its trend, confirmed by 32 records.
-Not back in 100 steps, or 2 records of a thinned log: divergent if non-finite or running away, else
-lingering. After four times that, a finite level is reported as the new normal. A silent incident
+Not back in 100 steps, or 2 records of a thinned log: still recovering while its gap to the trend
+shrinks, divergent if non-finite or running away, else lingering. After four times that, a finite
+level that no longer shrinks or rises is reported as the new normal. A silent incident
 is over when the loss has not moved for 100 steps after the last alarm. Where records no longer have
 a loss, an incident is over after four times the time to recover.
 """
@@ -102,9 +103,16 @@ SETTLED = 4
 """After this many times the recovery time the level is reported as the new normal: an incident
 cannot alarm for ever."""
 
+MAX_SETTLED = 20
+"""The same while the gap still shrinks, or the loss still rises: one story is one incident."""
+
+CHECKS = 4
+"""Times in the time to recover that an incident that is late is looked at: a gap that shrinks is
+measured over many records, so looking at each would only find its noise."""
+
 REOPEN_RECORDS = 16
 """An alarm this many records after an incident closed reopens it; a quarter of it in a thinned
-log."""
+log. One that did not come back is reopened for as long as it took to settle."""
 
 MAX_REOPENED = 8
 """After this many times the next alarm is a new incident: no incident can be reopened for ever."""
@@ -151,6 +159,8 @@ class TrimtabClosing(ClosingRules):
     def may_reopen(self, incident: OpenIncident, since_closed: int) -> bool:
         """Return whether the alarm comes soon after the end; a few times only."""
         limit = REOPEN_RECORDS // 4 if incident.course.is_thinned else REOPEN_RECORDS
+        if incident.incident_class in _NOT_BACK and incident.new_level is not None:
+            limit = max(limit, _max_records(incident))
         return since_closed <= limit and incident.num_reopened < MAX_REOPENED
 
     def class_if_reopened(self, incident: OpenIncident) -> IncidentClass | None:
@@ -189,8 +199,12 @@ class TrimtabClosing(ClosingRules):
         if incident.waiting in OUTLOOK_RECORDS:
             known = incident.incident_class or _kept_class(incident)
             outlook = _forecast(incident.course, incident.waiting, known)
-        named = _class_if_not_back(incident) if _is_due(incident) else None
-        if not incident.course.is_finite or incident.waiting <= _max_records(incident):
+        named = None
+        if _is_checked(incident):
+            incident.back_in = incident.course.back_in()
+        if _is_due(incident):
+            named = _class_if_not_back(incident)
+        if not incident.course.is_finite or not _has_settled(incident):
             return Ruling(outlook=outlook, incident_class=named)
         if incident.is_silent:  # its losses never left the old level
             return Ruling(outlook=outlook, incident_class=named, closed_as=IncidentClass.SILENT)
@@ -217,7 +231,7 @@ class TrimtabClosing(ClosingRules):
             return _kept_class(incident) or incident.incident_class
         if incident.course.runs_away():
             return IncidentClass.DIVERGENT
-        if incident.course.returned is not None:
+        if incident.course.returned is not None or incident.back_in is not None:
             return _class_if_back(incident)
         return incident.outlook.incident_class if incident.outlook else None
 
@@ -227,15 +241,34 @@ def _max_records(incident: OpenIncident) -> int:
     return SETTLED * incident.course.recovery_records
 
 
+def _has_settled(incident: OpenIncident) -> bool:
+    """Return whether a finite loss has reached a level of its own."""
+    course, limit = incident.course, _max_records(incident)
+    if incident.waiting <= limit:
+        return False
+    if incident.waiting > limit * MAX_SETTLED // SETTLED or incident.is_silent:
+        return True
+    return incident.back_in is None and not course.is_rising()
+
+
+def _is_checked(incident: OpenIncident) -> bool:
+    """Return whether it is time to see whether a late incident recovers."""
+    time = incident.course.recovery_records
+    return incident.waiting > time and (incident.waiting - time) % max(time // CHECKS, 1) == 0
+
+
 def _is_due(incident: OpenIncident) -> bool:
     """Return whether the time to recover is over, or a NaN has come to stay.
 
-    An incident that is not back is classified again each time that this time has passed again.
+    An incident whose gap shrinks is still recovering. One that is not back is classified again each
+    time that this time has passed again.
     """
     course, time = incident.course, incident.course.recovery_records
+    if course.bad_records >= BAD_RECORDS and incident.incident_class is None:
+        return True
     if incident.incident_class is None:
-        is_late = incident.waiting > time and course.returned is None
-        return is_late or course.bad_records >= BAD_RECORDS
+        is_late = _is_checked(incident) and course.returned is None
+        return is_late and incident.back_in is None
     return incident.incident_class in _NOT_BACK and incident.waiting % time == 1
 
 
@@ -271,7 +304,8 @@ def _class_if_back(incident: OpenIncident) -> IncidentClass:
     if is_single and is_weak and after <= HARD_BATCH_RECORDS:
         return IncidentClass.HARD_BATCH
     in_time = after <= course.recovery_records + course.near_records
-    return IncidentClass.RECOVERABLE if in_time else IncidentClass.LINGERING
+    was_recovering = incident.incident_class not in _NOT_BACK
+    return IncidentClass.RECOVERABLE if in_time or was_recovering else IncidentClass.LINGERING
 
 
 def _class_if_not_back(incident: OpenIncident) -> IncidentClass:

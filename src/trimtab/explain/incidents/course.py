@@ -136,7 +136,16 @@ TAIL_RECORDS = 150
 against the first."""
 
 FAR_NATS, FAR_SCALES = 1.0, 5.0
-"""A loss that has risen by both and does not fall is divergent. Source: published diagnoses."""
+"""A loss that has risen by both and does not fall is divergent, if it never came down from its peak
+either. Source: published diagnoses."""
+
+DOWN_SHARE, STILL_SHARE = 0.5, 0.25
+"""A loss that has lost the first share of its height has come down: it settled, and is not lost. A
+change under the second is none: a divergence may swing."""
+
+SHRINKS_TO = 0.9
+"""The gap to the trend shrinks if the median of the later half of the tail is at most this share of
+the earlier half's. Chosen: a spike that takes 500 steps to come back is at 0.6."""
 
 BAD_RECORDS = 3
 """This many non-finite losses in a row have come to stay."""
@@ -167,6 +176,8 @@ class Course:
     """Where the loss came back, as far as has been seen; not yet confirmed."""
     returned_after: int = 0
     """Records from the onset to there."""
+    highest: float = -math.inf
+    """The highest finite loss."""
 
     def __post_init__(self) -> None:
         self.tail = deque(maxlen=self.tail_records)
@@ -181,6 +192,7 @@ class Course:
             self.returned = None
             return
         self.bad_records = 0
+        self.highest = max(self.highest, moment.loss)
         self._keep([moment])
         self.num_high += bool(self.excess) and self.excess[-1] > USUAL_SCALES
 
@@ -242,20 +254,57 @@ class Course:
         self.returned, self.returned_after = moment, self.records
 
     def runs_away(self) -> bool:
-        """Return whether the loss is lost: non-finite, rising, or far above and not falling."""
-        if not self.is_finite:
+        """Return whether the loss is lost: non-finite, rising, or far above and never fell."""
+        if not self.is_finite or self.is_rising():
             return True
+        known = self._thirds()
+        if known is None or self.trend is None:
+            return False
+        before, recent, scale = known
+        height = recent - self.trend.ceiling
+        is_far = height > max(FAR_NATS, FAR_SCALES * scale)
+        came_down = height < DOWN_SHARE * (self.highest - self.trend.ceiling)
+        return is_far and not came_down and recent - before > -STILL_SHARE * height
+
+    def is_rising(self) -> bool:
+        """Return whether the latest losses rise."""
+        known = self._thirds()
+        if known is None or self.trend is None:
+            return False
+        before, recent, scale = known
+        clear = 2 * scale * math.sqrt(2 / (len(self.tail) // 3))  # two standard errors
+        return recent - before > max(scale, clear, BACK_SHARE * abs(self.trend.level))
+
+    def back_in(self) -> int | None:
+        """Return in how many steps the loss will be back; None if its gap does not shrink.
+
+        A gap that shrinks by the same share in each record is what weights that heal make.
+        """
+        half = len(self.excess) // 2
+        if not self.is_finite or self.trend is None or half < 3:
+            return None
+        latest = list(self.excess)
+        before, now = median(latest[:half]), median(latest[-half:])
+        usual = max(CONFIRM_SCALES, BACK_SHARE * abs(self.trend.level) / self.trend.scale)
+        noise = max(1.0, jump_sigma(latest)) * math.sqrt(2 / half)
+        # The excess counts half of the trend: the other half would shrink a gap that stays.
+        first, last = self.tail[half // 2].step, self.tail[-1 - half // 2].step
+        trend = (SLOPE_TRUST - 1) * self.trend.fall * (_log(max(last, 0)) - _log(max(first, 0)))
+        least = max(2 * noise, 2 * trend / self.trend.scale)
+        if before - now < least or now > SHRINKS_TO * before:
+            return None
+        shrinks = math.log(before / now) / half if now > 0 else math.inf
+        records = math.log(max(now / usual, 1.0)) / shrinks if now > 0 else 0.0
+        return math.ceil(records * self.stride)
+
+    def _thirds(self) -> tuple[float, float, float] | None:
+        """Return the mean of the first and the last third of the tail, and their noise."""
         third = len(self.tail) // 3
         if self.trend is None or third < 3:
-            return False
+            return None
         losses = [moment.loss for moment in self.tail if moment.loss is not None]
-        before, recent = sum(losses[:third]) / third, sum(losses[-third:]) / third
-        height, rise = recent - self.trend.ceiling, recent - before
-        jumps = jump_sigma(losses)
-        scale = max(self.trend.scale, jumps)
-        clear = 2 * scale * math.sqrt(2 / third)  # two standard errors between two means
-        is_rising = rise > max(scale, clear, BACK_SHARE * abs(self.trend.level))
-        return is_rising or (height > max(FAR_NATS, FAR_SCALES * scale) and rise > -clear)
+        scale = max(self.trend.scale, jump_sigma(losses))
+        return sum(losses[:third]) / third, sum(losses[-third:]) / third, scale
 
     def state_dict(self) -> dict[str, Any]:
         """Return the whole state as JSON values."""

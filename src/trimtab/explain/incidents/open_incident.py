@@ -84,6 +84,7 @@ class OpenIncident:
     num_reopened: int = 0
     incident_class: IncidentClass | None = None
     outlook: Outlook | None = None
+    back_in: int | None = None
     new_level: float | None = None
     started_again: bool = False
     end: Moment | None = None
@@ -119,7 +120,7 @@ class OpenIncident:
         self, alarms: Sequence[Finding], kept: IncidentClass | None, *, is_loud: bool
     ) -> None:
         """Continue an incident that had been closed, with the class that it keeps."""
-        self.end, self.new_level, self.outlook = None, None, None
+        self.end, self.new_level, self.outlook, self.back_in = None, None, None, None
         self.waiting, self.missing = 0, 0
         self.num_reopened += 1
         self.incident_class = kept
