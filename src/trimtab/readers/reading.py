@@ -379,7 +379,7 @@ def _unknown(log: _Log, outside: _OutsideReaders, reason: str = "") -> Unreadabl
     begins = head.replace(b"\0", b"").lstrip()[:40].decode("utf-8", "replace")
     return UnreadableLog(
         f"{path} begins with {begins!r}, which is no known format; {reason} "
-        f"(known formats: {known})"
+        f"(known formats: {known}); convert it to one of these"
     )
 
 

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trimtab.core.block import BoolArray, FloatArray, IntArray
+from trimtab.readers.cells import quoted
 from trimtab.readers.general import roles
 from trimtab.readers.general.choice import (
     Choice,
     Columns,
+    Unclear,
     choose,
     find_counter,
     is_evaluation,
@@ -95,6 +97,7 @@ class _Assembly:
         """Return the records."""
         rows = _Rows(*stack(self._chosen))
         rows = rows[np.argsort(rows.lines, kind="stable")]
+        self._refuse_empty_step(rows)
         rows = replace(rows, step=self._steps(rows))
         rows = self._of_one_rank(rows)
         rows = self._distinct(rows)
@@ -115,6 +118,13 @@ class _Assembly:
         return not is_evaluation(shape) and 2 <= len(shared) >= len(others) / 2
 
     # Steps
+
+    def _refuse_empty_step(self, rows: _Rows) -> None:
+        """Raise Unclear if no record with a loss has a number in a column that is called a step."""
+        for name, (values, there) in rows.columns.items():
+            usable = there & np.isfinite(values) & rows.columns[self._loss][1]
+            if roles.counter_class(name) >= Counter.STEP and not usable.any():
+                raise Unclear(f"no record with a loss has a number under {quoted(name)}")
 
     def _steps(self, rows: _Rows) -> FloatArray | None:
         """Return the step of each row: that of its own line, else of a line above it."""
