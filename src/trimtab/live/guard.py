@@ -138,7 +138,7 @@ class Guard:
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does, in every mode; returns the norm before."""
         monitor = self._monitor
-        gate = None if monitor.gate is None or monitor.gate.has_parted else monitor.gate
+        gate = None if monitor.gate is None or monitor.gate.has_left else monitor.gate
         is_whole = monitor.meter.gradients.is_whole_on_every_rank
         squares = None
         if isinstance(self._model, FullyShardedDataParallel):

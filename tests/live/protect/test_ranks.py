@@ -293,7 +293,7 @@ def passed_over(rank: int, folder: Path) -> bool:
             scaler.step(optimizer)
             scaler.update()
             optimizer.zero_grad()
-        return guard._monitor.sync.ranks.has_parted  # type: ignore[union-attr]
+        return guard._monitor.sync.ranks.has_left  # type: ignore[union-attr]
 
 
 def test_ranks_that_are_at_different_steps_part(

@@ -42,7 +42,7 @@ class _Waiting:
         note = self.note
         return (
             note.is_closed
-            and self.num_arrived >= note.num_meetings
+            and self.num_arrived >= note.num_exchanges
             and self.has_telemetry >= note.has_telemetry
         )
 

@@ -83,7 +83,7 @@ class HangWatchdog:
         if monitor.sync.is_closed:
             return None
         stack = () if self._model.training else self._stack()
-        return monitor.next_step, monitor.sync.num_meetings, monitor.num_calls, stack
+        return monitor.next_step, monitor.sync.num_exchanges, monitor.num_calls, stack
 
     def _stack(self) -> tuple[Hashable, ...]:
         """Return where the training thread is, to the instruction."""

@@ -136,7 +136,7 @@ class StepMonitor:
             config,
             meter.device,
             join=join,
-            on_part=self._leave,
+            on_leave=self._leave,
             on_failure=self._report_failure,
         )
         self.resume = ResumeFacts.of(recorder, optimizers, scaler, shields.resume, first_step)
@@ -224,7 +224,7 @@ class StepMonitor:
             log.info("trimtab: ended (%s): %s%s", how, sync.recorder.summary(), more)
         if self._exit_hooks is not None:
             self._exit_hooks.remove()
-        if sync.ranks.world == 1 or sync.ranks.has_parted:
+        if sync.ranks.world == 1 or sync.ranks.has_left:
             self._leave()
         else:  # the other ranks wait for this one in their next `optimizer.step()`
             sync.ranks.leave()
@@ -246,8 +246,8 @@ class StepMonitor:
             self._close(StepState.APPLIED)
         if not self._moved and self._note.state is StepState.LOOKED_AT:
             self._close(StepState.BROKEN_OFF)
-        if not self.sync.ranks.has_parted:
-            self._meet(optimizer)
+        if not self.sync.ranks.has_left:
+            self._exchange(optimizer)
             self._note.state = StepState.LOOKED_AT
         keeper = self.sync.keeper
         if keeper is not None and keeper.restores(optimizer):
@@ -261,7 +261,7 @@ class StepMonitor:
             self.gate.after(optimizer)
         if self.sync.keeper is not None:
             self.sync.keeper.after_update(optimizer)
-        if self._is_in_backward or self.sync.ranks.has_parted:
+        if self._is_in_backward or self.sync.ranks.has_left:
             self._decision = None
             return
         self._moved.add(id(optimizer))
@@ -297,7 +297,7 @@ class StepMonitor:
                 self.slow.prepare()
         self.resume.world = self.sync.ranks.world
 
-    def _meet(self, optimizer: Optimizer) -> None:
+    def _exchange(self, optimizer: Optimizer) -> None:
         measured = None
         if self.is_watching:
             with self.shields.numbers.guarding("measure"):
@@ -305,9 +305,9 @@ class StepMonitor:
         if measured is None:
             measured = Measured(head=self.meter.empty_head(), loss=None)
             self.sync.ranks.leave()
-            if self.sync.ranks.has_parted:  # there is only one rank
+            if self.sync.ranks.has_left:  # there is only one rank
                 return
-        self._decision = self.sync.meet(
+        self._decision = self.sync.exchange(
             self._note, optimizer, measured, self._decision, is_alone=self._is_joining
         )
 

@@ -1,11 +1,11 @@
-"""StepSync: the numbers of a step meet those of the other ranks, and become records later.
+"""StepSync: the numbers of a step are added up over ranks, and become records later.
 
-    meet       head and the telemetry of the step before are added up over ranks, the gate decides
-    in flight  for `lag` meetings
-    receive    the same numbers on every rank: ranks part, a broken run stops; the first rank
+    exchange   head and the telemetry of the step before are added up over ranks, the gate decides
+    in flight  for `lag` exchanges
+    receive    the same numbers on every rank: ranks leave, a broken run stops; the first rank
                assembles records
 
-A rank that failed keeps coming to the meetings, with zeros and a vote to leave.
+A rank that failed keeps coming to the exchanges, with zeros and a vote to leave.
 """
 
 import math
@@ -116,7 +116,7 @@ class StepSync:
         device: torch.device,
         *,
         join: Callable[[], RankGroup | None],
-        on_part: Callable[[], None],
+        on_leave: Callable[[], None],
         on_failure: Callable[[str, str, str], None],
     ) -> None:
         self.recorder = recorder
@@ -129,7 +129,7 @@ class StepSync:
         self._config = config
         self._device = device
         self._join = join
-        self._on_part = on_part
+        self._on_leave = on_leave
         self._on_failure = on_failure
         self._in_flight = InFlight(config.lag_steps)
         self._assembler: RecordAssembler | None = None
@@ -137,7 +137,7 @@ class StepSync:
         self._is_draining = False
         self._unseen: deque[_Agreed] = deque()
         """What arrived early because this rank was closed: the others see it at later meetings."""
-        self.num_meetings = 0
+        self.num_exchanges = 0
         """Updates so far, with those of steps that were done again."""
         self.ranks = RankSync(RankGroup(), device)
         self.connect(first=True)
@@ -145,7 +145,7 @@ class StepSync:
     @property
     def is_measuring(self) -> bool:
         """Whether anything is still measured here."""
-        return not (self.is_closed or self._shields.numbers.is_down or self.ranks.has_parted)
+        return not (self.is_closed or self._shields.numbers.is_down or self.ranks.has_left)
 
     def connect(self, *, first: bool) -> None:
         """Find the other ranks; asked again at the first update if there were none."""
@@ -162,7 +162,7 @@ class StepSync:
         if self.recorder is not None:
             self._assembler = RecordAssembler(self.recorder, group.slots, group.world)
 
-    def meet(
+    def exchange(
         self,
         note: StepNote,
         optimizer: Optimizer,
@@ -171,8 +171,8 @@ class StepSync:
         *,
         is_alone: bool,
     ) -> Decision | None:
-        """Meet for one update; `earlier` is the decision about the step's first optimizer."""
-        self.num_meetings += 1
+        """Add up one update over ranks; `earlier` is the decision about the first optimizer."""
+        self.num_exchanges += 1
         ranks, gate = self.ranks, self._gate
         telemetry_of, telemetry = self._slow.pop()
         sent, found = (None, None) if self.keeper is None else self.keeper.to_send(optimizer)
@@ -181,8 +181,8 @@ class StepSync:
         if telemetry_of is None:  # zeros, that the host need not see
             total = total[: self._num_sums]
         decision = None
-        if gate is not None and not gate.has_parted and not is_alone:
-            if note.num_meetings == 0:
+        if gate is not None and not gate.has_left and not is_alone:
+            if note.num_exchanges == 0:
                 decision = gate.decide(
                     ranks,
                     total,
@@ -194,10 +194,10 @@ class StepSync:
             elif earlier is not None:
                 decision = gate.decide_further(earlier, total)
         names, report = ((), ()) if decision is None else decision.values()
-        note.num_meetings += 1
+        note.num_exchanges += 1
         label = Label(note=note, telemetry_of=telemetry_of, report_names=names, sent=sent)
         with self._shields.numbers.guarding("arrivals"):
-            self._send(label, torch.cat((total, *report)) if report else total, is_meeting=True)
+            self._send(label, torch.cat((total, *report)) if report else total, is_exchange=True)
         if self._num_nonfinite >= self._config.max_nonfinite_steps:
             self._stop(note)
         return decision
@@ -205,7 +205,7 @@ class StepSync:
     def send_skipped(self, note: StepNote, head: torch.Tensor) -> None:
         """Send the numbers of a step without a meeting: those of this rank."""
         if self._assembler is not None and self.recorder is not None:
-            self._send(Label(note=note), self.ranks.sum(head, is_alone=True), is_meeting=False)
+            self._send(Label(note=note), self.ranks.sum(head, is_alone=True), is_exchange=False)
             self.recorder.event("step not applied", note.step, {"why": note.state.value})
 
     def release(self) -> None:
@@ -228,23 +228,23 @@ class StepSync:
         self._assembler.hand_over(everything=True)
         self._is_draining = False
 
-    def _send(self, label: Label, values: torch.Tensor, *, is_meeting: bool) -> None:
+    def _send(self, label: Label, values: torch.Tensor, *, is_exchange: bool) -> None:
         if self._device.type == "meta":  # there are only shapes
             return
-        self._in_flight.send(label, values, is_meeting=is_meeting)
-        if is_meeting and self._unseen:
+        self._in_flight.send(label, values, is_exchange=is_exchange)
+        if is_exchange and self._unseen:
             self._see(self._unseen.popleft())
         for arrived in self._in_flight.arrivals():
             self._receive(*arrived)
 
-    def _receive(self, label: Label, values: list[float], is_meeting: bool) -> None:
+    def _receive(self, label: Label, values: list[float], is_exchange: bool) -> None:
         """Numbers have arrived: see whether the ranks part, then deliver."""
         # A step that skipped its update had no exchange, and sends the head alone.
-        first = self._num_sums if is_meeting else _NUM_SUMS
+        first = self._num_sums if is_exchange else _NUM_SUMS
         end = first + (0 if label.telemetry_of is None else len(self._slow.nothing))
         head = dict(zip(HEAD, values[1:_NUM_SUMS], strict=True))
         report = dict(zip(label.report_names, values[end:], strict=True))
-        if is_meeting:
+        if is_exchange:
             state = None if label.sent is None else (label.sent, values[_NUM_SUMS:first])
             if state is not None and report:
                 report[HARM] = values[first - 1]
@@ -270,27 +270,27 @@ class StepSync:
         """Act upon what all ranks read alike, at the same meeting."""
         ranks, gate = self.ranks, self._gate
         num_leaving, head, report = agreed.num_leaving, agreed.head, agreed.report
-        had_parted = ranks.has_parted
+        had_left = ranks.has_left
         ranks.see(num_leaving)
-        if gate is not None and report and not gate.has_parted and report[VOTE] == OUT:
-            gate.has_parted = True
+        if gate is not None and report and not gate.has_left and report[VOTE] == OUT:
+            gate.has_left = True
             if not gate.shield.is_down and not num_leaving:
                 self._on_failure("gate", "another rank", "see that rank's log")
-        if not ranks.has_parted and have_slipped(head):
-            ranks.has_parted = True
+        if not ranks.has_left and have_slipped(head):
+            ranks.has_left = True
             log.warning(
                 "trimtab: ranks are at different steps, because some of them skipped a step alone; "
                 "trimtab stops on all of them"
             )
-        if ranks.has_parted and not had_parted:
+        if ranks.has_left and not had_left:
             if not self.is_closed and not self._shields.numbers.is_down:
                 log.warning("trimtab: another rank has failed or closed its guard: all of them end")
                 self._on_failure("guard", "another rank", "it has failed or was closed")
-            self._on_part()
+            self._on_leave()
         norm = head["given_norm"] + head["grad_squares"]
         is_finite = math.isfinite(norm) and head["nan"] + head["inf"] == 0
         self._num_nonfinite = 0 if is_finite else self._num_nonfinite + 1
-        if self.keeper is not None and agreed.state is not None and not ranks.has_parted:
+        if self.keeper is not None and agreed.state is not None and not ranks.has_left:
             loss = head["loss"] / head["tokens"] if head["tokens"] > 0 else None
             self.keeper.receive(*agreed.state, loss=loss, is_finite=is_finite)
 
@@ -301,6 +301,6 @@ class StepSync:
             "weights, a buffer or a carried state are broken; restart from a good checkpoint"
         )
         self._num_nonfinite = -(2**31)  # once
-        if self._gate is not None and not self._gate.has_parted:
+        if self._gate is not None and not self._gate.has_left:
             raise NonFiniteRun(sentence)
         log.warning("trimtab: %s", sentence)

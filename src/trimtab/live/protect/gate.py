@@ -71,7 +71,7 @@ class Gate:
         promote: bool = True,
     ) -> None:
         self.shield = shield
-        self.has_parted = False
+        self.has_left = False
         """Set when all ranks have agreed to protect no longer."""
         self.rule = Rule(device)
         self._fused = FusedSupport(promote=promote, on_promotion=on_promotion)
@@ -148,7 +148,7 @@ class Gate:
                 self.rule.learn(verdict)
         with self.shield.guarding("buffers"):
             self.buffers.settle(self._found_inf)
-        self.has_parted = self.has_parted or (self.shield.is_down and sync.world == 1)
+        self.has_left = self.has_left or (self.shield.is_down and sync.world == 1)
         return decision
 
     def decide_further(self, decision: Decision, total: torch.Tensor) -> Decision:
@@ -212,7 +212,7 @@ class Gate:
 
     def close(self) -> None:
         """Give the optimizers back as they came."""
-        self.has_parted = True
+        self.has_left = True
         ends = (
             ("last step", self._discard.forget),
             ("promotion", self._fused.undo),

@@ -52,19 +52,19 @@ class InFlight:
     def __init__(self, lag: int) -> None:
         self._lag = lag
         self._queue: deque[tuple[Any, HostCopy, bool]] = deque()
-        self._num_meetings = 0
+        self._num_exchanges = 0
         self._free: list[torch.Tensor] = []
 
-    def send(self, label: Any, values: torch.Tensor, *, is_meeting: bool) -> None:
+    def send(self, label: Any, values: torch.Tensor, *, is_exchange: bool) -> None:
         """Send numbers; those of a step without a meeting travel along and are not counted."""
         buffer = self._free.pop() if self._free else None
-        self._queue.append((label, copy_to_host(values, buffer), is_meeting))
-        self._num_meetings += is_meeting
+        self._queue.append((label, copy_to_host(values, buffer), is_exchange))
+        self._num_exchanges += is_exchange
 
     def arrivals(self) -> Iterator[tuple[Any, list[float], bool]]:
         """What has been under way for `lag` meetings, with whether it was a meeting."""
         # Counted in meetings, which are the same on all ranks, so all read the same ones.
-        while self._num_meetings > self._lag:
+        while self._num_exchanges > self._lag:
             yield self._receive()
 
     def drain(self) -> Iterator[tuple[Any, list[float], bool]]:
@@ -73,11 +73,11 @@ class InFlight:
             yield self._receive()
 
     def _receive(self) -> tuple[Any, list[float], bool]:
-        label, copy, is_meeting = self._queue.popleft()
-        self._num_meetings -= is_meeting
+        label, copy, is_exchange = self._queue.popleft()
+        self._num_exchanges -= is_exchange
         values = copy.read()
         self._free.append(copy.buffer)
-        return label, values, is_meeting
+        return label, values, is_exchange
 
 
 class StepState(StrEnum):
@@ -115,7 +115,7 @@ class StepNote:
     state: StepState = StepState.OPEN
     is_recorded_here: bool = False
     """Whether this rank has recorded a loss for it."""
-    num_meetings: int = 0
+    num_exchanges: int = 0
     """How often ranks have met for it: once for each optimizer that moved."""
     has_telemetry: bool = False
     """Whether telemetry of the step follows, with the numbers of the next update."""

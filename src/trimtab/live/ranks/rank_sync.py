@@ -45,7 +45,7 @@ class RankSync:
 
     def __init__(self, group: RankGroup, device: torch.device) -> None:
         self.group = group
-        self.has_parted = False
+        self.has_left = False
         """Set when all ranks have agreed to meet no more, or when they cannot."""
         self._is_leaving = torch.zeros(1, dtype=torch.float32, device=device)
         self._out = torch.full((1,), OUT, dtype=torch.int64, device=device)
@@ -65,7 +65,7 @@ class RankSync:
     def leave(self) -> None:
         """Ask to part: at once if there is one rank, else with the next meetings."""
         self._is_leaving.fill_(1.0)
-        self.has_parted = self.has_parted or self.world == 1
+        self.has_left = self.has_left or self.world == 1
 
     def sum(self, *numbers: torch.Tensor, is_alone: bool = False) -> torch.Tensor:
         """Add numbers up over ranks; the count of ranks that leave is put in front."""
@@ -87,15 +87,15 @@ class RankSync:
 
     def see(self, num_leaving: float) -> None:
         """A sum has reached the host: part if any rank wanted to."""
-        self.has_parted = self.has_parted or num_leaving > 0
+        self.has_left = self.has_left or num_leaving > 0
 
     def _reduce(self, tensor: torch.Tensor, how: "dist.ReduceOp.RedOpType") -> None:
-        if self.has_parted:
+        if self.has_left:
             return
         try:
             dist.all_reduce(tensor, how, group=self.group.handle)
         except RuntimeError as error:  # a rank is gone, or did not come in time
-            self.has_parted = True
+            self.has_left = True
             log.error(
                 "trimtab: the ranks could not meet (%s); this rank continues without trimtab", error
             )

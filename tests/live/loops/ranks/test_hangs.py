@@ -105,7 +105,7 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
         monitor = Part(
             next_step=7,
             num_calls=7,
-            sync=Part(is_closed=False, num_meetings=7),
+            sync=Part(is_closed=False, num_exchanges=7),
             recorder=Part(journal=Part(event=lambda *args, **facts: None)),
         )
         run = RunDirectory(pathlib.Path(sys.argv[1]))
@@ -124,7 +124,7 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
 def test_a_disk_that_cannot_be_written_hides_no_hang(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sync = SimpleNamespace(is_closed=False, num_meetings=3)
+    sync = SimpleNamespace(is_closed=False, num_exchanges=3)
     monitor: Any = SimpleNamespace(next_step=3, num_calls=3, recorder=None, sync=sync)
     (tmp_path / "trimtab").write_text("a file where the folder should be")
     with caplog.at_level(logging.ERROR):
