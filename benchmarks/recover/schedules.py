@@ -7,11 +7,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tests.kit.rank_schedules import check_agreement, make_schedule
 from tests.kit.tiny import journal_of
-from tests.live.loops.ranks.test_schedules import (
-    make_schedule,
-    test_ranks_agree_whatever_happens,
-)
 
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
@@ -25,7 +22,7 @@ def measure(seed: int) -> dict[str, Any]:
     problem = ""
     with tempfile.TemporaryDirectory() as folder:
         try:
-            test_ranks_agree_whatever_happens(seed, Path(folder))
+            check_agreement(seed, Path(folder))
         except AssertionError as error:
             problem = str(error)[:2000] or "assertion"
         run = Path(folder) / "run"

@@ -210,9 +210,10 @@ def _is_clear(incident: Incident) -> bool:
 def _after_lingering(diagnosis: Diagnosis) -> Action:
     incident = diagnosis.incident
     if HARD_FACTS.isdisjoint(incident.symptoms) and not _is_clear(incident):
+        is_of_data = diagnosis.cause is None or diagnosis.cause in SKIPPABLE
+        look = f"; look at the data of step {incident.onset.step}" if is_of_data else ""
         return _wait(
-            "Continue, and compare the evaluation loss with the one before; look at the data of "
-            f"step {incident.onset.step}.",
+            f"Continue, and compare the evaluation loss with the one before{look}.",
             "The loss is a little higher, or rose without a spike: that is mostly the data.",
         )
     if incident.end is not None and incident.new_level is None:
@@ -268,10 +269,10 @@ def _passes(diagnosis: Diagnosis) -> bool:
 
 
 def _was_kept_out(diagnosis: Diagnosis) -> bool:
-    """Return whether it has passed, was only not finite, and each of its steps was discarded."""
+    """Return whether it was only not finite, is over, and each of its steps was discarded."""
     incident, discarded = diagnosis.incident, diagnosis.cost.discarded
-    has_passed = diagnosis.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.HARD_BATCH)
-    if discarded is None or not has_passed or not NOT_FINITE.issuperset(incident.symptoms):
+    is_lost = diagnosis.incident_class is IncidentClass.DIVERGENT
+    if discarded is None or is_lost or not NOT_FINITE.issuperset(incident.symptoms):
         return False
     return all(
         any(first <= finding.step <= last for first, last in discarded.stretches)

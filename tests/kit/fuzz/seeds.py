@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from tests.kit.fuzz.damage import LARGEST
+from tests.kit.printed import BY_STEP, LOSSES, STEPS
 from tests.kit.synthetic import troubled_run
 from tests.kit.text_logs.writers import SAMPLES
 from tests.kit.token_files import (
@@ -16,7 +17,6 @@ from tests.kit.token_files import (
     write_llmc,
     write_megatron,
 )
-from tests.readers.general.printed import BY_STEP, LOSSES, STEPS
 from trimtab._version import __version__
 from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan

@@ -6,7 +6,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
-from tests.readers.general.printed import BY_STEP, LOSSES, MULTIPLES, NOT_BY_PRINTED_STEP, STEPS
+from tests.kit.printed import BY_STEP, LOSSES, MULTIPLES, NOT_BY_PRINTED_STEP, STEPS
 from tests.readers.shapes import Write
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog

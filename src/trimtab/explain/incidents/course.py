@@ -67,7 +67,11 @@ def trend_of(before: Sequence[Moment], *, is_thinned: bool) -> Trend | None:
         loss + (fall * (_log(last) - _log(m.step)) if fall else 0.0)
         for m, loss in zip(known, losses, strict=True)
     ]
-    level = median(extended if fall else extended[-32:])
+    # Most losses fall ever more slowly, so a line through all of them runs too low at its end: the
+    # newest records say where the loss is.
+    level = median(extended[-32:])
+    if fall:
+        level = max(level, median(extended))
     spread = sigma_around(median(extended), extended)
     jumps = jump_sigma(losses)
     if not is_thinned:
@@ -83,15 +87,22 @@ def _ceiling(losses: Sequence[float]) -> float:
 
 
 def _fall(known: Sequence[Moment], losses: Sequence[float]) -> float:
-    """Return the slope between the first and the last third, by their medians."""
+    """Return the slope to the last third, by medians: from the first or the middle third.
+
+    The flatter one: a loss that learns more slowly than it did is no loss that was harmed.
+    """
     if len(known) < MIN_FOR_SLOPE or known[0].step < 0:
         return 0.0
     if any(after.step <= m.step for m, after in pairwise(known)):
         return 0.0  # steps went back: the records are not one line
     third = len(known) // 3
     logs = [_log(m.step) for m in known]
-    rise = median(losses[-third:]) - median(losses[:third])
-    return min(rise / (median(logs[-third:]) - median(logs[:third])), 0.0)
+    newest, at = median(losses[-third:]), median(logs[-third:])
+    slopes = [
+        (newest - median(losses[part])) / (at - median(logs[part]))
+        for part in (slice(third), slice(third, 2 * third))
+    ]
+    return min(max(slopes), 0.0)
 
 
 def _log(step: int) -> float:
