@@ -23,7 +23,7 @@ def run(tmp_path: Path) -> RunDirectory:
     with JournalWriter(directory, CONFIG) as writer:
         for step in range(RECORDS):
             noise = float(rng.normal())
-            signals = {"loss": 3.0 + 0.02 * noise + 6.0 * (step == 500), "grad_norm": 1.0}
+            signals = {"loss": 3.0 + 0.02 * noise + 6.0 * (500 <= step < 506), "grad_norm": 1.0}
             if step % 10 == 0:
                 signals["param_norm"] = 50.0 + noise
             if step > 350:

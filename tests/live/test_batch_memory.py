@@ -223,7 +223,8 @@ def train(run_dir: Path, *, accumulate: int = 1, token_loss: bool = True, **opti
             for batch in step:
                 losses = losses_of(model, batch)
                 loss = losses.mean()
-                spike = 5.0 if step.number == BAD_STEP else 1.0
+                is_high = BAD_STEP <= step.number < BAD_STEP + 6  # one batch alone is no incident
+                spike = (5.0 if step.number == BAD_STEP else 4.0) if is_high else 1.0
                 given = {"token_loss": losses} if token_loss else {}
                 guard.record(loss=loss * spike, tokens=batch[:, 1:].numel(), **given)
                 loss.backward()

@@ -17,11 +17,14 @@ from trimtab.live.ranks.in_flight import StepNote
 
 
 def record(run: RunDirectory, first: int, last: int) -> RunRecorder:
-    """Records of a run with a spike at step 130, closed as if the process had been killed."""
+    """Records of a run with a spike from step 130 on, closed as if the process was killed."""
     recorder = RunRecorder(run, Config(), {}, first_step=first)
     for step in range(first, last):
         noise = float(np.random.default_rng(step).normal())
-        values = {"loss": 3.0 + 0.02 * noise + 4.0 * (step == 130), "grad_norm": 1.0 + 0.05 * noise}
+        values = {
+            "loss": 3.0 + 0.02 * noise + 4.0 * (130 <= step < 136),
+            "grad_norm": 1.0 + 0.05 * noise,
+        }
         recorder.record(StepNote(step=step, clock=1.7e9 + step), values)
     recorder._judge_pending()
     if recorder._judge_state._writer is not None:

@@ -24,7 +24,8 @@ def run_with_pauses(folder: Path, *, announced: bool) -> list[str]:
         seconds = 20.0 if step in PAUSES else 0.1
         clock += seconds
         note = StepNote(step=step, clock=clock, is_recorded_here=True)
-        recorder.record(note, {"loss": 3.0, "tokens": 4096.0, "data_seconds": 0.9 * seconds})
+        loss = 3.0 + 0.01 * (step % 7)
+        recorder.record(note, {"loss": loss, "tokens": 4096.0, "data_seconds": 0.9 * seconds})
     recorder.close("finished")
     return [event.kind for event in read_journal(RunDirectory(folder)).block.events]
 

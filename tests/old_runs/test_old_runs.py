@@ -25,10 +25,10 @@ def test_there_is_a_run_of_each_release() -> None:
 
 
 def test_commands_read_it(run: Path) -> None:
-    printed = call("diagnose", run, code=1)
+    printed = call("diagnose", run)
     assert printed["records"] == 120
     assert printed["goodput"]["steps_kept"] == 120
-    assert [one["incident"]["onset"]["step"] for one in printed["incidents"]] == [90]
+    assert printed["incidents"] == []  # one high batch at step 90
     assert call("follow", run)["ended"] == "closed"
     assert add_note(RunDirectory(run), "read by a later version") == 119
     assert call("compare", run, run)["comparisons"][0]["within"]

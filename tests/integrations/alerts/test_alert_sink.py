@@ -215,7 +215,7 @@ def test_on_incident_alerts_from_the_training_process(
         )
         for step in range(300):
             note = StepNote(step=step, clock=1e9 + step, is_recorded_here=True)
-            loss = 9.0 if 200 <= step < 203 else 3.0 + 0.01 * (step % 7)
+            loss = 9.0 if 200 <= step < 206 else 3.0 + 0.01 * (step % 7)
             recorder.record(note, {"loss": loss, "grad_norm": 1.0})
         recorder.close("closed")
         wait_until(lambda: len(receiver.posted) >= 2)
