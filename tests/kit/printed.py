@@ -261,10 +261,35 @@ BY_STEP: dict[str, Printed] = {
         if s > 10
         else f"  it |  loss | lr | sec\n-----+------+----+---\n   {s} | {x} | 0.001 | 12.1\n"
     ),
+    "cifar tutorial": lambda s, x: f"[1, {s:5d}] loss: {x}\n",
+    "crnn": lambda s, x: f"2021-05-01 12:00:00,123 [1/25][{s}/1000] Train Loss: {x}\n",
+    "dalle": lambda s, x: f"0 {s} loss - {x}\n0 {s} sample_per_sec - 3.25\n",
+    "wenet": lambda s, x: (
+        f"2021-05-01 12:00:00,123 DEBUG TRAIN Batch 0/{s} loss {x} loss_att 5.5 loss_ctc 9.25 lr 0.001 rank 0\n"
+    ),
+    "tacotron": lambda s, x: f"Train loss {s} {x:.6f} Grad Norm 1.250000 2.50s/it\n",
+    "cellpose": lambda s, x: (
+        f"2021-05-01 12:00:00,123 [INFO] {s}, train_loss={x}, test_loss=8.5, LR=0.2, time 12.31s\n"
+    ),
+    "catalyst epochs": lambda s, x: (
+        f"* Epoch {s}/60\ntrain ({s}/60) acc: 0.5 | loss: {x} | lr: 0.1\nvalid ({s}/60) acc: 0.5 | loss: 8.5 | lr: 0.1\n"
+    ),
+    "phases": lambda s, x: (
+        f"Epoch {s}/60 took 12.31s\n  Train: 10.5s - 300 batches - Loss: {x}\n  Val: 2.5s - Loss: 8.5\n"
+    ),
+    "two in one": lambda s, x: f"Iter | [{s:3d}/60] train/val loss={x}/8.5, miou=0.312\n",
+    "total": lambda s, x: f"Iter {s:04d}: total={x}, BCE={x - 1}, IoU=1.0\n",
+    "kair": lambda s, x: (
+        f"21-05-01 12:00:00.123 : <epoch:  0, iter: {s * 100:7,d}, lr:1.000e-04> G_loss: {x:.3e} \n"
+    ),
+    "matconvnet": lambda s, x: (
+        f"train: epoch 01: {s:3d}/391: 512.1 (500.1) Hz objective: {x} top1err: 0.900 top5err: 0.500\n"
+    ),
+    "chinese": lambda s, x: f"第{s}轮, 训练损失: {x}, 验证损失: 8.5, 准确率: 0.5\n",
 }
 
 NOT_BY_PRINTED_STEP = {"hf", "hf5", "fasttext"}
 """Trainers whose line has no step: its records are counted."""
 
-MULTIPLES = {"open_clip": 512}
+MULTIPLES = {"open_clip": 512, "kair": 100}
 """What a printed count is a multiple of."""

@@ -31,6 +31,8 @@ BATCH_CELLS = 1 << 19
 _SAMPLE_LINES = 20
 """Lines examined to recognise the format."""
 
+_DIGITS = re.compile(r"[\d.]++")
+
 _SHORT = "Rows with fewer cells than the header, the rest treated as missing"
 _LONG = "Rows with more cells than the header, which were cut off"
 _REPEATED = "Header lines repeated among the rows, skipped"
@@ -55,10 +57,14 @@ def is_csv(head: bytes) -> bool:
     if not lines:
         return False
     delimiter = _find_delimiter(lines[0])
-    names, *rows = (_split(line, delimiter) for line in lines[:_SAMPLE_LINES])
+    lines = lines[:_SAMPLE_LINES]
+    names, *rows = (_split(line, delimiter) for line in lines)
     if len(names) < 2 or _has_number(names):
         return False
-    return not rows or any(len(row) > 1 and _has_number(row) for row in rows)
+    words = _DIGITS.sub("", lines[0])
+    if any(line != lines[0] and _DIGITS.sub("", line) == words for line in lines[1:]):
+        return False  # a sentence with numbers in it, printed again with others
+    return not rows or sum(len(row) > 1 and _has_number(row) for row in rows) >= len(rows) / 2
 
 
 class _Sheet:

@@ -63,6 +63,12 @@ def test_a_restart_stays_one(write: Write) -> None:
     assert run.block.attempt.tolist() == [0, 0, 0, 1, 1, 1]
 
 
+def test_two_networks_with_a_loss_each_are_refused(write: Write) -> None:
+    text = "".join(f"[Epoch 0/9] [Batch {b}/9] [D loss: 0.{b}] [G loss: 1.{b}]\n" for b in range(9))
+    with pytest.raises(UnreadableLog, match="any of 'D loss', 'G loss' may be the loss"):
+        read_log(write(text, "train.log"))
+
+
 def test_ranks_that_print_in_turns(write: Write) -> None:
     text = "".join(
         f"[rank{rank}]: step {step} loss {3 - step / 4 + rank}\n"

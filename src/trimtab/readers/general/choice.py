@@ -12,7 +12,7 @@ import numpy as np
 from trimtab.core.block import BoolArray, FloatArray, IntArray
 from trimtab.readers.cells import quoted_names
 from trimtab.readers.general import roles
-from trimtab.readers.general.lines import BAR, FRACTION, INDEX
+from trimtab.readers.general.lines import BAR
 from trimtab.readers.general.roles import Counter
 from trimtab.readers.general.shapes import Shape
 
@@ -104,9 +104,8 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
             for name, values in counters.items()
             if roles.counter_class(name) >= Counter.STEP and values[0] > 1
         }
-    usable = moving or counters.keys() - {BAR, FRACTION, INDEX}
     return max(
-        (name for name in counters if name in usable),
+        (name for name in counters if name in moving),
         key=lambda name: (roles.counter_class(name), len(np.unique(counters[name]))),
         default=None,
     )

@@ -24,6 +24,12 @@ FRACTION = "n/N"
 INDEX = "line index"
 """The name of a number that begins the line, as in `[10] loss: 2.5`."""
 
+EPOCH = "epoch"
+"""The name of a nameless counter before a faster one: `[1, 2000]`, `[1/25][20/100]`."""
+
+TOTAL = " (total)"
+"""What the name of a counter's total ends with."""
+
 COLUMN = "column "
 """How a number of a line without any name is called: by its place, from 1."""
 
@@ -46,6 +52,7 @@ _DRAWN = str.maketrans(
         "•": ",",
         "·": ",",
         "→": "->",
+        "第": " ",  # before an ordinal number
         "±": " +/- ",
     }
 )
@@ -56,13 +63,16 @@ _DATE = (
 )
 _SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+"
 _CLOCK = r"(?:\d++ days?, )?+\d{1,4}:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+(?![\d:])"
-_GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?![\d,])(?:\.\d++)?+"
+_GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?!,?\d)(?:\.\d++)?+"
 _PLAIN = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
 _WORDS = r"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?+|INF)(?!\w)"
 
 # A number is no part of a word (fp16, Acc@1, #3), a path, a version or a hexadecimal address; after
 # a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
-_START = r"(?<![\w.@#$\\])(?:(?<![A-Za-z]-)|(?<=step-)|(?<=Step-)|(?<=iter-)|(?<=poch-)|(?<=atch-))"
+_START = (
+    r"(?<![A-Za-z0-9_.@#$\\])"
+    r"(?:(?<![A-Za-z]-)|(?<=step-)|(?<=Step-)|(?<=iter-)|(?<=poch-)|(?<=atch-))"
+)
 _END = r"(?![A-Za-z_]++\d)(?!\.\d)"
 
 _NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
@@ -147,7 +157,7 @@ _TEXT_CHARS = 200
 _RUNS = re.compile(r"\s{2,}|#{2,}|([=.>*_~-])\1{4,}")
 
 _UNIT = re.compile(
-    r" ?(?:%|(?:[munµ]?s|secs?|seconds?|mins?|hrs?|hours?|[kKMGT]i?[bB]|[kKMGTB]|it|tok"
+    r"\)? ?(?:%|(?:[munµ]?s|[kMG]?Hz|secs?|seconds?|mins?|hrs?|hours?|[kKMGT]i?[bB]|[kKMGTB]|it|tok"
     r"|tokens|words|samples|imgs|images|examples|[TGP]?FLOP[Ss]?|z)(?:/[A-Za-z]+(?:/[A-Za-z]+)?)?)"
     r"(?![A-Za-z_0-9=:/(])|[A-Za-z%°]+/[A-Za-z]+\b"
 )
@@ -161,12 +171,10 @@ _SEPARATOR = re.compile(r"\s*(?:[:=]+>?|->|=>|~)\s*$|\s+(?:is|was|of|at|to|are|a
 _DELIMITER = re.compile(r"[|,;\t{}\]\[()>]|\s-\s|\s:\s|\s{2,}|:\s|\.\s|\s/\s")
 _QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|([\"'`])([^\"`]{1,99})\3\s*$")
 _BRACE = re.compile(r"[\"']([^\"']{1,99})[\"']\s?[:=]\s?\{|\}")
-_LEVELS = frozenset(
-    ["info", "debug", "warning", "warn", "error", "notice", "root", "i", "w", "e", "d"]
-)
+_LEVELS = frozenset(["info", "debug", "warning", "warn", "error", "notice", "root"])
 _FILE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java)(?::\w+)?$")
 _COUNTED = re.compile(
-    r" ?(epochs?|steps?|iters?|iterations?|batch(?:es)?|updates?)"
+    r" ?(epochs?|steps?|iters?|iterations?|batch(?:es)?|updates?|[轮步])"
     r"(?![A-Za-z_=/])(?!\s*[:=]?\s*[-+]?[.\d])"
 )
 _NAMED_AFTER = re.compile(r" ([A-Za-z][A-Za-z_]{0,30}(?: [A-Za-z_]{1,30})?)\s*(?:[,;|)]|$)")
@@ -175,6 +183,7 @@ _NO_TEXT = re.compile(r"[\s,;|]*")
 _LETTER = re.compile(r"[^\W\d_]")
 _SPARE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")
 _CELL = re.compile(r"\|\s*([^|]{1,99}?)\s*\|\s*$")
+_COUNTING = re.compile(r"(?i)(?:epoch|step|iter|iteration|batch|update|round|episode|run|fold)s?$")
 _TOTALS = {"/": 1.0, "of": 1.0, "out of": 1.0, "it/": 1.0, "kit/": 1e3, "Mit/": 1e6}
 """What stands between a counter and its total, and the unit of the counter."""
 
@@ -198,7 +207,8 @@ def understand(texts: Sequence[str], tokens: Sequence[str]) -> Layout:
     namer = _Namer(texts, tokens)
     for position in range(len(tokens)):
         namer.add(position)
-    return Layout(tuple(namer.fields.values()), frozenset(namer.words))
+    fields = sorted([*namer.fields.values(), *namer.totals], key=lambda item: item.position)
+    return Layout(tuple(fields), frozenset(namer.words))
 
 
 class _Namer:
@@ -213,6 +223,7 @@ class _Namer:
         """The name of the list that is open."""
         self._items = 0
         self.fields: dict[str, Field] = {}
+        self.totals: list[Field] = []
         self.words: set[str] = set()
 
     def add(self, position: int) -> None:
@@ -226,17 +237,25 @@ class _Namer:
         text = text[-_TEXT_CHARS:]
         bare = text.strip()
         if to_number(self._tokens[position]) is None or following.startswith(("%|", "% |")):
+            if position and len(self.fields) <= 2:
+                self.words.update(_spare_words(text))
             return
         if position and bare in _TOTALS:
             self._add_total(position, _TOTALS[bare], is_bar=bare.endswith("it/"))
             return
         before = self._field_at(position - 1)
-        if before and bare in (":", "="):
+        if before and bare in (":", "=", "is", "was"):
             self._add_after_counter(position, before)
+        elif before and not bare and self._is_count_of(before, self._tokens[position]):
+            del self.fields[before.name]  # train loss 100 2.5
+            self._add(position - 1, INDEX)
+            self._add(position, before.name)
         elif before and bare == "(" and following.lstrip().startswith(")"):
             self._add(position, f"{before.name} (average)")
         elif following.startswith("it ["):
             self._add(position, BAR)
+        elif bare in (",", "][", "") and self._enclose(position):
+            self._add(position, INDEX)
         elif self._list and bare == ",":
             self._items += 1
             self._add(position, f"{self._list}[{self._items}]")
@@ -279,11 +298,54 @@ class _Namer:
         """Note that a number is the total of the one before it."""
         counter = self._field_at(position - 1)
         is_bar = is_bar or self._is_bar(position)
+        if "." in self._tokens[position - 1] and not is_bar:
+            self._split_name(position, counter)
+            return
+        if re.fullmatch(r"\s?%\s?\(", self._texts[position - 1]):
+            return  # 81.25% (104/128)
         if counter is None and to_number(self._tokens[position - 1]) is not None:
+            if not is_bar:
+                self._enclose(position - 1)
             self._add(position - 1, BAR if is_bar else FRACTION, scale)
         elif counter is not None and is_bar:
             del self.fields[counter.name]
             self._add(position - 1, BAR, scale)
+        counter = self._field_at(position - 1)
+        if counter is not None:
+            self.totals.append(Field(position, f"{counter.name}{TOTAL}", scale))
+
+    def _enclose(self, position: int) -> bool:
+        """Return whether a counter without a name stands right before; it is one of epochs then."""
+        outer = next(reversed(self.fields.values()), None)
+        if not outer or outer.name not in (FRACTION, INDEX) or position > outer.position + 2:
+            return False
+        between = self._texts[outer.position + 1 : position + 1]
+        before = self._texts[outer.position].strip()
+        begins = before.endswith("[") or (not before and not "".join(between).strip())
+        whole = self._tokens[position].isdecimal()
+        if not begins or not whole or any(_LETTER.search(text) for text in between):
+            return False
+        del self.fields[outer.name]
+        self._add(outer.position, EPOCH, outer.scale)
+        self.totals = [item for item in self.totals if item.position < outer.position]
+        return True
+
+    def _split_name(self, position: int, first: Field | None) -> None:
+        """Name the values of `train/val loss=2.5/2.6`."""
+        if first is None or "/" not in first.name:
+            return
+        own, _, others = first.name.partition("/")
+        kind = first.name.rpartition("/")[2].partition(" ")[2]
+        del self.fields[first.name]
+        self._add(first.position, f"{own} {kind}".strip())
+        self._add(
+            position, others if "/" in others or " " in others else f"{others} {kind}".strip()
+        )
+
+    def _is_count_of(self, before: Field, token: str) -> bool:
+        """Return whether a number counts the one after it, though it stands after the name."""
+        whole = self._tokens[before.position].isdecimal()
+        return whole and "." in token and not _COUNTING.search(before.name)
 
     def _is_bar(self, position: int) -> bool:
         """Return whether the fraction that ends at this number counts a progress bar."""
@@ -306,6 +368,8 @@ class _Namer:
         if bare.endswith("] [") and following.startswith("]"):
             return INDEX  # after a logger's prefix
         if position == 0 and bare in ("", "[") and following[:1] in tuple("]:\t), "):
+            return INDEX
+        if not self.fields and position and bare.endswith("]") and following[:1] in (",", ":"):
             return INDEX
         named_after = _NAMED_AFTER.match(following)
         if named_after or not bare.endswith("|"):

@@ -37,6 +37,8 @@ def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table
     for lines in chunks:
         collector.add_lines(lines)
     shapes = [shape for shape in collector.shapes.values() if shape.lines]
+    for shape in shapes:
+        shape.settle_totals()
     try:
         with np.errstate(all="ignore"):  # a log may hold numbers of any size
             records = find_records(shapes, loss=wanted.loss, step=wanted.step)

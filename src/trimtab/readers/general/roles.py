@@ -18,6 +18,7 @@ from trimtab.core.signals import GRAD_NORM, LOSS_SCALE, LR
 from trimtab.readers.general.lines import BAR, COLUMN, FRACTION, INDEX
 
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_COMPOUND = re.compile(r"(\w+)loss$")
 _WORDS = tomllib.loads(
     files("trimtab.readers.general").joinpath("words.toml").read_text(encoding="utf-8")
 )
@@ -54,7 +55,12 @@ class Counter(IntEnum):
 @lru_cache(maxsize=20_000)
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name, in lower case."""
-    return tuple(word.lower() for word in _WORD.findall(name[:200]))
+    name = name[:200]
+    if not name.isascii():
+        for word, english in _WORDS["translations"].items():
+            name = name.replace(word, f" {english} ")
+    words = [word.lower() for word in _WORD.findall(name)]
+    return tuple(" ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split())
 
 
 def is_evaluation(name: str) -> bool:
@@ -66,6 +72,11 @@ def is_evaluation_loss(name: str) -> bool:
     """Return whether a name is that of an evaluation's loss."""
     others = " ".join(word for word in words_of(name) if word not in EVALUATION)
     return is_evaluation(name) and loss_class(others) >= 2
+
+
+def is_phase(name: str) -> bool:
+    """Return whether a name only says what is being done: `train`, `valid`."""
+    return bool(words_of(name)) and EVALUATION.union(TRAINING).issuperset(words_of(name))
 
 
 def is_average(name: str) -> bool:
@@ -94,7 +105,7 @@ def loss_class(name: str) -> int:
 
 def may_be_loss(name: str) -> bool:
     """Return whether a name is that of a loss if its values fall, as `train` beside `val`."""
-    return words_of(name) in (("learn",), ("train",), ("training",))
+    return words_of(name) in (("learn",), ("train",), ("training",), ("total",))
 
 
 def falls(values: FloatArray) -> bool:
@@ -183,7 +194,7 @@ def signal_of(name: str) -> str | None:
     found, joined = set(words_of(name)), "".join(words_of(name))
     if found & EVALUATION:
         return None
-    if joined in ("lr", "学习率", "学习率lr") or (found & {"lr", "rate"} and found <= _RATE_WORDS):
+    if joined == "lr" or (found & {"lr", "rate"} and found <= _RATE_WORDS):
         return LR
     if joined in ("norm", "gnorm", "gradnorm") or (
         "norm" in found and found & _GRADIENT and found <= _NORM_WORDS

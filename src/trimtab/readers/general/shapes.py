@@ -14,7 +14,10 @@ from trimtab.core.block import BoolArray, FloatArray, IntArray
 from trimtab.readers.general import roles
 from trimtab.readers.general.lines import (
     COLUMN,
+    EPOCH,
+    FRACTION,
     LINE_CHARS,
+    TOTAL,
     Field,
     clean,
     cut,
@@ -99,6 +102,21 @@ class Shape:
             self._blocks = [np.concatenate(self._blocks)]
         return self._blocks[0]
 
+    def settle_totals(self) -> None:
+        """Drop the totals of counters; one that moves is the counter: `batch 1/200`, of epoch 1."""
+        names = list(self.names)
+        for name in self.names:
+            if name.endswith(TOTAL):
+                counter, total = name.removesuffix(TOTAL), self.column(name)
+                moves = len(np.unique(total)) > 2 * len(np.unique(self.column(counter)))
+                if moves and roles.counts(total) and EPOCH not in names:
+                    names[names.index(counter)] = EPOCH
+                    names[names.index(name)] = counter
+        keep = [place for place, name in enumerate(names) if not name.endswith(TOTAL)]
+        if len(keep) < len(names):
+            self._blocks = [self.matrix[:, keep]]
+        self.names = tuple(names[place] for place in keep)
+
     def column(self, name: str) -> FloatArray:
         """The numbers under a name."""
         return self.matrix[:, self.names.index(name)]
@@ -129,7 +147,10 @@ class ShapeCollector:
         """Patterns of frequent layouts; the one that matched last comes first."""
         self._headers: list[Header] = []
         self._header_line = 0
-        self._table_shapes: dict[Header, Shape] = {}
+        self._phase: frozenset[str] = frozenset()
+        """The words of the last line without a number, if they say what is being done."""
+        self._header_phase: frozenset[str] = frozenset()
+        self._table_shapes: dict[tuple[Header, frozenset[str]], Shape] = {}
 
     def add_lines(self, lines: Sequence[str]) -> None:
         """Add the next lines of the log."""
@@ -209,6 +230,13 @@ class ShapeCollector:
 
     def _shape(self, fields: Sequence[Field], words: frozenset[str], line: str) -> Shape | None:
         names = tuple(item.name for item in fields)
+        for name in names:
+            if f"{name}{TOTAL}" in names and FRACTION not in names and roles.is_phase(name):
+                words |= frozenset(roles.words_of(name))  # train (1/12)
+                names = tuple(other.replace(name, FRACTION) for other in names)
+        phases = [name for name in names if roles.is_phase(name)]
+        if phases == list(names[:1]):
+            words |= frozenset(roles.words_of(names[0]))  # Val: 2.1s - Loss: 2.5
         marks = words & _TELLING
         key = (names, marks)
         shape = self.shapes.get(key)
@@ -224,6 +252,10 @@ class ShapeCollector:
         headers = find_headers(line)
         if headers:
             self._headers, self._header_line = headers, self.num_lines
+            self._header_phase = self._phase
+        elif line.strip():
+            words = roles.words_of(line)
+            self._phase = frozenset(words if len(words) == 1 and roles.is_phase(line) else ())
 
     def _add_row(self, line: str) -> bool:
         if self.num_lines > self._header_line + TABLE_GAP:
@@ -232,12 +264,13 @@ class ShapeCollector:
         for header in self._headers:
             values = parse_row(line, header)
             if values is not None:
-                shape = self._table_shapes.get(header)
+                key = (header, self._header_phase)
+                shape = self._table_shapes.get(key)
                 if shape is None:
                     if len(self.shapes) >= MAX_SHAPES:
                         return False
-                    shape = Shape(header.names, frozenset(), is_table=True, sample=line[:200])
-                    self._table_shapes[header] = self.shapes[(header,)] = shape
+                    shape = Shape(header.names, key[1], is_table=True, sample=line[:200])
+                    self._table_shapes[key] = self.shapes[key] = shape
                 shape.add_values(self.num_lines, values)
                 self._headers, self._header_line = [header], self.num_lines
                 return True

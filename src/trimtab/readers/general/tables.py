@@ -88,7 +88,7 @@ def parse_row(line: str, header: Header) -> list[float | None] | None:
 
 
 def _parse_cell(cell: str) -> float | None:
-    text = cell.strip().strip("*").rstrip(":")
+    text = cell.strip().strip("*[]()").rstrip(":")
     count = _COUNT.fullmatch(text)
     if count:
         return float(count[1])
