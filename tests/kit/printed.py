@@ -285,6 +285,13 @@ BY_STEP: dict[str, Printed] = {
     "matconvnet": lambda s, x: (
         f"train: epoch 01: {s:3d}/391: 512.1 (500.1) Hz objective: {x} top1err: 0.900 top5err: 0.500\n"
     ),
+    "megengine": lambda s, x: f"TRAIN e0 {s}/1000 0.51s/it  loss=({x}) lr=0.0125 acc1=(0.5)\n",
+    "style transfer": lambda s, x: (
+        f"Iteration {s} / 100\n  Content 1 loss: 9.5\n  Style 1 loss: 5.5\n  Style 2 loss: 4.5\n  Total loss: {x}\n"
+    ),
+    "yolo metrics": lambda s, x: (
+        f"---- [Epoch 0/9, Batch {s}/99] ----\n| Metrics | Layer 0 | Layer 1 |\n| loss    | 1.25    | 2.25    |\nTotal loss {x}\n"
+    ),
     "chinese": lambda s, x: f"第{s}轮, 训练损失: {x}, 验证损失: 8.5, 准确率: 0.5\n",
 }
 

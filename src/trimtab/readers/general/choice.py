@@ -22,6 +22,9 @@ Columns = dict[str, tuple[FloatArray, BoolArray]]
 COMMON = 0.6
 """Share of the records that have to have a counter for it to be their step."""
 
+_FEW_LINES = 2
+"""Lines up to which two shapes are as long as each other by chance."""
+
 
 class Unclear(Exception):
     """The log has no reading that is better than all others."""
@@ -192,7 +195,11 @@ def _best(candidates: Sequence[_Candidate]) -> _Candidate:
     longest = max(usable, key=lambda one: one.num_lines).shape
     if fit == 1:
         return _only_one([one for one in usable if one.num_lines >= 0.8 * len(longest.lines)])
-    rivals = [one for one in usable if one.shape is longest]
+    rivals = [
+        one
+        for one in usable
+        if one.shape is longest or one.num_lines == len(longest.lines) > _FEW_LINES
+    ]
     return max(rivals, key=lambda one: roles.loss_preference(one.loss))
 
 

@@ -183,7 +183,11 @@ _NO_TEXT = re.compile(r"[\s,;|]*")
 _LETTER = re.compile(r"[^\W\d_]")
 _SPARE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")
 _CELL = re.compile(r"\|\s*([^|]{1,99}?)\s*\|\s*$")
-_COUNTING = re.compile(r"(?i)(?:epoch|step|iter|iteration|batch|update|round|episode|run|fold)s?$")
+_COUNTING = re.compile(
+    r"(?i)(?:epoch|step|iter|iteration|batch|update|round|episode|run|fold|ep|it|rank|gpu)s?$"
+)
+_GOES_ON = re.compile(r" [A-Za-z]{2,20}: ?")
+_BARE_WORDS = re.compile(r"\s*(?:[A-Za-z]{2,20} )+")
 _TOTALS = {"/": 1.0, "of": 1.0, "out of": 1.0, "it/": 1.0, "kit/": 1e3, "Mit/": 1e6}
 """What stands between a counter and its total, and the unit of the counter."""
 
@@ -281,6 +285,9 @@ class _Namer:
         if name and before and name.count(")") > name.count("("):
             name = before.name  # the number before is part of the name: Time(100 iters)
             del self.fields[name]
+        elif name and before and self._continues(before, text):
+            del self.fields[before.name]
+            name = f"{before.name} # {name}"  # Style 2 loss: 2.5
         elif name and self._scope and text.rstrip()[-1:] in ":\"'":
             name = "/".join([*self._scope, name])
         name = name or self._name_by_place(position, text.strip())
@@ -340,6 +347,15 @@ class _Namer:
         self._add(first.position, f"{own} {kind}".strip())
         self._add(
             position, others if "/" in others or " " in others else f"{others} {kind}".strip()
+        )
+
+    def _continues(self, before: Field, text: str) -> bool:
+        """Return whether a line's first number is part of a name that goes on after it."""
+        return (
+            before.position == 0
+            and _GOES_ON.fullmatch(text) is not None
+            and _BARE_WORDS.fullmatch(self._texts[0]) is not None
+            and not _COUNTING.search(before.name)
         )
 
     def _is_count_of(self, before: Field, token: str) -> bool:

@@ -181,6 +181,14 @@ def counts(values: FloatArray) -> bool:
     return len(known) < 3 or bool((np.diff(known) >= 0).mean() >= 0.5)
 
 
+def is_even(values: FloatArray) -> bool:
+    """Return whether values count in steps of one size, but for one in ten."""
+    if len(values) < 5 or not counts(values):
+        return False
+    moves, numbers = np.unique(np.diff(values), return_counts=True)
+    return bool(moves[np.argmax(numbers)] > 0 and numbers.max() >= 0.9 * (len(values) - 1))
+
+
 def is_constant(values: FloatArray) -> bool:
     """Return whether there are several values, and all are the same."""
     return len(values) > 1 and bool((values == values[0]).all())

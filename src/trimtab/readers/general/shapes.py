@@ -26,6 +26,7 @@ from trimtab.readers.general.lines import (
     to_number,
     understand,
 )
+from trimtab.readers.general.roles import Counter
 from trimtab.readers.general.tables import Header, find_headers, is_ruler, parse_row
 
 MAX_LAYOUTS = 20_000
@@ -102,6 +103,10 @@ class Shape:
             self._blocks = [np.concatenate(self._blocks)]
         return self._blocks[0]
 
+    def _counts_steps(self, name: str) -> bool:
+        named = roles.counter_class(name) > Counter.EPOCH
+        return named and not roles.is_constant(self.column(name))
+
     def settle_totals(self) -> None:
         """Drop the totals of counters; one that moves is the counter: `batch 1/200`, of epoch 1."""
         names = list(self.names)
@@ -112,6 +117,13 @@ class Shape:
                 if moves and roles.counts(total) and EPOCH not in names:
                     names[names.index(counter)] = EPOCH
                     names[names.index(name)] = counter
+                elif (
+                    roles.counter_class(counter) == Counter.NONE
+                    and not any(map(self._counts_steps, self.names))
+                    and roles.is_constant(total)
+                    and roles.is_even(self.column(counter))
+                ):
+                    names[names.index(counter)] = FRACTION  # whatever it is called
         keep = [place for place, name in enumerate(names) if not name.endswith(TOTAL)]
         if len(keep) < len(names):
             self._blocks = [self.matrix[:, keep]]
