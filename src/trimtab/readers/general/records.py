@@ -150,17 +150,23 @@ class _Assembly:
             counter = find_counter([shape], self._wanted)
             if counter not in (None, INDEX) and self._loss not in shape.names:
                 counting.setdefault(str(counter), []).append(shape)
-        best = max(
-            (
-                (roles.counter_class(name), -sum(len(shape.lines) for shape in shapes), name)
-                for name, shapes in counting.items()
-                if self._alternate(shapes, lines)
-            ),
-            default=None,
-        )
-        if best is None:
+        numbers_of_lines = {
+            name: sum(len(shape.lines) for shape in shapes)
+            for name, shapes in counting.items()
+            if self._alternate(shapes, lines)
+        }
+        if not numbers_of_lines:
             return None
-        self._counter = name = best[2]
+        # Best is one count per record; more of them count what happens between two records.
+        self._counter = name = max(
+            numbers_of_lines,
+            key=lambda name: (
+                self._is_bar or numbers_of_lines[name] <= 1.2 * len(lines) + 1,
+                roles.counter_class(name),
+                -numbers_of_lines[name],
+                name,
+            ),
+        )
         where = np.concatenate([shape.line_numbers for shape in counting[name]])
         order = np.argsort(where, kind="stable")
         where = where[order]
