@@ -38,7 +38,9 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for kind, place in (("sdist", ROOT), ("wheel", folder / NAME)):
         if kind == "wheel":
             with tarfile.open(folder / f"{NAME}.tar.gz") as archive:
-                archive.extractall(folder, filter="data")
+                # Python before 3.11.4 has no filters.
+                options = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+                archive.extractall(folder, **options)  # type: ignore[arg-type]
         script = call.format(kind, str(folder))
         done = subprocess.run(
             [sys.executable, "-c", script], cwd=place, capture_output=True, text=True, check=False
