@@ -94,7 +94,7 @@ def test_a_log_is_diagnosed_in_one_call(log: Path) -> None:
 
 
 def test_rules_come_from_the_argument_or_the_config(log: Path) -> None:
-    textbook = Config.from_dict({"rules": "textbook"})
+    textbook = Config.from_dict({"rule_set": "textbook"})
     assert trimtab.diagnose(log, config=textbook).rules == "textbook"
     assert trimtab.diagnose(log, config=textbook, rules="trimtab").rules == "trimtab"
     assert trimtab.diagnose(log, rules=TEXTBOOK).rules == "textbook"

@@ -12,7 +12,7 @@ from tests.kit.cases import examples
 from tests.kit.synthetic import troubled_run
 from trimtab.core.block import Block, Column
 from trimtab.core.causes import Cause, Standing
-from trimtab.core.config import Config, DetectConfig, Rules
+from trimtab.core.config import Config, DetectConfig, RuleSetName
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Symptom
 from trimtab.detect.textbook import TextbookThresholds
@@ -175,7 +175,7 @@ def check_explanations(rules: RuleSet, run: Block) -> None:
             assert is_first or named.standing is Standing.OPEN
 
 
-@pytest.mark.parametrize("config", [Config(), Config(rules=Rules.TEXTBOOK)])
+@pytest.mark.parametrize("config", [Config(), Config(rule_set=RuleSetName.TEXTBOOK)])
 def test_an_open_incident_is_reported_as_it_now_stands(config: Config) -> None:
     noise = np.random.default_rng(0).normal(0, 0.01, 420)
     loss = 2 + noise + np.concatenate((np.zeros(400), 5 + np.arange(20)))  # still climbing
@@ -230,7 +230,7 @@ def test_a_rising_loss_is_explained_without_the_records_of_the_rise() -> None:
     ("config", "name"),
     [
         (Config(detect=DetectConfig(threshold_scale=3.0)), "threshold_scale"),
-        (Config(rules=Rules.TEXTBOOK), "rules"),
+        (Config(rule_set=RuleSetName.TEXTBOOK), "rules"),
     ],
 )
 def test_a_state_saved_with_other_settings_is_refused(config: Config, name: str) -> None:

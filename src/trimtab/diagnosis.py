@@ -7,7 +7,7 @@ The command, the lab and the live guard all make their reports here.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -124,10 +124,18 @@ def build_report(
         incidents=tuple(incidents),
         block=run.block,
         facts=run.facts,
-        notes=(*run.notes, *unread, *judge.failures),
+        notes=(*run.notes, *unread, *_rules_without_metric(judge, run.block), *judge.failures),
         failures=(*run.failures, *judge.failures),
         packages=judge.packages,
     )
+
+
+def _rules_without_metric(judge: Judge, block: Block) -> Iterator[str]:
+    """Yield a sentence for each rule of the user's whose metric the run does not have."""
+    for name in judge.metric_rules:
+        if name not in block.columns:
+            names = ", ".join(sorted(block.columns))
+            yield f"rules.{name} was not checked: the run has no metric {name!r}, but {names}"
 
 
 def read_run(

@@ -9,12 +9,12 @@ how a run is cut into blocks never changes the result.
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.config import Config
+from trimtab.core.config import Config, MetricRule
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding
@@ -22,6 +22,7 @@ from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.plugins import DETECTORS, load_plugins
 from trimtab.core.run import RunFacts
 from trimtab.detect.detector_set import DetectorSet
+from trimtab.detect.run.metric_rules import MetricRules
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.incidents.tracker import IncidentTracker
@@ -64,9 +65,9 @@ class Judge:
         Raises ConfigError if one of `detectors` cannot be used.
         """
         self._config = config or Config()
-        rules = self._config.rules if rules is None else rules
+        rules = self._config.rule_set if rules is None else rules
         self.rules = rule_set(rules) if isinstance(rules, str) else rules
-        judging = list(self.rules.make_detectors(self._config))
+        judging = [*self.rules.make_detectors(self._config), MetricRules(self._config.rules)]
         self.packages: dict[str, str] = {}
         """The package of each detector that is not trimtab's, by the detector's name."""
         for detector in detectors:
@@ -89,6 +90,11 @@ class Judge:
         self._incidents: dict[int, Incident] = {}
         """As they stood at their last change."""
         self._last_tick: int | None = None
+
+    @property
+    def metric_rules(self) -> Mapping[str, MetricRule]:
+        """The user's rules, by the name of the metric."""
+        return self._config.rules
 
     @property
     def incidents(self) -> tuple[Incident, ...]:

@@ -44,7 +44,7 @@ def test_a_config_file_is_read_and_the_command_line_stands_above_it(log: Path) -
 
 
 def test_the_rules_of_the_config_file_judge_unless_others_are_given(log: Path) -> None:
-    Path("trimtab.toml").write_text('rules = "textbook"\n')
+    Path("trimtab.toml").write_text('rule_set = "textbook"\n')
     call = ["diagnose", "run.csv", "--json", "--config", "trimtab.toml"]
     assert json.loads(runner.invoke(app, call).stdout)["rules"] == "textbook"
     printed = runner.invoke(app, [*call, "--rules", "trimtab"]).stdout

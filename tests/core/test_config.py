@@ -9,7 +9,7 @@ from trimtab.core.config import (
     LadderConfig,
     LiveConfig,
     RecoverConfig,
-    Rules,
+    RuleSetName,
     ShipConfig,
 )
 from trimtab.core.errors import ConfigError
@@ -65,10 +65,10 @@ def test_a_pyproject_without_the_section_is_an_error(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["threshold_scale", "detect.threshold_scale"])
 def test_a_setting_is_changed_by_its_full_name_or_its_last_part(name: str) -> None:
-    before = Config(rules=Rules.TEXTBOOK)
+    before = Config(rule_set=RuleSetName.TEXTBOOK)
     after = before.override({name: 2})
     assert after.detect.threshold_scale == 2.0
-    assert after.rules is Rules.TEXTBOOK
+    assert after.rule_set is RuleSetName.TEXTBOOK
     assert before.detect.threshold_scale == 1.0
 
 
@@ -77,7 +77,7 @@ def test_a_setting_is_changed_by_its_full_name_or_its_last_part(name: str) -> No
     [
         ("treshold_scale", "did you mean 'detect.threshold_scale'"),
         ("detect.snapshot_ever", "did you mean 'recover.snapshot_every'"),
-        ("qqq", "begin with one of rules, live, gate"),
+        ("qqq", "begin with one of rule_set, rules, live, gate"),
         ("detect", "no setting 'detect'"),
         ("threshold_scale", "must be a number"),
     ],

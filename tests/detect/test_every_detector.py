@@ -14,10 +14,11 @@ from tests.detect.runs import every_kind_of_run
 
 import trimtab.detect
 from trimtab.core.block import Block, Record
-from trimtab.core.config import Config
+from trimtab.core.config import Config, MetricRule
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding
 from trimtab.detect.detector_set import DetectorSet, EventSchedule
+from trimtab.detect.run.metric_rules import MetricRules
 from trimtab.detect.textbook import TextbookThresholds, textbook_detectors
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 
@@ -26,9 +27,15 @@ LENGTHS = (120, 1500, 1500)
 # Short windows, so that the textbook's rules go through every state many times.
 SHORT = TextbookThresholds(window=10, rise_records=3)
 CONFIG = Config()
+METRIC_RULES = {
+    "grad_norm": MetricRule(above=2.0, lasting=3),
+    "step_seconds": MetricRule(change=0.2, lasting=8),
+    "lr": MetricRule(below=1e-4, severity="warn"),
+}
 RULE_SETS: dict[str, Callable[[Config], list[Detector]]] = {
     "trimtab": trimtab_detectors,
     "textbook": lambda config: textbook_detectors(SHORT),
+    "rules of a user": lambda config: [MetricRules(METRIC_RULES)],
 }
 
 every_detector = pytest.mark.parametrize(

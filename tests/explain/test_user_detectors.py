@@ -93,7 +93,7 @@ def test_the_class_of_a_users_incident_is_that_of_the_state_machine() -> None:
 def test_an_alarm_without_an_explanation_names_the_detector_and_no_cause(rules: str) -> None:
     diagnosis = explained(hot_run(), None, rules)
     assert diagnosis.cause is None
-    assert "found by detector temperature; no cause known" in diagnosis.root_cause
+    assert diagnosis.root_cause == "Not known: GPU too hot, reported by temperature."
     assert "gpu_celsius 95 at step 301" in diagnosis.remedy
 
 

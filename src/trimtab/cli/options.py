@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from trimtab.core.config import Rules
+from trimtab.core.config import RuleSetName
 
 if TYPE_CHECKING:
     from trimtab.core.config import Config
@@ -73,7 +73,7 @@ Settings = Annotated[
 ]
 
 RuleSet = Annotated[
-    Rules | None,
+    RuleSetName | None,
     typer.Option(
         "--rules", help="The rules to judge by.", show_default="trimtab, or as --config says"
     ),

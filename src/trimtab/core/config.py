@@ -5,6 +5,7 @@ A name that is not a setting is an error with the closest names in it, never ign
 
 import dataclasses
 import difflib
+import math
 import tomllib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from trimtab.core.errors import ConfigError
-from trimtab.core.jsonable import to_jsonable
+from trimtab.core.jsonable import number_from_json, to_jsonable
 
 MAX_LISTED = 16
 """More names than this are not listed in an error."""
@@ -108,6 +109,8 @@ def _hint(name: str, known: Collection[str]) -> str:
 def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
     """Return a value as the setting's type; only an int converts, to a float."""
     kind = setting.type
+    if kind == Mapping[str, MetricRule]:
+        return _metric_rules(value)
     if isinstance(kind, type) and issubclass(kind, Section):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{section}.{setting.name} is a table of settings, got {value!r}")
@@ -130,6 +133,26 @@ def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
     return value
 
 
+def _metric_rules(tables: Any) -> "dict[str, MetricRule]":
+    """Return the rules on metrics, each from a table of its own."""
+    if not isinstance(tables, Mapping):
+        raise ConfigError(
+            f"rules are tables such as [rules.mfu], got {tables!r}; the rule set is `rule_set`"
+        )
+    rules = {}
+    for name, table in tables.items():
+        if not isinstance(table, Mapping):
+            raise ConfigError(
+                f"rules.{name} must be a table such as {{below = 0.3, for = 200}}, got {table!r}; "
+                f'a name with dots is quoted: [rules."a.b"]'
+            )
+        try:
+            rules[name] = MetricRule.from_dict(table)
+        except ConfigError as error:
+            raise ConfigError(f"rules.{name}: {error}") from None
+    return rules
+
+
 def _in_words(kind: type) -> str:
     words = {float: "a number", int: "a whole number", bool: "true or false", str: "a text"}
     return words.get(kind, kind.__name__)
@@ -140,7 +163,7 @@ def _in_words(kind: type) -> str:
 # uses them.
 
 
-class Rules(StrEnum):
+class RuleSetName(StrEnum):
     """The rule sets to judge by."""
 
     TRIMTAB = "trimtab"
@@ -316,11 +339,58 @@ class CheckConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MetricRule(Section):
+    """What a recorded metric must not do: one table `[rules.METRIC]`."""
+
+    above: float = math.inf
+    """The largest value that is all right."""
+
+    below: float = -math.inf
+    """The smallest value that is all right."""
+
+    change: float = math.inf
+    """By which share the metric may leave the median of its first 64 values, such as 0.5."""
+
+    lasting: int = 1
+    """Values in a row beyond a limit before it is reported, called `for` in a file."""
+
+    nan: bool = True
+    """Whether three values in a row that are not finite are reported."""
+
+    severity: str = "alarm"
+    """"alarm" opens an incident and is sent to alerts, "warn" is written to the journal alone."""
+
+    message: str = ""
+    """What is reported, if not "METRIC below 0.3 for 200 records"."""
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Build the rule; `for`, which cannot be a name in Python, is `lasting`."""
+        values = {("lasting" if name == "for" else name): one for name, one in values.items()}
+        # Limits that are not set are infinite, which JSON spells as a text.
+        for name in ("above", "below", "change"):
+            number = number_from_json(values.get(name))
+            if number is not None:
+                values[name] = number
+        return super(MetricRule, cls).from_dict(values)
+
+    def __post_init__(self) -> None:
+        limits = (self.above, self.below, self.change)
+        require(not any(map(math.isnan, limits)), "a limit of a rule must not be nan")
+        require(self.change > 0, "change must be positive, such as 0.5 for half as much or more")
+        require(self.lasting >= 1, "for must be at least 1")
+        require(self.severity in ("warn", "alarm"), 'severity must be "warn" or "alarm"')
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config(Section):
     """All settings of a run."""
 
-    rules: Rules = Rules.TRIMTAB
+    rule_set: RuleSetName = RuleSetName.TRIMTAB
     """The rule set to judge by."""
+    rules: Mapping[str, MetricRule] = field(default_factory=dict)
+    """Your own rules, each a table `[rules.METRIC]` with the name as it is recorded:
+    [Rules on your metrics](howto/metric-rules.md)."""
     live: LiveConfig = field(default_factory=LiveConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)

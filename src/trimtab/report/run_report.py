@@ -9,7 +9,7 @@ import numpy as np
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
-from trimtab.core.findings import Finding
+from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incidents import SEVERE, IncidentClass, severity_rank
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
@@ -68,6 +68,11 @@ class RunReport:
         step, advice = worst.incident.onset.step, worst.action.kind.value
         if worst.incident_class is IncidentClass.DIVERGENT and not self._ends_finite():
             what = f"Dead since step {step:,}"
+        elif worst.incident_class is IncidentClass.SILENT and worst.incident.symptoms:
+            symptom = worst.incident.symptoms[0]
+            # A rule of the user's begins with the name of a metric, as it is spelled.
+            words = symptom.capitalize() if symptom in set(Symptom) else symptom
+            what = f"{words} at step {step:,}"
         else:
             what = f"{worst.outcome.capitalize()} incident at step {step:,}"
         rest = f"; {counted(more, 'more incident')}" if more else ""

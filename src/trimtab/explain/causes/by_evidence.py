@@ -57,6 +57,9 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
         ranking = dataclasses.replace(proven, results=results)
     else:
         ranking = rank(results, all_weights(), situation_of(context, results))
+    if is_users_alarm(incident) and ranking.named is None:
+        # What a user's own rule means, only the user knows: base rates alone are no finding.
+        ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
     conclusion, hypotheses = conclude(incident, ranking, _destructive_update(context))
     # A run that never learned has no course to classify: it is a plateau by its symptom.
     is_flat = set(incident.symptoms) == {Symptom.NO_LEARNING}

@@ -80,9 +80,8 @@ def by_users_alarm(incident: Incident) -> Conclusion:
     seen = f"{finding.signal} {digits(finding.value)} at step {finding.step}"
     return Conclusion(
         cause=None,
-        root_cause=f"Not known: {finding.symptom}, found by detector {finding.detector}; no cause "
-        "known.",
-        remedy=f"Look at what the detector reported: {seen}.",
+        root_cause=f"Not known: {finding.symptom}, reported by {finding.detector}.",
+        remedy=f"Look at {seen}.",
         lesson="A detector that knows the cause can attach an explanation to its finding.",
     )
 
