@@ -20,8 +20,9 @@ def local(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:
-    """The same without its graph, to copy from and into."""
-    return local(tensor).detach()
+    """Return the same part without its graph, to copy from and into."""
+    part = local(tensor)
+    return part.detach() if part.requires_grad else part
 
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)

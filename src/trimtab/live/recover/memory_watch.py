@@ -27,7 +27,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trimtab.state.host_copy import detached
+from trimtab.state.host_copy import detached, local
 
 SHARE_BYTES = 2 << 20
 """State that is summed in each step whatever its size. Source: two sums of 8 MB cost 0.8 % of a
@@ -57,8 +57,8 @@ class _Watched:
     @classmethod
     def of(cls, place: int, part: "StateTensor") -> "_Watched":
         # Of the local part: a DTensor does not count what is written to it.
-        local = detached(part.tensor)
-        return cls(place, part.tensor, part.key is None, local._version, local.data_ptr())
+        held = detached(part.tensor)
+        return cls(place, part.tensor, part.key is None, held._version, held.data_ptr())
 
     @property
     def is_unwritten(self) -> bool:
@@ -127,7 +127,7 @@ class MemoryWatch:
 
     def _choose(self, tensors: Sequence[torch.Tensor]) -> Iterator[int]:
         """Yield the places of the next share, in turn."""
-        sizes = [detached(tensor).nbytes for tensor in tensors]
+        sizes = [local(tensor).nbytes for tensor in tensors]
         room = max(SHARE_BYTES, sum(sizes) // SHARES)
         for _ in tensors:
             place = self._next

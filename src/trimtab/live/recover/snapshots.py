@@ -126,10 +126,11 @@ class Snapshots:
             step: The first step that has not been taken yet.
         """
         slots = self._slots[which]
-        room = self._room(which)
+        content = self._content(which)
+        room, size = self._room(which, content)
         if room < 2:
             raise MemoryError(
-                f"two snapshots need {2 * self._size(which) / 1e9:.1f} GB of host memory and "
+                f"two snapshots need {2 * size / 1e9:.1f} GB of host memory and "
                 f"recover.memory_share leaves {(self._budget or 0) / 1e9:.1f} GB"
             )
         del slots[: max(len(slots) - room, 0)]
@@ -137,8 +138,7 @@ class Snapshots:
         slot.step, slot.is_clean = -1, False  # a copy that fails half-way must not be a target
         copies = CopyToHost()
         slot.content = {
-            name: copies.copy(value, slot.content.get(name))
-            for name, value in self._content(which).items()
+            name: copies.copy(value, slot.content.get(name)) for name, value in content.items()
         }
         slot.num_bytes = copies.finish()
         slot.parameters = [id(p) for p in _parameters(self._optimizers[which])]
@@ -218,15 +218,17 @@ class Snapshots:
             content["others"] = self._others.values()
         return content
 
-    def _room(self, which: int) -> int:
-        """Return how many snapshots of an optimizer fit, at most `NUM_SLOTS`."""
+    def _room(self, which: int, content: dict[str, Any]) -> tuple[int, int]:
+        """Return how many snapshots of an optimizer fit, at most `NUM_SLOTS`, and the size of one.
+
+        One of each optimizer is meant, as they share the budget.
+        """
         if self._budget is None:
             self._budget = self._find_budget()
-        sizes = [self._size(place) for place in range(len(self._optimizers))]
-        return min(NUM_SLOTS, self._budget // max(sum(sizes), 1))
-
-    def _size(self, which: int) -> int:
-        return _num_bytes(self._content(which))
+        size = _num_bytes(content)
+        others = (self._content(o) for o in range(len(self._optimizers)) if o != which)
+        total = size + sum(map(_num_bytes, others))
+        return min(NUM_SLOTS, self._budget // max(total, 1)), size
 
 
 def reshard(model: nn.Module) -> None:

@@ -36,7 +36,7 @@ from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
 from trimtab.live.recover.rules import FIELDS, Edits, Found, Proof, Undone, why_not
 from trimtab.live.recover.snapshots import NUM_SLOTS, Snapshots, reshard
 from trimtab.live.shield import Shield, log
-from trimtab.state.host_copy import detached
+from trimtab.state.host_copy import local
 
 MAX_WAIT = 32
 """Updates that one optimizer waits for another to be restored with it. Chosen: a GAN steps one of
@@ -480,7 +480,7 @@ class Undo:
 
 def _marks(optimizer: Optimizer) -> list[tuple[int, int]]:
     """Return version and address of each parameter, without reading any."""
-    parts = (detached(p) for group in optimizer.param_groups for p in group["params"])
+    parts = (local(p) for group in optimizer.param_groups for p in group["params"])
     return [(part._version, part.data_ptr()) for part in parts]
 
 
