@@ -182,10 +182,11 @@ class Judge:
             self._incidents[change.incident.number] = change.incident
         return Judgement(findings=tuple(findings), changes=tuple(changes))
 
-    def _similar(self, incident: Incident) -> int:
-        """Return how many other incidents of the run began with the same symptom."""
+    def _similar(self, incident: Incident) -> list[Incident]:
+        """Return the other incidents of the run that began with the same symptom."""
         first = incident.symptoms[:1]
-        return sum(o.number != incident.number and o.symptoms[:1] == first for o in self.incidents)
+        others = (other for other in self.incidents if other.number != incident.number)
+        return [other for other in others if other.symptoms[:1] == first]
 
     def _recurs(self, incident: Incident, run: Block) -> bool:
         attempt = _attempt(incident, run)

@@ -1,16 +1,21 @@
 """What a run is and records bounds which causes are possible, and how sure one can be."""
 
+import dataclasses
+
 import numpy as np
 import pytest
-from tests.kit.synthetic import block_of, falling_loss
+from tests.kit.synthetic import Array, block_of, falling_loss
 
+from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
+from trimtab.core.events import EXPERIMENT
 from trimtab.core.run import RunFacts
 from trimtab.explain.causes.plausible import base_rates
 from trimtab.explain.causes.ranking import SUPPORTED
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.judge import Judge
+from trimtab.readers.facts import find_facts
 
 LENGTH, AT = 600, 300
 
@@ -70,3 +75,113 @@ def test_the_data_file_knows_every_cause_and_only_known_observations() -> None:
     assert set(rates["by construction"]["shares"]) <= set(ALL_OBSERVATIONS)
     for table in (*rates["shapes"].values(), *rates["kinds"].values(), rates["all"]):
         assert set(table) <= {*ids, "outside"}
+
+
+def explained(run: Block, facts: RunFacts | None = None) -> list[Diagnosis]:
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    return [judge.explain(incident, run, facts) for incident in judge.incidents]
+
+
+def share_of(cause: Cause, diagnosis: Diagnosis) -> float:
+    assert diagnosis.ranking is not None
+    found = (c.probability for c in diagnosis.ranking.candidates if c.cause is cause)
+    return next(found, 0.0)
+
+
+def with_nan() -> dict[str, Array]:
+    loss = falling_loss(LENGTH)
+    loss[AT] = np.nan
+    return {"loss": loss, "grad_norm": np.full(LENGTH, 0.5)}
+
+
+def after_experiment(name: str, answer: str, facts: RunFacts | None = None) -> Diagnosis:
+    run = block_of(with_nan())
+    shown = {"name": name, "answer": answer, "sentence": "as it was found"}
+    event = Event(kind=EXPERIMENT, tick=AT + 1, step=int(run.step[AT]) + 1, facts=shown)
+    return explained(dataclasses.replace(run, events=(event,)), facts)[0]
+
+
+def test_a_batch_that_is_not_finite_itself_is_no_fault_of_the_model() -> None:
+    bf16 = RunFacts(dtype="bf16")
+    assert explained(block_of(with_nan()), bf16)[0].cause is Cause.LOGIC_NAN
+    found = after_experiment("first_nonfinite", "batch", bf16)
+    assert found.cause is None
+    assert "The batch itself holds NaN" in found.root_cause
+    assert share_of(Cause.LOGIC_NAN, found) < 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "answer", "cause"),
+    [
+        ("fp32", "precision", Cause.FP16_OVERFLOW),
+        ("first_nonfinite", "module", Cause.LOGIC_NAN),
+        ("first_nonfinite", "loss", Cause.LOGIC_NAN),
+    ],
+)
+def test_an_experiment_names_the_cause(name: str, answer: str, cause: Cause) -> None:
+    assert explained(block_of(with_nan()))[0].cause is not cause
+    found = after_experiment(name, answer)
+    assert found.cause is cause
+    assert any("as it was found" in item.observation for item in found.hypotheses[0].evidence)
+
+
+def test_a_nan_is_not_explained_by_what_keeps_numbers_finite() -> None:
+    tokens = np.where(np.arange(LENGTH) < AT, 1e6, 2e6)
+    run = block_of({**with_nan(), "tokens": tokens})
+    finite = {Cause.HARD_BATCH, Cause.DUPLICATE_BATCH, Cause.BATCH_SIZE_CHANGE}
+    assert possible(explained(run)[0]).isdisjoint(finite)
+
+
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [({"beta2": 0.999}, Cause.STALE_SECOND_MOMENT), ({"epsilon": 1e-5}, Cause.EPSILON_REGIME)],
+)
+def test_settings_move_the_ranking(settings: dict[str, float], cause: Cause) -> None:
+    run = spiked_run()
+    changed, plain = (explained(run, RunFacts(settings=s))[0] for s in (settings, {}))
+    assert share_of(cause, changed) > share_of(cause, plain)
+
+
+def spiked_run(*spikes: int) -> Block:
+    loss = falling_loss(LENGTH)
+    for at in spikes or (AT,):
+        loss[at : at + 10] += 3.0 - 0.5 * (at % 3)
+    return block_of({"loss": loss, "grad_norm": np.full(LENGTH, 0.5)})
+
+
+def test_spikes_of_one_run_have_one_cause() -> None:
+    found = explained(spiked_run(150, 220, 301, 371, 450, 520))
+    assert len(found) > 3
+    assert len({tuple(h.cause for h in d.hypotheses)[:2] for d in found}) == 1
+
+
+def test_a_schedule_that_begins_again_is_a_restart_and_no_jump() -> None:
+    step = np.arange(LENGTH)
+    since = np.where(step < AT, step, step - AT)
+    rate = 1e-3 * np.minimum(since / 20.0, 1 - since / LENGTH * 2 + 0.033)
+    loss = falling_loss(LENGTH)
+    loss[AT:] += 4.0 * np.exp(-since[AT:] / 60.0)
+    (found, *_) = explained(block_of({"loss": loss, "lr": np.clip(rate, 0, None)}))
+    assert found.ranking is not None
+    assert found.ranking.results["resumes"].is_yes
+    assert found.ranking.results["lr_jumped"].is_no
+    assert Cause.WRONG_RESUME in possible(found)
+
+
+def test_a_loss_that_only_climbs_has_not_come_back() -> None:
+    step = np.arange(1600)
+    noise = np.random.default_rng(0).normal(size=(2, 1600))
+    loss = 2.25 + 5.5 * np.exp(-step / 60.0) + 0.035 * noise[0]
+    loss += np.where(step > 750, 0.0015 * (step - 750), 0)
+    norm = 0.6 * np.exp(0.12 * noise[1] + np.clip(step - 700, 0, 600) / 250.0)
+    found = explained(block_of({"loss": loss, "grad_norm": norm}))
+    assert any(share_of(Cause.LR_TOO_HIGH, item) > 0.15 for item in found)
+
+
+def test_a_run_states_its_own_settings() -> None:
+    facts = find_facts("--adam-beta2 0.95 --clip-grad 1.0 --adam-eps 1e-8 lr_warmup_iters ... 0")
+    assert facts.settings == {"beta2": 0.95, "clip": 1.0, "epsilon": 1e-8, "warmup": 0.0}
+    assert find_facts("AdamW(betas=(0.9, 0.999), eps=1e-8)").settings == {"beta2": 0.999}
+    assert find_facts("beta2=0.9 beta2=0.95").settings == {}

@@ -97,6 +97,9 @@ def contradictions(diagnosis: Diagnosis) -> list[str]:
     # One observation has one answer, whichever hypothesis it is shown under.
     for hypothesis in ranked:
         for item in hypothesis.evidence:
+            if item.weight is None:  # a base rate, which no observation supports
+                found += ["a base rate counts as evidence"] if item.favors else []
+                continue
             is_yes = diagnosis.ranking is not None and diagnosis.ranking.results[item.signal].is_yes
             if item.observation.startswith("not so") is is_yes:
                 found.append(f"{item.signal} is shown as what it is not")

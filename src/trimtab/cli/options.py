@@ -112,7 +112,7 @@ def split_facts(pairs: Iterable[str] | None, manifest: Path | None) -> tuple["Ru
     Raises ConfigError for a fact that cannot be right.
     """
     from trimtab.core.errors import ConfigError
-    from trimtab.core.run import RunFacts
+    from trimtab.core.run import SETTINGS, RunFacts
 
     stated: dict[str, Any] = {}
     if manifest is not None:
@@ -123,7 +123,8 @@ def split_facts(pairs: Iterable[str] | None, manifest: Path | None) -> tuple["Ru
         if not isinstance(stated, dict):
             raise ConfigError(f'{manifest} holds no JSON object; write {{"dtype": "bf16"}}')
     given = list(pairs or ())
-    facts = [pair for pair in given if pair.partition("=")[0].strip() in _FACTS]
+    names = {*_FACTS, *SETTINGS}
+    facts = [pair for pair in given if pair.partition("=")[0].strip() in names]
     stated |= parse_settings(facts)
     found = RunFacts.from_manifest(stated)
     if found.dtype not in (None, *_DTYPES):

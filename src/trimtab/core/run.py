@@ -13,6 +13,11 @@ from typing import Any, Protocol, runtime_checkable
 
 from trimtab.core.block import Block
 
+SETTINGS = ("beta2", "epsilon", "clip", "warmup")
+"""Numbers that a log or a manifest may state, and that make some causes more likely: beta2 and
+epsilon of Adam, the norm that gradients are clipped at (0: they are not), steps of the warm-up or
+its share of the run."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunFacts:
@@ -29,6 +34,8 @@ class RunFacts:
     """The framework that trains, such as "Megatron-LM" or "TRL"."""
     optimizer: str | None = None
     """The class of the optimizer, such as "AdamW"; of several, all names with spaces between."""
+    settings: Mapping[str, float] = field(default_factory=dict)
+    """Those of `SETTINGS` that are known, by name."""
 
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
@@ -36,7 +43,9 @@ class RunFacts:
         # A manifest is a file that anyone may have edited.
         names = ("dtype", "seed", "world", "link", "optimizers")
         dtype, seed, ranks, link, optimizers = (manifest.get(name) for name in names)
+        numbers = {name: manifest.get(name) for name in SETTINGS}
         return cls(
+            settings={name: float(n) for name, n in numbers.items() if isinstance(n, int | float)},
             dtype=dtype if isinstance(dtype, str) else None,
             seed=seed if isinstance(seed, int) else None,
             ranks=ranks if isinstance(ranks, int) else None,

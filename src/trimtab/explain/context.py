@@ -1,5 +1,6 @@
 """IncidentContext: one incident with the records and events around it; what explanations read."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,9 @@ RECORDS_AFTER = 1024
 """How far the context reaches around an incident: the textbook's windows are 200 records and 500
 after the peak; with telemetry every 10 steps that is 2,000 and more."""
 
+MAX_OTHERS = 8
+"""How many incidents that began alike are compared with one: more say no more."""
+
 NEAR_STEPS = 16
 """An undo may come shortly before the onset or after the last record of its incident. Source: the
 margin with which onsets are dated."""
@@ -32,16 +36,27 @@ class IncidentContext:
     facts: RunFacts
     similar: int = 0
     """How many other incidents of the run began with the same symptom."""
+    others: tuple["IncidentContext", ...] = ()
+    """The nearest of them whose records are known."""
     config: TextbookThresholds = TEXTBOOK_THRESHOLDS
 
     @classmethod
     def of(
-        cls, incident: Incident, run: Block, facts: RunFacts, *, similar: int = 0
+        cls, incident: Incident, run: Block, facts: RunFacts, *, similar: Sequence[Incident] = ()
     ) -> "IncidentContext":
         """Return the context of an incident in a run, which may have lost some of its records."""
         start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
         stop = run.row_of(incident.last.tick) + RECORDS_AFTER
-        return cls(block=run[start:stop], incident=incident, facts=facts, similar=similar)
+        first = int(run.tick[0]) if len(run) else 0
+        known = [other for other in similar if other.onset.tick > first]
+        nearest = sorted(known, key=lambda other: abs(other.number - incident.number))[:MAX_OTHERS]
+        return cls(
+            block=run[start:stop],
+            incident=incident,
+            facts=facts,
+            similar=len(similar),
+            others=tuple(cls.of(other, run, facts) for other in nearest),
+        )
 
     @property
     def onset_row(self) -> int:

@@ -54,7 +54,6 @@ class Symptoms:
 
 def measure(context: IncidentContext) -> Symptoms:
     """Measure an incident."""
-    norms = context.before(GRAD_NORM, EMA_RECORDS)
     position = NO_POSITION
     if context.has_onset:
         position = int(context.block.data_position[context.onset_row])
@@ -63,7 +62,7 @@ def measure(context: IncidentContext) -> Symptoms:
         loss_peak=context.incident.peak.loss,
         loss_after_50=context.loss_after(50),
         loss_after_500=context.loss_after(500),
-        grad_norm_before=_average(norms),
+        grad_norm_before=_average(context.before(GRAD_NORM, 4 * EMA_RECORDS)),
         grad_norm_peak=context.worst(GRAD_NORM),
         lr=context.at_onset(LR),
         dtype=context.facts.dtype,
@@ -81,9 +80,11 @@ def _average(values: FloatArray) -> float | None:
     limit = np.median(newest) + OUTLIER_DEVIATIONS * deviation(newest)
     kept = values[values <= limit]
     average = float(kept[0])
+    # Of fewer than four times as many values the first would count too much.
+    records = min(EMA_RECORDS, max(len(values) // 4, 1))
     # 2 / (n + 1) is the usual weight of the newest value in an average over n records.
     for value in kept[1:]:
-        average += (float(value) - average) * 2 / (EMA_RECORDS + 1)
+        average += (float(value) - average) * 2 / (records + 1)
     return average if math.isfinite(average) else None
 
 

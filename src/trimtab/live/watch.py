@@ -408,6 +408,16 @@ def _mode(name: Mode | str) -> Mode:
         raise ConfigError(f"mode is {name!r}; it must be one of: {known}") from None
 
 
+def _settings_of(optimizers: tuple[Optimizer, ...]) -> dict[str, float]:
+    """Return the settings that make some causes more likely; of several groups, the largest."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+    given = [g["betas"] for g in groups if isinstance(g.get("betas"), tuple | list)]
+    betas = [float(pair[1]) for pair in given if len(pair) > 1]
+    epsilons = [float(g["eps"]) for g in groups if isinstance(g.get("eps"), float)]
+    found = {"beta2": betas, "epsilon": epsilons}
+    return {name: max(values) for name, values in found.items() if values}
+
+
 def _manifest(
     model: nn.Module,
     optimizers: tuple[Optimizer, ...],
@@ -428,6 +438,7 @@ def _manifest(
         "model": type(model).__name__,
         "num_parameters": sum(parameter.numel() for parameter in parameters),
         "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
+        **_settings_of(optimizers),
         "config": config.to_dict(),
         "mode": mode.value,
         "dtype": facts.get("dtype") or names.get(parameters[0].dtype),

@@ -1,4 +1,4 @@
-"""Facts of a run that its log states: precision, seed, number of ranks.
+"""Facts of a run that its log states: precision, seed, number of ranks, a few settings.
 
 Arguments are printed as tables, dicts, command lines and banners. A fact counts only if all places
 that state it agree.
@@ -20,6 +20,20 @@ _DTYPES = {
 _SEED = re.compile(r"(?i)(?<!\w)(?:global )?seed(?: set to)?[\"']?[ :=.]{1,80}(\d{1,9})\b")
 _RANKS = re.compile(r"(?i)(?<!\w)(?:world[_ ]size|num[_ ]processes)[\"']?[ :=.]{1,80}(\d{1,6})\b")
 
+_SAYS = r"[\"']?[ :=.]{1,80}"
+_NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\b"
+_SETTINGS = {
+    "beta2": re.compile(
+        rf"(?i)(?<!\w)(?:adam[_-]?)?beta_?2{_SAYS}{_NUMBER}"
+        rf"|(?<!\w)betas{_SAYS}[(\[][\d. ]+,\s*{_NUMBER}"
+    ),
+    "epsilon": re.compile(rf"(?i)(?<!\w)adam[_-]?eps(?:ilon)?{_SAYS}{_NUMBER}"),
+    "clip": re.compile(rf"(?i)(?<!\w)(?:max_grad_norm|clip[_-]grad|grad_clip){_SAYS}{_NUMBER}"),
+    "warmup": re.compile(
+        rf"(?i)(?<!\w)(?:lr[_-])?warm_?up[_-](?:steps|iters|iterations|ratio){_SAYS}{_NUMBER}"
+    ),
+}
+
 
 def find_facts(text: str) -> RunFacts:
     """Return what a text states about its run; what it states in two ways is left open."""
@@ -30,15 +44,23 @@ def find_facts(text: str) -> RunFacts:
         dtypes = ["fp8"]
     if len(dtypes) == 1:
         facts = replace(facts, dtype=dtypes[0])
-    return replace(facts, seed=_stated(_SEED, text), ranks=_stated(_RANKS, text))
+    numbers = {name: _stated(pattern, text) for name, pattern in _SETTINGS.items()}
+    seed, ranks = _stated(_SEED, text), _stated(_RANKS, text)
+    return replace(
+        facts,
+        settings={name: number for name, number in numbers.items() if number is not None},
+        seed=None if seed is None else int(seed),
+        ranks=None if ranks is None else int(ranks),
+    )
 
 
-def _stated(pattern: re.Pattern[str], text: str) -> int | None:
-    found = {int(number) for number in pattern.findall(text)}
+def _stated(pattern: re.Pattern[str], text: str) -> float | None:
+    found = {float(match[match.lastindex or 0]) for match in pattern.finditer(text)}
     return found.pop() if len(found) == 1 else None
 
 
 def known_facts(stated: RunFacts, given: RunFacts) -> RunFacts:
     """Return the facts with those given by the user in place of those that the log states."""
     changes = {name: getattr(given, name) for name in ("dtype", "seed", "ranks", "link")}
-    return replace(stated, **{name: fact for name, fact in changes.items() if fact is not None})
+    known = {name: fact for name, fact in changes.items() if fact is not None}
+    return replace(stated, settings={**stated.settings, **given.settings}, **known)

@@ -117,14 +117,16 @@ def _title(diagnosis: Diagnosis) -> str:
 def _summary(diagnosis: Diagnosis, run: RunReport) -> str:
     symptoms, incident = diagnosis.symptoms, diagnosis.incident
     until = f"ended at step {incident.end.step}" if incident.end else "was open when the log ended"
+    before = symptoms.loss_before
+    was = "" if before is None else f"was {digits(before)} and "
     discarded = diagnosis.cost.discarded
     kept_out = ""
     if discarded is not None and discarded.count:
         steps = counted(discarded.count, "step")
         kept_out = f" Discarded, so not in the weights: {steps} ({discarded.where()})."
     return (
-        f"In {run.source} the loss was {digits(symptoms.loss_before)} and reached "
-        f"{digits(symptoms.loss_peak)} at step {incident.peak.step}. The incident began at step "
+        f"In {run.source} the loss {was}reached {digits(symptoms.loss_peak)} at step "
+        f"{incident.peak.step}. The incident began at step "
         f"{incident.onset.step} and {until}.{kept_out} Judged by the {run.rules} rules from the "
         "log alone."
     )
@@ -277,7 +279,7 @@ def _discriminating(diagnosis: Diagnosis) -> Iterator[Content]:
             ("speaks against", [name for name, weight in said.items() if weight <= -SUPPORT]),
         )
         words = "; ".join(f"{way} {', '.join(names)}" for way, names in ways if names)
-        if words:
+        if words and len(ways[1][1]) < len(shown):  # against all of them decides nothing
             negation = "" if result.is_yes else "not so: "
             statement = ALL_OBSERVATIONS[id].statement
             lines.append(f"{result.signal}: {negation}{statement} ({result.observation}): {words}.")

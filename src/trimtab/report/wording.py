@@ -9,7 +9,7 @@ from trimtab.core.events import EXPERIMENT, NOT_UNDONE, UNDO, UNDO_OUTCOME
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.text import digits
-from trimtab.explain.causes.by_evidence import would_decide
+from trimtab.explain.causes.by_evidence import WORTH_SAYING, would_decide
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import Observed
@@ -66,7 +66,7 @@ def cause_text(diagnosis: Diagnosis) -> str:
 def possible_cause(diagnosis: Diagnosis) -> Cause | None:
     """Return what comes first where no cause is named, if it is worth a mention."""
     first = diagnosis.ranking.first if diagnosis.ranking else None
-    return first.cause if first is not None and first.probability >= MIN_RUNNER_UP else None
+    return first.cause if first is not None and first.probability >= WORTH_SAYING else None
 
 
 def short_cause(diagnosis: Diagnosis) -> str:
@@ -90,18 +90,16 @@ def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, Observed]]:
 
 
 def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
-    """Return what decided about the cause, the heaviest observation first.
+    """Return what decided about the first cause, the heaviest observation first.
 
-    If no cause was named by evidence, these are the questions that were answered with yes.
+    If nothing speaks for one, these are the questions that were answered with yes.
     """
     ranking = diagnosis.ranking
-    if ranking is None or ranking.named is None:
+    chosen = ranking.deciding(count) if ranking and ranking.first.cause else ()
+    if ranking is None or not chosen:
         seen = [r.observation for _, _, r in asked(diagnosis) if r.is_yes]
         return list(dict.fromkeys(seen))[:count]
-    return [
-        f"{ALL_OBSERVATIONS[id].statement}: {ranking.results[id].observation}"
-        for id in ranking.deciding(count)
-    ]
+    return [f"{ALL_OBSERVATIONS[id].statement}: {ranking.results[id].observation}" for id in chosen]
 
 
 def runner_up(diagnosis: Diagnosis) -> str:

@@ -6,16 +6,19 @@ context --> observations --> rank --> hypotheses, conclusion
 """
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.signals import LOSS
 from trimtab.explain.causes.conclusions import (
+    BATCH_NOT_FINITE,
     BY_SYMPTOM,
     CONCLUSIONS,
     DESTRUCTIVE_UPDATE,
     NOTHING_FITS,
+    USEFUL,
     Conclusion,
     by_finding,
     by_users_alarm,
@@ -31,16 +34,24 @@ from trimtab.explain.causes.ranking import SUPPORTED, Candidate, Ranking, all_we
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
-from trimtab.explain.evidence.checks import nonfinite_loss, stays_nonfinite
+from trimtab.explain.evidence.checks import (
+    Observed,
+    ObservedOutcome,
+    nonfinite_loss,
+    stays_nonfinite,
+)
+from trimtab.explain.evidence.outside import RECURRING
 
-SURE, WORTH_SAYING, OPEN = 0.75, 0.1, 0.05
+SURE, WORTH_SAYING, OPEN = 0.75, 0.15, 0.05
 """Probabilities from which on a hypothesis outranks the explanation of a later finding, is worth a
-mention where no cause is named, and counts as open."""
+mention where no cause is named, and counts as open: less probable ones, except the first two, are
+not listed."""
 
-MIN_PROBABILITY = 0.01
-MAX_HYPOTHESES = 5
-MAX_EVIDENCE = 5
-"""Less probable causes, except the first two, and lighter evidence are not listed."""
+MAX_HYPOTHESES, MAX_EVIDENCE = 5, 5
+MIN_WEIGHT = 0.2
+"""Lighter evidence is not listed: it moves the odds by less than a fifth."""
+
+NOT_RECORDED = ObservedOutcome.NOT_RECORDED
 
 FLIP_CAUSES = frozenset({Cause.BIT_FLIP, Cause.BAD_DEVICE})
 """What flips a bit in memory that no code has written to."""
@@ -49,14 +60,15 @@ FLIP_CAUSES = frozenset({Cause.BIT_FLIP, Cause.BAD_DEVICE})
 def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
-    results = {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
+    results = observe_all(context)
     flip = results["bit_flipped"]
     if flip.is_yes:  # proven: what the records look like besides says nothing against it
         only = Situation(impossible=frozenset(Cause) - FLIP_CAUSES)
         proven = rank({"bit_flipped": flip}, all_weights(), only)
         ranking = dataclasses.replace(proven, results=results)
     else:
-        ranking = rank(results, all_weights(), situation_of(context, results))
+        situation = situation_of(context, results)
+        ranking = rank(results, all_weights(), situation, _alike(context, situation))
     if is_users_alarm(incident) and ranking.named is None:
         # What a user's own rule means, only the user knows: base rates alone are no finding.
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
@@ -70,6 +82,25 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
         incident_class=IncidentClass.PLATEAU if is_flat else None,
         ranking=ranking,
     )
+
+
+def observe_all(context: IncidentContext) -> dict[str, Observed]:
+    """Make every observation, by its id."""
+    return {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
+
+
+def _alike(
+    context: IncidentContext, situation: Situation
+) -> list[tuple[Mapping[str, Observed], Situation]]:
+    """Return what is seen in incidents of the run that look alike: many spikes have one cause.
+
+    An incident with signals of its own is explained by them.
+    """
+    if context.similar < RECURRING or situation.has_own_signals:
+        return []
+    seen = ((other, observe_all(other)) for other in context.others)
+    found = [(results, situation_of(other, results)) for other, results in seen]
+    return [item for item in found if item[1].shape == situation.shape]
 
 
 def conclude(
@@ -88,7 +119,7 @@ def conclude(
 
 def _listed(ranking: Ranking) -> Iterable[Candidate]:
     for place, candidate in enumerate(ranking.candidates[:MAX_HYPOTHESES]):
-        if place < 2 or candidate.probability >= MIN_PROBABILITY:
+        if place < 2 or candidate.probability >= OPEN:
             yield candidate
 
 
@@ -114,10 +145,14 @@ def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
 
 def _not_known(incident: Incident, ranking: Ranking) -> Conclusion:
     """Return what the incident is like, and the signal that would tell."""
+    if ranking.results["batch_nonfinite"].is_yes:
+        return BATCH_NOT_FINITE
     known = next((BY_SYMPTOM[s] for s in incident.symptoms if s in BY_SYMPTOM), None)
     likely = [c for c in ranking.candidates if c.cause and c.probability >= WORTH_SAYING][:2]
-    if known is not None or not likely:
-        return known or NOTHING_FITS
+    if known is not None:
+        return known
+    if not likely:
+        return dataclasses.replace(NOTHING_FITS, remedy=_record_it(ranking))
     like = " or ".join(
         f"{item.cause.id} {item.cause.title} (about {10 * round(10 * item.probability)} %)"
         for item in likely
@@ -133,16 +168,19 @@ def _not_known(incident: Incident, ranking: Ranking) -> Conclusion:
 
 
 def _record_it(ranking: Ranking) -> str:
-    if ranking.decides is None:
-        return NOTHING_FITS.remedy
-    signal = ranking.results[ranking.decides].signal
-    return f"To know next time, record {signal}: {how_to_record(signal)}."
+    if ranking.decides is not None:
+        signal = ranking.results[ranking.decides].signal
+        return f"To know next time, record {signal}: {how_to_record(signal)}."
+    missing = {r.signal for r in ranking.results.values() if r.outcome is NOT_RECORDED}
+    wanted = [name for signal, name in USEFUL.items() if signal in missing]
+    return f"To know next time, record {', '.join(wanted)}." if wanted else NOTHING_FITS.remedy
 
 
 def _destructive_update(context: IncidentContext) -> Hypothesis | None:
     """Return what a NaN that stays means, whatever caused it; None if the loss is finite again."""
     stays = stays_nonfinite(context)
-    if not (stays.is_yes and nonfinite_loss(context).is_yes):
+    was_finite = len(context.before(LOSS, 1)) > 0
+    if not (stays.is_yes and nonfinite_loss(context).is_yes and was_finite):
         return None
     return Hypothesis(
         cause=None,
@@ -190,9 +228,13 @@ def _hypothesis(candidate: Candidate, ranking: Ranking) -> Hypothesis:
 
 def _evidence(candidate: Candidate, ranking: Ranking) -> Iterable[Evidence]:
     """Yield the heaviest evidence, with its weight."""
-    heaviest = sorted(candidate.weights, key=lambda id: -abs(candidate.weights[id]))
-    for id in heaviest[:MAX_EVIDENCE]:
-        result, weight = ranking.results[id], candidate.weights[id]
+    weights = {id: w for id, w in candidate.weights.items() if abs(w) >= MIN_WEIGHT}
+    heaviest = sorted(weights, key=lambda id: -abs(weights[id]))[:MAX_EVIDENCE]
+    if candidate.cause and not any(weights[id] > 0 for id in heaviest):
+        usual = "no recorded signal speaks for it; it is a usual cause of such incidents"
+        yield Evidence(signal="base rate", observation=usual, favors=None)
+    for id in heaviest:
+        result, weight = ranking.results[id], weights[id]
         said = "" if result.is_yes else "not so: "
         yield Evidence(
             signal=result.signal,

@@ -165,10 +165,10 @@ _ALL = (
     ),
     Conclusion(
         Cause.FP16_OVERFLOW,
-        "Values leave the range of fp16 (65504), and the loss scaler meets one overflow after the "
-        "other or does not move.",
-        "Train in bf16, or look for the layer whose activations grow; check that the scaler's "
-        "update is called at every step.",
+        "A value left the range of fp16 (65504): the loss scaler overflows again and again, does "
+        "not move, or is missing.",
+        "Train in bf16, or look for the layer whose activations grow; check that there is a "
+        "scaler and that its update is called at every step.",
         "A loss scale that keeps falling means that activations keep growing.",
     ),
     Conclusion(
@@ -300,10 +300,26 @@ def how_to_record(signal: str) -> str:
 NOTHING_FITS = Conclusion(
     None,
     "Not known: nothing that was recorded speaks for a known cause.",
-    "Record the gradient norm, learning rate, weight norms and batch fingerprints for the next "
-    "incident.",
+    "Repeat the step from the state before it: that tells the batch from the state "
+    "(`trimtab.watch(..., batch_loss=...)` does so by itself).",
     "The signals that were not recorded could have named the cause.",
 )
+
+USEFUL = {
+    "grad_norm": "the gradient norm",
+    "lr": "the learning rate",
+    "param_norm by group": "weight norms",
+    "fingerprint": "batch fingerprints",
+}
+"""What to record where nothing speaks for a cause, by signal."""
+
+BATCH_NOT_FINITE = Conclusion(
+    None,
+    "The batch itself holds NaN or infinity: the data or what prepares it, not the model.",
+    "Look at this batch and fix what prepares it; check batches for finiteness in the loader.",
+    "A NaN in the data looks like one of the model: check the inputs first.",
+)
+"""What an experiment has shown; the catalogue has no such cause."""
 
 BY_SYMPTOM: Mapping[str, Conclusion] = {
     Symptom.MISSING_LOSS: Conclusion(

@@ -20,7 +20,7 @@ import numpy as np
 
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
-from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import (
     ADAM_V_NORM,
     GRAD_NORM,
@@ -42,6 +42,9 @@ OUTSIDE = "outside"
 MIN_USUAL = 8
 """With fewer records before the onset, nothing is known about what is usual."""
 
+MAX_FIRST_STEP = 100
+"""A log that begins later does not show where the loss began."""
+
 LONG_TAIL = 30.0
 """Times the usual gradient norm at one step. Source: the stability guides."""
 
@@ -55,6 +58,9 @@ LASTING_CAUSES = frozenset(
 """What a loss does not come back from by itself: a factor, a setting or a bug stays."""
 
 NOT_FINITE = frozenset({Symptom.NONFINITE_LOSS, Symptom.NONFINITE_GRAD_NORM})
+
+FINITE_CAUSES = frozenset({Cause.HARD_BATCH, Cause.DUPLICATE_BATCH, Cause.BATCH_SIZE_CHANGE})
+"""What changes numbers, and does not make them leave the finite ones at once."""
 
 ADAM_CAUSES = frozenset(
     {Cause.OPTIMIZER_STATE_LOST, Cause.STALE_SECOND_MOMENT, Cause.EPSILON_REGIME}
@@ -104,8 +110,10 @@ class Situation:
             logs += _log_rate(rates["kinds"][self.kind], cause) - _log_rate(rates["all"], cause)
         return math.exp(self._counts["prior"] * logs)
 
-    def share(self, observation: str, *, yes: bool) -> float:
+    def share(self, observation: str, yes: bool) -> float:
         """Return how much of its fitted weight an answer counts for in such a run."""
+        if observation in base_rates()["says nothing"]:
+            return 0.0
         return self._counts["yes" if yes else "no"] if observation in CURVES else 1.0
 
     @property
@@ -139,19 +147,19 @@ def cap(cause: Cause, results: Mapping[str, Observed]) -> float:
 def situation_of(context: IncidentContext, results: Mapping[str, Observed]) -> Situation:
     """Return the situation of an incident."""
     kind = kind_of(context)
+    impossible = _impossible(context, results, kind)
+    has_state = any(
+        name.startswith((ADAM_V_NORM, f"{UPDATE_NORM}/")) for name in context.block.columns
+    )
+    possible = [cause.id for cause in Cause if cause not in impossible]
+    own = {name for id in possible for name in base_rates()["decides"][id]}
+    own -= CURVES | _CIRCUMSTANCES
     return Situation(
         shape=shape_of(context, results),
         kind=kind,
-        impossible=_impossible(context, results, kind),
-        has_own_signals=_has_own_signals(context, results),
+        impossible=impossible,
+        has_own_signals=has_state or any(results[name].is_yes for name in own),
     )
-
-
-def _has_own_signals(context: IncidentContext, results: Mapping[str, Observed]) -> bool:
-    if any(name.startswith((ADAM_V_NORM, f"{UPDATE_NORM}/")) for name in context.block.columns):
-        return True
-    own = {name for names in base_rates()["decides"].values() for name in names}
-    return any(results[name].is_yes for name in own - CURVES - _CIRCUMSTANCES)
 
 
 _SHAPES: Mapping[IncidentClass | None, str] = {
@@ -175,15 +183,25 @@ def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
         return "never learnt"
     if _is_burst(context):
         return "gradient burst"
-    if came_back(incident) or incident.incident_class is IncidentClass.HARD_BATCH:
+    if came_back(context) or incident.incident_class is IncidentClass.HARD_BATCH:
         return "spike"
+    if results["loss_creeps_up"].is_yes:  # a slow rise that has not ended
+        return "divergence"
     return _SHAPES[incident.incident_class]
 
 
-def came_back(incident: Incident) -> bool:
-    """Return whether the loss rose and is where it was before."""
+def came_back(context: IncidentContext) -> bool:
+    """Return whether the loss rose and is where it was before, by its class and by its records."""
+    incident = context.incident
     has_risen = incident.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.LINGERING)
-    return has_risen and incident.end is not None and incident.new_level is None
+    if not has_risen or incident.end is None or incident.new_level is not None:
+        return False
+    before, losses = context.before(LOSS, 16), context.during(LOSS)
+    during = losses.values[losses.finite]
+    if len(before) < MIN_USUAL or len(during) < MIN_USUAL:
+        return True
+    usual = float(np.median(before))
+    return float(np.median(during[-4:])) - usual < 0.5 * (float(during.max()) - usual)
 
 
 def _is_burst(context: IncidentContext) -> bool:
@@ -213,7 +231,7 @@ def _rose_first(context: IncidentContext) -> bool:
 
 
 def kind_of(context: IncidentContext) -> str | None:
-    """Return the kind of training, by the trainer's name or by what it records."""
+    """Return the kind of training: by what it records, its trainer's name, or its first losses."""
     rates = base_rates()
     recorded = [name for name, column in context.block.columns.items() if column.recorded]
     for kind in ("reinforcement learning", "other"):
@@ -224,7 +242,16 @@ def kind_of(context: IncidentContext) -> str | None:
         if any(name in trainer for name in names):
             return str(kind)
     is_text = any(word in name.lower() for name in recorded for word in rates["columns"]["tokens"])
-    return "pretraining" if is_text else None
+    return "pretraining" if is_text or _begins_as_text(context) else None
+
+
+def _begins_as_text(context: IncidentContext) -> bool:
+    """Return whether the loss began at the entropy of a large vocabulary, and has fallen since."""
+    loss = context.block.column(LOSS)
+    values = loss.values[loss.finite]
+    is_start = len(values) >= MIN_USUAL and int(context.block.step[0]) < MAX_FIRST_STEP
+    first, last = base_rates()["first loss of text"]["range"]
+    return bool(is_start and first < values[0] < last and values.min() < 0.7 * values[0])
 
 
 def _has_word(name: str, word: str) -> bool:
@@ -253,13 +280,15 @@ def _impossible(
     out = frozenset(Cause) - frozenset(
         possible_causes(incident.symptoms, is_alone=results["several_ranks"].is_no)
     )
-    if came_back(incident):
+    if came_back(context):
         out |= LASTING_CAUSES
     is_finite = not (results["loss_nonfinite"].is_yes or results["gradient_nonfinite_first"].is_yes)
     if is_finite and NOT_FINITE.isdisjoint(incident.symptoms):
         out |= {Cause.LOGIC_NAN}
-        if came_back(incident):  # the scaler skipped what overflowed: it followed the spike
+        if came_back(context):  # the scaler skipped what overflowed: it followed the spike
             out |= {Cause.FP16_OVERFLOW}
+    if incident.findings[0].symptom in NOT_FINITE:
+        out |= FINITE_CAUSES
     optimizer = (context.facts.optimizer or "adam").lower()
     if not re.search("adam|lamb|lion|adafactor|sophia|muon|shampoo|soap|rmsprop", optimizer):
         out |= ADAM_CAUSES

@@ -3,10 +3,11 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
+from statistics import fmean
 from typing import Any
 
 from trimtab.core.causes import Cause
@@ -100,7 +101,7 @@ def with_constructed(fitted: Weights) -> Weights:
         name: {cause: row.get(cause.id, row["others"]) for cause in fitted.causes}
         for name, row in given["shares"].items()
     }
-    unknown = dict.fromkeys(shares, given["unknown"])
+    unknown = {name: row.get("unknown", given["unknown"]) for name, row in given["shares"].items()}
     return dataclasses.replace(fitted, shares={**fitted.shares, **shares}, unknown=unknown)
 
 
@@ -174,7 +175,10 @@ class Ranking:
 
 
 def rank(
-    results: Mapping[str, Observed], weights: Weights, situation: Situation | None = None
+    results: Mapping[str, Observed],
+    weights: Weights,
+    situation: Situation | None = None,
+    alike: Sequence[tuple[Mapping[str, Observed], Situation]] = (),
 ) -> Ranking:
     """Rank the possible causes, the most probable first, then "something else".
 
@@ -182,24 +186,25 @@ def rank(
         results: What was seen, by the id of the observation.
         weights: What each answer says about each cause.
         situation: What kind of run and incident it is; nothing is known about them if None.
+        alike: What was seen in other incidents that must have the same cause, and their situations.
 
     The score of a cause is how often it is behind such incidents and the sum of the weights of all
-    answers; what was not recorded says nothing. No cause is called more probable than its own
-    signals allow. The rest, and what nothing speaks for, is the probability of "something else".
+    answers; what was not recorded says nothing. Of incidents with one cause the mean counts. No
+    cause is called more probable than its own signals allow. The rest, and what nothing speaks
+    for, is the probability of "something else".
     """
     situation = situation or Situation()
-    answers = {name: result.is_yes for name, result in results.items() if result.is_answer}
-    known = [cause for cause in weights.causes if cause not in situation.impossible]
+    pooled = ((results, situation), *alike)
+    impossible = frozenset[Cause]().union(*(item.impossible for _, item in pooled))
+    known = [cause for cause in weights.causes if cause not in impossible]
     causes: tuple[Cause | None, ...] = (*known, None)
-    said = {
-        cause: {
-            name: weights.weight(name, cause, yes=yes) * situation.share(name, yes=yes)
-            for name, yes in answers.items()
-        }
-        for cause in causes
-    }
+    said = {cause: _said(cause, results, weights, situation) for cause in causes}
     scores = {
-        cause: math.log(situation.prior(cause)) + sum(said[cause].values()) / weights.temperature
+        cause: fmean(
+            math.log(place.prior(cause))
+            + sum(_said(cause, seen, weights, place).values()) / weights.temperature
+            for seen, place in pooled
+        )
         for cause in causes
     }
     # Subtracted before the exponential, which would overflow for a clear case.
@@ -209,12 +214,12 @@ def rank(
     listed = [
         Candidate(
             cause=cause,
-            probability=min(odds[cause] / total, cap(cause, results)),
+            probability=min(odds[cause] / total, max(cap(cause, seen) for seen, _ in pooled)),
             weights=said[cause],
         )
         for cause in known
         if situation.has_seen(cause)
-        or any(yes and said[cause][name] >= SUPPORT for name, yes in answers.items())
+        or any(said[cause][name] >= SUPPORT for name in said[cause] if results[name].is_yes)
     ]
     # A cap must not turn the order around.
     listed.sort(key=lambda candidate: -odds[candidate.cause])
@@ -225,6 +230,17 @@ def rank(
         results=results,
         decides=_decides([*listed, other], results, weights, situation),
     )
+
+
+def _said(
+    cause: Cause | None, results: Mapping[str, Observed], weights: Weights, situation: Situation
+) -> dict[str, float]:
+    """Return what each answer says about a cause."""
+    return {
+        name: weights.weight(name, cause, yes=result.is_yes) * situation.share(name, result.is_yes)
+        for name, result in results.items()
+        if result.is_answer
+    }
 
 
 def _decides(
@@ -245,8 +261,8 @@ def _decides(
         for name, result in results.items()
         # Nobody can record what comes from outside: it is observed where it happens, or not.
         if result.outcome is ObservedOutcome.NOT_RECORDED and name not in BY_CONSTRUCTION
-        # Signals of a third cause tell the first two apart by chance, and so does their number.
-        if name in own and name != "several_ranks"
+        # Signals of a third cause tell the first two apart by chance.
+        if name in own
     }
     best = max(missing, key=lambda name: missing[name], default=None)
     return best if best is not None and missing[best] >= _MIN_SEPARATION else None

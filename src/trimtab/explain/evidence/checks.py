@@ -12,7 +12,7 @@ import numpy as np
 
 from trimtab.core.causes import Evidence
 from trimtab.core.findings import Symptom
-from trimtab.core.signals import ADAM_V_NORM, GRAD_NORM, LOSS, PARAM_NORM, UPDATE_NORM
+from trimtab.core.signals import ADAM_V_NORM, GRAD_NORM, LOSS, LR, PARAM_NORM, UPDATE_NORM
 from trimtab.explain.context import IncidentContext
 
 
@@ -137,6 +137,25 @@ def state_first(context: IncidentContext) -> Observed:
 def state_norms(context: IncidentContext) -> list[str]:
     """Return which norms of weights, updates and moments were recorded."""
     return [name for name in (PARAM_NORM, UPDATE_NORM, ADAM_V_NORM) if context.recorded(name)]
+
+
+NEAR_RECORDS, WARM_UP = 3, 10.0
+"""A schedule begins again where the learning rate is 0, or this many times smaller than both before
+and after, within so many records of the onset."""
+
+
+def begins_again(context: IncidentContext) -> bool:
+    """Return whether the learning rate decayed, and warms up again from the onset on."""
+    column, onset = context.block.column(LR), context.onset_row
+    around = slice(max(onset - NEAR_RECORDS, 0), onset + 16)
+    before, near = (part.values[part.finite] for part in (column[: around.start], column[around]))
+    if not len(before) or len(near) < 2 * NEAR_RECORDS or near.min() < 0:
+        return False
+    at = int(np.argmin(near[: 2 * NEAR_RECORDS]))
+    lowest = WARM_UP * float(near[at])
+    # A rate that jumps up at once is another schedule, not a new start of this one.
+    rises = bool((np.diff(near[at : at + 3]) > 0).all())
+    return rises and float(before.max()) > lowest and float(near[at:].max()) > lowest
 
 
 def resumed(context: IncidentContext) -> Observed:

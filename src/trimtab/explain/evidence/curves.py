@@ -8,7 +8,13 @@ from trimtab.core.findings import Symptom
 from trimtab.core.signals import LOSS, LR
 from trimtab.core.text import digits
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence.checks import Observed, gradient_first, nonfinite_loss, state_first
+from trimtab.explain.evidence.checks import (
+    Observed,
+    begins_again,
+    gradient_first,
+    nonfinite_loss,
+    state_first,
+)
 from trimtab.explain.evidence.observation import SignalView, YesNo, deviation, observation
 
 _LAB = "small models with one fault each (docs/causes.md)"
@@ -224,9 +230,11 @@ RATES = 1e-30, 1e30
     source="over 1.2 times in a step: published diagnoses",
     symptoms=(Symptom.LR_JUMP,),
 )
-def lr_jumped(lr: SignalView) -> YesNo:
-    """Is one change near the onset far larger than those before?"""
-    values = np.concatenate((lr.before, lr.after[:4]))
+def lr_jumped(lr: SignalView, context: IncidentContext) -> YesNo:
+    """Is one change, up to where the incident shows, far larger than those before?"""
+    if begins_again(context):
+        return False, "the learning rate begins again from 0: a warm-up, no jump"
+    values = np.concatenate((lr.before, lr.soon(2)))
     moves = np.abs(np.diff(np.log(np.clip(values, *RATES))))
     near, earlier = moves[-6:], moves[:-6]
     usual = float(np.median(earlier)) if len(earlier) else 0.0

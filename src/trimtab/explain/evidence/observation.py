@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import FloatArray
+from trimtab.core.events import EXPERIMENT
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.rules import Missing, RuleFunction
@@ -28,12 +29,20 @@ from trimtab.core.signals import (
     ADAM_V_NORM,
     LOSS,
     LOSS_SCALE,
+    LR,
     PARAM_NORM,
     UPDATE_NORM,
 )
 from trimtab.core.text import digits
-from trimtab.explain.context import IncidentContext, proof_of_hardware
-from trimtab.explain.evidence.checks import Observed, answered, resumed, too_few, unrecorded
+from trimtab.explain.context import NEAR_STEPS, IncidentContext, proof_of_hardware
+from trimtab.explain.evidence.checks import (
+    Observed,
+    answered,
+    begins_again,
+    resumed,
+    too_few,
+    unrecorded,
+)
 
 YesNo = tuple[bool, str]
 """The answer of an observation, and the numbers behind it."""
@@ -182,9 +191,24 @@ def _views(prefix: str, label: str) -> _Input:
     return _Input(find, label, prefix)
 
 
-def _has_resumed(context: IncidentContext) -> bool | None:
+def _has_resumed(context: IncidentContext) -> Observed | None:
+    if context.incident.started_again:
+        return answered(LOSS, True, "the loss went back to where the run began")
+    if begins_again(context):
+        return answered(LR, True, "the learning rate begins again from 0")
     found = resumed(context)
-    return found.is_yes or context.incident.started_again if found.is_answer else None
+    return found if found.is_answer else None
+
+
+def _experiments(context: IncidentContext) -> Mapping[str, tuple[str, str]] | None:
+    """Return answer and sentence of each experiment that was made for the incident, by its name."""
+    first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
+    found = {
+        str(facts.get("name")): (str(facts.get("answer")), str(facts.get("sentence")))
+        for event in context.block.events
+        if event.kind == EXPERIMENT and first <= event.step <= last and (facts := event.facts)
+    }
+    return found or None
 
 
 def _dtype(context: IncidentContext) -> str | None:
@@ -211,6 +235,8 @@ INPUTS: Mapping[str, _Input] = {
     "resumed": _Input(_has_resumed, "events"),
     "dtype": _Input(_dtype, "dtype"),
     "ranks": _Input(lambda context: context.facts.ranks, "ranks"),
+    "settings": _Input(lambda context: context.facts.settings or None, "settings"),
+    "experiments": _Input(_experiments, "experiments"),
     "onset_row": _Input(lambda context: context.onset_row, "step"),
     "onset_step": _Input(lambda context: context.incident.onset.step, "onset_step"),
     "context": _Input(lambda context: context, LOSS),

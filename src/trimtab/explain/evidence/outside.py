@@ -3,6 +3,9 @@
 What they say about causes is by construction, not fitted (`causes/ranking.py`).
 """
 
+import math
+from collections.abc import Mapping
+
 import numpy as np
 
 from trimtab.core.findings import Symptom
@@ -96,7 +99,7 @@ def batch_alone(loss: SignalView, token_rarity: SignalView) -> YesNo | None:
     return is_alone and rare < 4, f"loss {high:.1f} sigma up, token rarity {rare:.1f} sigma"
 
 
-_RECURRING = 3
+RECURRING = 3
 """Other incidents of the same sort that make one cause of all of them likely."""
 
 
@@ -104,7 +107,84 @@ _RECURRING = 3
 def recurs(context: IncidentContext) -> YesNo | None:
     """Did several others begin with the same symptom? Fewer say nothing: the run may go on."""
     text = f"{context.similar} other incidents began with {context.incident.symptoms[0]}"
-    return (True, text) if context.similar >= _RECURRING else None
+    return (True, text) if context.similar >= RECURRING else None
+
+
+# Experiments: the step repeated with one change (`live/recover/experiments.py`).
+
+Experiments = Mapping[str, tuple[str, str]]
+
+
+def _shown(experiments: Experiments, name: str, *answers: str) -> YesNo | None:
+    """Return whether an experiment gave one of these answers; None if it was not made."""
+    found = experiments.get(name)
+    return None if found is None else (found[0] in answers, found[1])
+
+
+@observation("The batch itself is not finite", source="experiment: its tensors")
+def batch_nonfinite(experiments: Experiments) -> YesNo | None:
+    """Does the batch hold NaN or infinity before the model sees it?"""
+    return _shown(experiments, "first_nonfinite", "batch")
+
+
+@observation("An operation is not finite from finite inputs", source="experiment: its modules")
+def module_nonfinite(experiments: Experiments) -> YesNo | None:
+    """Are weights and batch finite, and the output of a module or the loss is not?"""
+    return _shown(experiments, "first_nonfinite", "module", "loss")
+
+
+@observation("The loss is finite in fp32 alone", source="experiment: without autocast")
+def finite_in_fp32(experiments: Experiments) -> YesNo | None:
+    """Is the loss of the batch finite without autocast, and not finite with it?"""
+    found = experiments.get("fp32")
+    return None if found is None or found[0] == "finite" else (found[0] == "precision", found[1])
+
+
+@observation("A few rows make the loss of the batch", source="experiment: halves of the batch")
+def few_rows(experiments: Experiments) -> YesNo | None:
+    """Does halving the batch lead to a few of its rows?"""
+    return _shown(experiments, "half", "rows")
+
+
+@observation("The same batch gives another loss", source="experiment: the batch once more")
+def not_repeatable(experiments: Experiments) -> YesNo | None:
+    """Do the bits of the loss differ between two passes over one batch?"""
+    return _shown(experiments, "again", "differs")
+
+
+# Settings that the run states.
+
+Stated = Mapping[str, float]
+
+
+def _stated(settings: Stated, name: str, *, least: float = -math.inf, most: float) -> YesNo | None:
+    """Return whether a setting lies between two numbers; None if it is not stated."""
+    value = settings.get(name)
+    return None if value is None else (least <= value <= most, f"{name} {digits(value)}")
+
+
+@observation("beta2 is 0.99 or more", source="stability guides: 0.95; StableAdamW on 0.999")
+def beta2_high(settings: Stated) -> YesNo | None:
+    """Does the second moment remember a hundred steps or more?"""
+    return _stated(settings, "beta2", least=0.99, most=1.0)
+
+
+@observation("Epsilon is 1e-6 or more", source="torch's default is 1e-8; small-scale proxies")
+def epsilon_large(settings: Stated) -> YesNo | None:
+    """Is epsilon as large as the root of a usual second moment of a large model?"""
+    return _stated(settings, "epsilon", least=1e-6, most=math.inf)
+
+
+@observation("Gradients are not clipped", source="stability guides: clip at 1.0")
+def not_clipped(settings: Stated) -> YesNo | None:
+    """Is clipping off?"""
+    return _stated(settings, "clip", most=0.0)
+
+
+@observation("There is no warm-up", source="stability guides: about 2,000 steps")
+def no_warmup(settings: Stated) -> YesNo | None:
+    """Is the number of warm-up steps, or their share, zero?"""
+    return _stated(settings, "warmup", most=0.0)
 
 
 # What a detector reports is all that these have.

@@ -6,9 +6,13 @@ from trimtab.core.findings import Symptom
 from trimtab.core.signals import FINGERPRINT, LOSS_SCALE
 from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
+from trimtab.explain.evidence.checks import Observed
 from trimtab.explain.evidence.observation import SignalView, YesNo, deviation, observation
 
 _NEAR = 8
+
+_GAP = 4.0
+"""Deviations between losses before and after a resume. Source: that of a burst of the loss."""
 
 
 @observation("One batch follows itself", source="equal fingerprints")
@@ -39,9 +43,9 @@ def batches_come_again(fingerprint: SignalView, context: IncidentContext) -> Yes
     source="resume events, step and data position",
     symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK),
 )
-def resumes(resumed: bool) -> YesNo:
-    """Is there a resume shortly before the onset?"""
-    return resumed, "a resume shortly before" if resumed else "no resume shortly before"
+def resumes(resumed: Observed) -> YesNo:
+    """Is there a resume shortly before the onset, or does the run begin again?"""
+    return resumed.is_yes, resumed.observation
 
 
 @observation(
@@ -49,9 +53,13 @@ def resumes(resumed: bool) -> YesNo:
     source="first losses after a resume off by over 0.002: Marin",
     symptoms=(Symptom.RESUME_GAP,),
 )
-def resume_gap(resumed: bool) -> YesNo | None:
-    """Does a detector report a gap between the losses before and after the resume?"""
-    return (False, "the loss continues after the resume") if resumed else None
+def resume_gap(resumed: Observed, loss: SignalView) -> YesNo | None:
+    """Are the first losses after the resume far above those before it?"""
+    now = float(np.median(loss.soon(4)))
+    if not resumed.is_yes or loss.sigmas(now) < -_GAP:  # `loss_fell` says what a lower one means
+        return None
+    text = f"loss {digits(loss.usual)} before, {digits(now)} after"
+    return loss.sigmas(now) > _GAP, text
 
 
 @observation(
@@ -65,9 +73,9 @@ def order_broken(context: IncidentContext) -> YesNo:
 
 
 @observation("The batch has rare tokens", source="rarity +0.9 to +7.6: rare-token batches")
-def rare_tokens(token_rarity: SignalView, resumed: bool) -> YesNo | None:
+def rare_tokens(token_rarity: SignalView, resumed: Observed) -> YesNo | None:
     """Is the mean rarity of a batch far above the usual, for a few records?"""
-    if resumed:  # the counts of tokens begin anew at a resume
+    if resumed.is_yes:  # the counts of tokens begin anew at a resume
         return None
     high = token_rarity.sigmas(float(token_rarity.soon(4).max()))
     return high > 6, f"token rarity {high:.1f} sigma above the usual"
@@ -86,10 +94,10 @@ def few_distinct_tokens(unique_token_share: SignalView) -> YesNo:
     symptoms=(Symptom.TEXT_CHANGED,),
 )
 def text_changed(
-    token_rarity: SignalView, unique_token_share: SignalView, resumed: bool
+    token_rarity: SignalView, unique_token_share: SignalView, resumed: Observed
 ) -> YesNo | None:
     """Do token statistics move to another level?"""
-    if resumed or len(token_rarity.after) < 32:
+    if resumed.is_yes or len(token_rarity.after) < 32:
         return None
     moves = []
     for item in (token_rarity, unique_token_share):
@@ -100,9 +108,11 @@ def text_changed(
 
 
 @observation("The number of tokens per step changes", source="batch or sequence-length change")
-def tokens_changed(tokens: SignalView) -> YesNo:
+def tokens_changed(tokens: SignalView) -> YesNo | None:
     """Do steps near the onset differ in their number of tokens for more than a few records?"""
     counts = np.concatenate((tokens.before, tokens.after))
+    if (np.diff(counts) > 0).all():  # the tokens of the whole run so far
+        return None
     differ = float((np.abs(counts / tokens.usual - 1) > 0.05).mean())
     text = f"tokens per step {digits(float(counts.min()))} to {digits(float(counts.max()))}"
     return differ > 0.1, text
