@@ -52,7 +52,7 @@ _CLASSES = {
     "lingering": (IncidentClass.LINGERING, Symptom.LEVEL_SHIFT),
     "never learnt": (IncidentClass.PLATEAU, Symptom.NO_LEARNING),
     "plateau": (IncidentClass.PLATEAU, Symptom.NO_LEARNING),
-    "silent": (IncidentClass.SILENT, "reported by the team"),
+    "silent": (IncidentClass.SILENT, Symptom.GRADIENT_SPIKE),
 }
 """What the team saw, as an incident's class and opening symptom."""
 
