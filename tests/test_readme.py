@@ -27,17 +27,6 @@ def test_the_command_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatc
     assert result.exit_code == 1
 
 
-def test_the_library_example_runs(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(ROOT / "examples")
-    code = next(c for c in re.findall(r"```python\n(.*?)```", README, re.DOTALL) if "diagnose" in c)
-    exec(compile(code, "README.md", "exec"), {})
-    printed = capsys.readouterr().out
-    assert "600 recoverable" in printed
-    assert "900 divergent" in printed
-
-
 def section(title: str) -> str:
     """One section of RESULTS.md."""
     return RESULTS.split(f"\n## {title}\n")[1].split("\n## ")[0]
@@ -84,26 +73,31 @@ def test_the_table_of_detection_has_the_figures_of_the_results() -> None:
     ]
 
 
+def test_the_costs_are_those_of_the_results() -> None:
+    shown = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (\+[\d.]+ %) \|$", README))
+    observe = figures("Cost of observing", "10M")[3]
+    protect, recover = (
+        next(
+            line.split(" | ")[4]
+            for line in section("Cost of recovering").splitlines()
+            if line.startswith("| 10M ") and f"| {mode} |" in line
+        )
+        for mode in ("protect", "recover")
+    )
+    real = {"observe": observe, "protect": protect, "recover": recover}
+    assert shown == real
+
+
 def test_the_figures_in_the_text_are_those_of_the_results() -> None:
     text = " ".join(PROSE.split())
-    num_others = len(re.findall(r"(?m)^\| ", section("Detection on the real runs").split("###")[0]))
-    assert f"{num_others - 2 - 2} other detectors" in text  # not the header, not trimtab's two
     together = figures("The gate on real runs", "together")
-    assert f"of {int(together[2]):,} healthy steps of public runs none would" in text
+    assert f"Of {int(together[2]):,} healthy steps of public runs none would" in text
     assert together[3].startswith("0 ")
-    for fault in ("F12 0/0 in the loss, 1 batch", "F13 bit 30 of a gradient"):
-        cells = figures("Protection in the lab", f"{fault} | protect")
-        assert float(cells[1]) <= 0.02
-        assert cells[2] == "20/20"
-    assert "A shift of 0.02 at" in section("Detection against a reference")
-    assert "sees a rise of 0.02, far below the noise" in text
-    assert "In 20 lab runs each, a NaN batch or a flipped bit then costs at most 0.02 nat" in text
 
 
 def test_every_figure_in_the_readme_is_compared_with_the_results() -> None:
-    compared = """63 65 97 61 94 104,120 0 793 76 10,000 47,493 37 8 57 12 87 90 58 75 13 20 0.02
-        88,968"""
-    others = """1 2 3 0.0 2.0 0.1"""  # exit codes, versions and examples
+    compared = """63 65 97 61 94 104,120 0 793 76 10,000 47,493 37 8 57 12 0.91 1.17 1.95 88,968"""
+    others = """3 4 24 2.0"""  # a time of night, processes, faults, the licence
     found = set(re.findall(r"(?<![\w.])\d[\d,.]*\d|(?<![\w.])\d(?!\w)", PROSE))
     assert found <= set(compared.split()) | set(others.split())
 

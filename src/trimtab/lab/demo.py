@@ -1,7 +1,8 @@
 """The demo: a small GPT on real text that goes wrong twice, without a guard and with one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -18,19 +19,19 @@ from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
 from trimtab.lab.model.sizes import SIZES
 
+SIZE = SIZES["0.15M"]
+MODES = (Mode.OBSERVE, Mode.RECOVER)
 SEED = 0
-STEPS = 400
-FLIP_STEP = 260
+STEPS = 300
+FLIP_STEP = 180
 """One bit of one weight flips, as in a faulty memory cell."""
-NAN_STEP = 340
+NAN_STEP = 240
 """The loss is NaN once; its update writes NaN into every weight for the rest of the run."""
 FLIPPED_BIT = 30
 """The highest bit of the exponent: it makes 1e36 of a weight of 0.01."""
 
 CORPUS_BYTES = 2**21
 """2 MB of the standard library: enough for a small model and tokenized in a few seconds."""
-
-Advance = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,32 +60,30 @@ class DemoRun:
         return sum(int(dict(event.facts)["updates_lost"]) for event in undos)
 
 
-def run_demo(
-    folder: Path, *, begin: Callable[[Mode], None], advance: Advance
-) -> tuple[DemoRun, DemoRun]:
-    """Train the same run with the same two faults twice: only observed, and recovering.
-
-    `begin` is called before each of them.
-    """
-    size = SIZES["0.15M"]
-    corpus = prepare_corpus(CorpusConfig(vocab_size=size.vocab_size, max_bytes=CORPUS_BYTES))
-    runs = []
-    for place, mode in enumerate((Mode.OBSERVE, Mode.RECOVER)):
-
-        def further(done: int, before: int = place * STEPS) -> None:
-            advance(before + done, 2 * STEPS)
-
-        begin(mode)
-        run_dir = folder / mode.value
-        _train(corpus, run_dir, mode, further)
-        runs.append(DemoRun(folder=run_dir, block=read_journal(RunDirectory(run_dir)).block))
-    return runs[0], runs[1]
+Show = Callable[[int, Sequence[float], Sequence[float]], None]
+"""Called with the step, the losses of the run alone, and those of the run that recovers."""
 
 
-def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode, advance: Callable[[int], None]) -> None:
-    size = SIZES["0.15M"]
+def run_demo(folder: Path, show: Show) -> tuple[DemoRun, DemoRun]:
+    """Train the same run with the same two faults twice, in turns: observed, and recovering."""
+    corpus = prepare_corpus(CorpusConfig(vocab_size=SIZE.vocab_size, max_bytes=CORPUS_BYTES))
+    folders = [folder / mode.value for mode in MODES]
+    runs = [_train(corpus, path, mode) for path, mode in zip(folders, MODES, strict=True)]
+    curves: tuple[list[float], list[float]] = ([], [])
+    for step, losses in enumerate(zip(*runs, strict=True)):
+        for curve, loss in zip(curves, losses, strict=True):
+            curve.append(loss)
+        show(step, *curves)
+    alone, recovered = (
+        DemoRun(folder=path, block=read_journal(RunDirectory(path)).block) for path in folders
+    )
+    return alone, recovered
+
+
+def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode) -> Iterator[float]:
+    """Train one of the runs, and yield the loss of each step."""
     data = WindowDataset(corpus, DataConfig(batch_size=8, length=64, seed=SEED))
-    model = Gpt(size, generator=torch.Generator().manual_seed(SEED))
+    model = Gpt(SIZE, generator=torch.Generator().manual_seed(SEED))
     optimizer = make_optimizer(model, OptimizerConfig(lr=3e-3))
 
     def batch_loss(batch: Batch) -> torch.Tensor:
@@ -94,21 +93,18 @@ def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode, advance: Callable[[in
     with trimtab.watch(
         model, optimizer, run_dir=run_dir, mode=mode, batch_loss=batch_loss, facts={"seed": SEED}
     ) as guard:
-        for step in guard.steps(make_loader(data)):
-            if step.number == STEPS:
-                break
-            if step.number == FLIP_STEP:
+        for number, batch in enumerate(islice(make_loader(data), STEPS)):
+            if number == FLIP_STEP:
                 _flip_bit(model)
-            for batch in step:
-                loss = batch_loss(batch)
-                if step.number == NAN_STEP:
-                    loss = loss * float("nan")
-                guard.record(loss=loss, tokens=batch.numel(), batch=batch)
-                loss.backward()
+            loss = batch_loss(batch)
+            if number == NAN_STEP:
+                loss = loss * float("nan")
+            guard.record(loss=loss, tokens=batch.numel(), batch=batch)
+            loss.backward()
             guard.clip_grad_norm_(1.0)
             optimizer.step()
             optimizer.zero_grad()
-            advance(step.number + 1)
+            yield float(loss.detach())
 
 
 def _flip_bit(model: torch.nn.Module) -> None:

@@ -4,13 +4,15 @@ Figures, then what happened, why trimtab believes so, what to do, how to verify 
 """
 
 from collections.abc import Iterable, Iterator
+from datetime import UTC, datetime
 
 import numpy as np
 
 from trimtab.core.block import Column
 from trimtab.core.causes import AnyCause, Standing
 from trimtab.core.events import UNDO
-from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
+from trimtab.core.incidents import IncidentClass
+from trimtab.core.signals import CLOCK, GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.context import proof_of_hardware
@@ -40,6 +42,7 @@ from trimtab.report.run_report import RunReport
 from trimtab.report.wording import (
     acts_of,
     asked,
+    cause_text,
     event_text,
     percent,
     runner_up,
@@ -63,6 +66,7 @@ _OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
 def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
     """Return the post-mortem of one incident of a run."""
     sections: dict[str, Iterable[Content]] = {
+        "In short": [ReportTable(("", ""), tuple(in_short(diagnosis, run)))],
         "Symptoms": _symptoms(diagnosis),
         "Evidence": _evidence(diagnosis, run),
         "Hypotheses, ranked": _hypotheses(diagnosis),
@@ -130,6 +134,57 @@ def _summary(diagnosis: Diagnosis, run: RunReport) -> str:
         f"{incident.onset.step} and {until}.{kept_out} Judged by the {run.rules} rules from the "
         "log alone."
     )
+
+
+def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield an incident in five lines: what, when, why, what was done, what to do."""
+    incident, symptoms = diagnosis.incident, diagnosis.symptoms
+    peak = f"loss {digits(symptoms.loss_before)}, then {digits(symptoms.loss_peak)}"
+    named = diagnosis.incident_class
+    outcome = "not over when the log ends" if named is None else _OUTCOMES[named]
+    yield "what", f"{incident.symptoms[0]}, {peak}; {outcome}"
+    yield "when", f"{_steps(diagnosis)}{_time(diagnosis, run)}"
+    yield "why", cause_text(diagnosis)
+    yield "done", _done_in_short(diagnosis)
+    yield "to do", diagnosis.action.instruction
+
+
+_OUTCOMES = {
+    IncidentClass.HARD_BATCH: "over with the batch",
+    IncidentClass.RECOVERABLE: "recovered",
+    IncidentClass.LINGERING: "recovered slowly or in part",
+    IncidentClass.DIVERGENT: "did not recover",
+    IncidentClass.SILENT: "the loss did not follow",
+    IncidentClass.PLATEAU: "learned nothing",
+}
+
+
+def _steps(diagnosis: Diagnosis) -> str:
+    incident = diagnosis.incident
+    if incident.end is None:
+        return f"from step {incident.onset.step} on"
+    if incident.end.step == incident.onset.step:
+        return f"step {incident.onset.step}"
+    return f"steps {incident.onset.step} to {incident.end.step}"
+
+
+def _time(diagnosis: Diagnosis, run: RunReport) -> str:
+    clock = run.block.column(CLOCK)
+    row = run.block.row_of(diagnosis.incident.onset.tick)
+    if row >= len(clock.values) or not clock.finite[row]:
+        return ""
+    time = datetime.fromtimestamp(float(clock.values[row]), UTC)
+    return f", {time:%Y-%m-%d %H:%M} UTC"
+
+
+def _done_in_short(diagnosis: Diagnosis) -> str:
+    parts = []
+    discarded, undone = diagnosis.cost.discarded, diagnosis.cost.undone
+    if discarded is not None and discarded.count:
+        parts.append(f"{counted(discarded.count, 'step')} discarded ({discarded.where()})")
+    if undone:
+        parts.append(f"{counted(undone, 'update')} undone")
+    return ", ".join(parts) or "nothing, as far as is recorded"
 
 
 def _symptoms(diagnosis: Diagnosis) -> Iterator[Content]:

@@ -52,6 +52,9 @@ MAX_EXPLAINED = 3
 MAX_SEEN = 3
 """Observations shown for each incident: those that decided."""
 
+MAX_PLACES = 12
+"""Steps listed of incidents that are like the one explained."""
+
 MAX_BATCH_LINES = 2
 """Lines about the batches of an incident; the post-mortem has all."""
 
@@ -93,17 +96,27 @@ def report_view(report: RunReport, width: int, *, questions: bool = False) -> Re
     parts += [Text(f"note: {printable(note)}", style="dim") for note in report.notes]
     if not report.incidents:
         return Group(*parts)
-    parts += [Text(), _table(listed, width)]
-    if len(listed) < len(report.incidents):
-        rest = len(report.incidents) - len(listed)
+    groups = _group(report.by_severity())
+    if len(report.incidents) > 1:  # of a single one the explanation says it all
+        parts += [Text(), _table(groups[:MAX_ROWS], width)]
+    if len(groups) > MAX_ROWS:
+        rest = sum(map(len, groups[MAX_ROWS:]))
         parts.append(Text(f"{rest} less severe incidents are not listed here.", style="dim"))
-    explained = report.most_severe(MAX_EXPLAINED)
-    for incident in explained:
-        parts += [Text(), _explanation(incident, report, questions=questions)]
-    if len(explained) < len(report.incidents):
-        line = f"The {len(explained)} most severe are explained; `diagnose --out` explains each."
+    for alike in groups[:MAX_EXPLAINED]:
+        parts += [Text(), _explanation(alike, report, questions=questions)]
+    if len(groups) > MAX_EXPLAINED:
+        line = f"The {MAX_EXPLAINED} most severe are explained; `diagnose --out` explains each."
         parts += [Text(), Text(line, style="dim")]
     return Group(*parts)
+
+
+def _group(diagnoses: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
+    """Return incidents of one class, cause and action together; each group's worst comes first."""
+    groups: dict[tuple[str | None, ...], list[Diagnosis]] = {}
+    for one in diagnoses:
+        key = (one.outcome, one.cause.id if one.cause else None, one.action.kind.value)
+        groups.setdefault(key, []).append(one)
+    return [tuple(group) for group in groups.values()]
 
 
 def _verdict_style(report: RunReport) -> str:
@@ -141,8 +154,8 @@ def _curves(block: Block, onsets: Sequence[tuple[int, str]], width: int) -> list
     return lines
 
 
-def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
-    """Return one line per incident; what does not fit is cut, except the cause."""
+def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
+    """Return one line per group of incidents; what does not fit is cut, except the cause."""
     table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, MAX_WIDTH))
     for name in ("#", "step", "class", "loss", "action"):
         table.add_column(name, justify="right" if name in ("#", "step") else "left", no_wrap=True)
@@ -151,19 +164,24 @@ def _table(diagnoses: tuple[Diagnosis, ...], width: int) -> Table:
         table.add_column("symptom", no_wrap=True, overflow="ellipsis", ratio=2)
     # The cause is what people look for: it is wrapped where the others are cut.
     table.add_column("likely cause", overflow="fold", ratio=3)
-    for diagnosis in diagnoses:
-        incident = diagnosis.incident
-        symptoms, named = diagnosis.symptoms, diagnosis.incident_class
+    for worst, *others in groups:
+        incident = worst.incident
+        named = worst.incident_class
         table.add_row(
-            str(incident.number),
+            f"{incident.number}{f' +{len(others)}' if others else ''}",
             f"{incident.onset.step:,}",
-            Text(diagnosis.outcome, style=_STYLES.get(named, "") if named else ""),
-            f"{digits(symptoms.loss_before)} -> {digits(symptoms.loss_peak)}",
-            diagnosis.action.kind.value,
+            Text(worst.outcome, style=_STYLES.get(named, "") if named else ""),
+            _losses(worst),
+            worst.action.kind.value,
             *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
-            Text(printable(_cause_cell(diagnosis))),
+            Text(printable(_cause_cell(worst))),
         )
     return table
+
+
+def _losses(diagnosis: Diagnosis) -> str:
+    symptoms = diagnosis.symptoms
+    return f"{digits(symptoms.loss_before)} -> {digits(symptoms.loss_peak)}"
 
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
@@ -174,14 +192,16 @@ def _cause_cell(diagnosis: Diagnosis) -> str:
     return "not known" if possible is None else f"possibly {possible.id} {possible.title}"
 
 
-def _explanation(diagnosis: Diagnosis, run: RunReport, *, questions: bool) -> Group:
-    """Return what happened in one incident, from the evidence to the fix."""
+def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool) -> Group:
+    """Return what happened in the worst of some incidents, from the evidence to the fix."""
+    diagnosis, *others = alike
     incident = diagnosis.incident
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
     title.append(f", {_steps(incident)}, ", style="not bold")
     title.append(diagnosis.outcome, style=_STYLES.get(named, "not bold") if named else "not bold")
-    title.append(f": {', '.join(printable(str(s)) for s in incident.symptoms)}", style="not bold")
+    symptoms = ", ".join(printable(str(symptom)) for symptom in incident.symptoms)
+    title.append(f": {symptoms}, loss {_losses(diagnosis)}", style="not bold")
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
@@ -190,6 +210,7 @@ def _explanation(diagnosis: Diagnosis, run: RunReport, *, questions: bool) -> Gr
         if package:
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
     for name, text in (
+        ("alike", _places(others)),
         *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
         *(("batch", line) for line in batch_lines(diagnosis)[:MAX_BATCH_LINES]),
         ("cause", cause_text(diagnosis)),
@@ -203,6 +224,15 @@ def _explanation(diagnosis: Diagnosis, run: RunReport, *, questions: bool) -> Gr
     if questions:
         parts.append(Padding(_questions(diagnosis), (0, 0, 0, 2)))
     return Group(*parts, Padding(lines, (0, 0, 0, 2)))
+
+
+def _places(diagnoses: Sequence[Diagnosis]) -> str:
+    """Return where incidents began, in order: "3 more, at steps 900, 1,200 and 4,100"."""
+    if not diagnoses:
+        return ""
+    steps = [f"{step:,}" for step in sorted(one.incident.onset.step for one in diagnoses)]
+    shown = ", ".join(steps[:MAX_PLACES]) + (" ..." if len(steps) > MAX_PLACES else "")
+    return f"{len(steps)} more, at {'step' if len(steps) == 1 else 'steps'} {shown}"
 
 
 def _has_look_alikes(diagnosis: Diagnosis) -> bool:

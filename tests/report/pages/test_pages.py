@@ -141,7 +141,7 @@ def test_the_postmortem_page_shows_figures_before_text() -> None:
     report = report_of(troubled_run())
     page = postmortem_page(report.incidents[0], report)
     headings = re.findall(r"<h3>(.*?)</h3>", page)
-    assert headings[:3] == ["Root cause", "Symptoms", "Hypotheses, ranked"]
+    assert headings[:3] == ["In short", "Root cause", "Symptoms"]
     assert page.index("<svg") < page.index("<h3>")
     assert "<script" not in page
 

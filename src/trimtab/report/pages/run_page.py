@@ -28,6 +28,7 @@ MAX_POSTMORTEMS = 40
 _MAX_NOTES = 3
 
 _ORDER = (
+    "In short",
     "Root cause",
     "Symptoms",
     "Hypotheses, ranked",
