@@ -354,6 +354,13 @@ def _go_back(diagnosis: Diagnosis, *, reason: str, unless: str = "") -> Action:
     if isinstance(diagnosis.cause, Cause) and diagnosis.cause not in SKIPPABLE:
         return _apply_remedy(diagnosis, reason)
     if diagnosis.cause is None and _is_young(diagnosis.incident):
+        if diagnosis.incident.symptoms[0] in NOT_FINITE:  # nothing says that the rate is too high
+            return Action(
+                kind=ActionKind.STOP,
+                instruction="Stop, run one batch with a finiteness check after each module, and "
+                "start again once it is finite.",
+                reason=f"{reason} A run this young has no checkpoint to go back to.",
+            )
         return Action(
             kind=ActionKind.LOWER_LR,
             instruction="Start again with a learning rate 2 to 3 times lower, or a longer warm-up.",

@@ -127,8 +127,10 @@ class Situation:
 
 
 def _log_rate(counts: Mapping[str, float], cause: Cause | None) -> float:
-    smoothing = base_rates()["smoothing"]
-    return math.log(counts.get(OUTSIDE if cause is None else cause.id, 0) + smoothing)
+    if not counts:  # an incident without a shape yet: nothing was counted
+        return 0.0
+    id, smoothing = OUTSIDE if cause is None else cause.id, base_rates()["smoothing"]
+    return math.log(counts.get(id, 0) + smoothing.get(id, smoothing["others"]))
 
 
 def cap(cause: Cause, results: Mapping[str, Observed]) -> float:

@@ -23,6 +23,10 @@ _USUAL, _MULTIPLIED, _STEADY = 1.2, 1.4, 1.6
 """Times the usual: less than the first is noise, more than the second is a multiple. A constant
 multiple of a loss varies by less than the third in 8 records; a spike that decays by more."""
 
+_SETTLED = 3.0
+"""Largest over smallest loss of 64 records of a run that has a usual level. Chosen: noise and
+learning together stay far below it after the warm-up."""
+
 _BURST = 8.0
 """A gradient norm this many times the lowest of the next ones is a burst of its own. Chosen: norms
 of small models vary by a factor of 3 from step to step."""
@@ -91,7 +95,8 @@ def loss_multiplied(
     loss: SignalView, grad_norm: SignalView, context: IncidentContext
 ) -> YesNo | None:
     """Are all losses and gradient norms from the onset on a multiple of the usual ones?"""
-    if len(loss.after) < 8:
+    # A loss that falls far before has no usual level that could be multiplied.
+    if len(loss.after) < 8 or loss.before.max() > _SETTLED * loss.before.min():
         return None
     at = min(_first_multiplied(loss, _STEADY), len(grad_norm.after) - 1)
     low, low_norm = (item.ratio(float(item.after[at:][:8].min())) for item in (loss, grad_norm))

@@ -192,12 +192,11 @@ def _views(prefix: str, label: str) -> _Input:
 
 
 def _has_resumed(context: IncidentContext) -> Observed | None:
-    if context.incident.started_again:
-        return answered(LOSS, True, "the loss went back to where the run began")
     if begins_again(context):
         return answered(LR, True, "the learning rate begins again from 0")
     found = resumed(context)
-    return found if found.is_answer else None
+    # A loss that is where the run began may be a new start that nothing else shows.
+    return found if found.is_yes or (found.is_no and not context.incident.started_again) else None
 
 
 def _experiments(context: IncidentContext) -> Mapping[str, tuple[str, str]] | None:

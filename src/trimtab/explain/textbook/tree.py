@@ -18,8 +18,11 @@ are ours: the textbook's threshold table has a collapsed scale as a separate sym
 non-finite norm is seen before the loss shows it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import resources
+from typing import Any
 
 from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
@@ -91,132 +94,40 @@ def walk(context: IncidentContext) -> Walk:
     return Walk(answers=tuple(answers), leaf=here)
 
 
-OVERFLOW = Leaf(
-    cause=Cause.FP16_OVERFLOW,
-    root_cause="A value left the range of fp16 (65504) and the loss scaler did not catch it.",
-    remedy="Engage dynamic loss scaling (torch.amp.GradScaler), or move from fp16 to bf16.",
-    lesson="fp16 needs a loss scale that moves; bf16 has the range of fp32 and needs none.",
+_TEXTS: Mapping[str, Mapping[str, Any]] = json.loads(
+    resources.files(__package__).joinpath("leaves.json").read_text(encoding="utf-8")
 )
-COLLAPSED_SCALE = Leaf(
-    cause=Cause.FP16_OVERFLOW,
-    root_cause="The loss scale fell under 1: activations are too large for fp16 at every step.",
-    remedy="Move from fp16 to bf16, or halve the learning rate and check the init and the size "
-    "of the residual stream.",
-    lesson="A collapsing loss scale means that the model has outgrown fp16.",
-)
-FROZEN_SCALE = Leaf(
-    cause=Cause.FP16_OVERFLOW,
-    root_cause="The loss scale never moved: dynamic scaling is not engaged, so an overflow "
-    "reached the gradient.",
-    remedy="Engage dynamic loss scaling (torch.amp.GradScaler), or move from fp16 to bf16.",
-    lesson="Log the loss scale: in fp16 a constant one means that overflow is not caught.",
-)
-DESTRUCTIVE_UPDATE = Leaf(
-    cause=Cause.LOGIC_NAN,
-    root_cause="A destructive update: most likely an operation gave NaN from finite inputs "
-    "(log 0, 0/0, a fully masked row); which one is not recorded.",
-    remedy="Go back to the last checkpoint without NaN, run one batch with a finiteness check "
-    "after each module, and fix the first one that fails (log_softmax for log(softmax), a "
-    "masked mean that survives an empty mask).",
-    lesson="A NaN in the loss is one step late: check the gradient before the update is applied.",
-)
-GRADIENT_FIRST = Leaf(
-    cause=None,
-    root_cause="A destructive update: the gradient was non-finite while the loss was still "
-    "finite, and it was applied to the weights.",
-    remedy="Go back to the last checkpoint without NaN and do not apply a step whose gradient "
-    "norm is not finite; if the run is fp16, engage dynamic loss scaling or move to bf16.",
-    lesson="Test the gradient norm for finiteness before the update, not the loss after it.",
-    is_explained=False,
-)
-CORRUPTED_STATE = Leaf(
-    cause=Cause.BIT_FLIP,
-    root_cause="A weight or an optimizer moment is no longer finite while the loss still is: a "
-    "flipped bit or an overflow in the update.",
-    remedy="Go back to the last checkpoint whose norms are finite; if it happens again on the "
-    "same rank, replace the device.",
-    lesson="Check the norms of weights and moments for finiteness, not only the loss.",
-)
-LONG_TAIL = Leaf(
-    cause=Cause.RARE_TOKENS,
-    root_cause="The gradient of one batch dwarfed all before it, which is typical of tokens that "
-    "the model has hardly seen.",
-    remedy="Allow no batch more than one occurrence of a token seen under 10 times in the "
-    "corpus, and clip the gradient norm at 0.5 instead of 1.0.",
-    lesson="One rare token in one batch can dominate the global gradient norm; spread them out.",
-)
-LR_JUMPED = Leaf(
-    cause=Cause.LR_DISCONTINUITY,
-    root_cause="The learning rate jumped at the step before the loss did.",
-    remedy="Make the schedule continuous: warm up into the new rate, and restore the "
-    "scheduler's state on resume.",
-    lesson="Plot the learning rate beside the loss: a jump in one explains a jump in the other.",
-)
-SAME_BATCH = Leaf(
-    cause=Cause.DUPLICATE_BATCH,
-    root_cause="The loader served a batch a second time.",
-    remedy="Fix the sampler, or how the data position is resumed, so that no batch repeats.",
-    lesson="Record a fingerprint of each batch: it shows a repeated one at once.",
-)
-SPIKE_UNEXPLAINED = Leaf(
-    cause=Cause.HARD_BATCH,
-    root_cause="Not known: no recorded signal explains the spike, which leaves a hard batch.",
-    remedy="None needed for a spike that recovered by itself; record the missing signals.",
-    lesson="Most spikes recover; the signals that were not recorded could have named the cause.",
-    is_explained=False,
-)
-PERSISTENT = Leaf(
-    cause=None,
-    root_cause="Not known from the log: the optimizer's moments absorbed the spike and hold the "
-    "model in a worse place; what started it is among the hypotheses.",
-    remedy="Reload the last checkpoint from before the onset, clip the gradient norm at 0.5, "
-    "and spread rare tokens over batches before the restart.",
-    lesson="A spike that is not back in 50 records does not come back by itself: keep a "
-    "checkpoint older than the onset.",
-    is_explained=False,
-)
-TOO_EARLY = Leaf(
-    cause=None,
-    root_cause="Not known: the log ends before the 50 records that a recovery may take.",
-    remedy="Look again after 50 more records.",
-    lesson="Do not judge a spike before it has had time to recover.",
-)
-SCHEDULE = Leaf(
-    cause=Cause.WRONG_SCHEDULE,
-    root_cause="The learning rate rose while the loss rose: the schedule runs the wrong way "
-    "(an inverted cosine, or a warm-up that never ends).",
-    remedy="Correct the schedule and restart from the checkpoint before the rise.",
-    lesson="Simulate the schedule to its last step before the run.",
-)
-WEIGHT_DECAY = Leaf(
-    cause=Cause.WEIGHT_DECAY,
-    root_cause="A weight norm doubled or halved in 200 steps: weight decay does not balance "
-    "the updates.",
-    remedy="Change weight decay by 2x (up if the norm climbs, down if it falls) and continue "
-    "from a checkpoint before the change.",
-    lesson="Watch the weight norm of each group, not only the loss.",
-)
-TOO_HOT = Leaf(
-    cause=Cause.LR_TOO_HIGH,
-    root_cause="Loss and gradient norm rise together although the schedule is in order: the run "
-    "moves away from its minimum because of bad data or too high a learning rate.",
-    remedy="Halve the learning rate and continue from a checkpoint before the rise.",
-    lesson="A slow rise is a slow divergence; act while the checkpoint is recent.",
-)
-PLATEAU = Leaf(
-    cause=None,
-    root_cause="No divergence: schedule, weight norms and gradient norm are steady; the model "
-    "has stopped learning.",
-    remedy="Look at the evaluation loss; if it is flat too, stop the run.",
-    lesson="A plateau is a result, not a fault.",
-    incident_class=IncidentClass.PLATEAU,
-)
-HEALTHY = Leaf(
-    cause=None,
-    root_cause="None: by the textbook's questions the run is healthy.",
-    remedy="None.",
-    lesson="None.",
-)
+
+
+def _leaf(name: str) -> Leaf:
+    texts = _TEXTS[name]
+    return Leaf(
+        cause=next((cause for cause in Cause if cause.id == texts.get("cause")), None),
+        root_cause=texts["root_cause"],
+        remedy=texts["remedy"],
+        lesson=texts["lesson"],
+        incident_class=IncidentClass(texts["class"]) if "class" in texts else None,
+        is_explained=texts.get("is_explained", True),
+    )
+
+
+OVERFLOW = _leaf("OVERFLOW")
+COLLAPSED_SCALE = _leaf("COLLAPSED_SCALE")
+FROZEN_SCALE = _leaf("FROZEN_SCALE")
+DESTRUCTIVE_UPDATE = _leaf("DESTRUCTIVE_UPDATE")
+GRADIENT_FIRST = _leaf("GRADIENT_FIRST")
+CORRUPTED_STATE = _leaf("CORRUPTED_STATE")
+LONG_TAIL = _leaf("LONG_TAIL")
+LR_JUMPED = _leaf("LR_JUMPED")
+SAME_BATCH = _leaf("SAME_BATCH")
+SPIKE_UNEXPLAINED = _leaf("SPIKE_UNEXPLAINED")
+PERSISTENT = _leaf("PERSISTENT")
+TOO_EARLY = _leaf("TOO_EARLY")
+SCHEDULE = _leaf("SCHEDULE")
+WEIGHT_DECAY = _leaf("WEIGHT_DECAY")
+TOO_HOT = _leaf("TOO_HOT")
+PLATEAU = _leaf("PLATEAU")
+HEALTHY = _leaf("HEALTHY")
 
 TEXTBOOK_TREE: Mapping[str, TreeQuestion] = {
     "1.1": TreeQuestion(nonfinite_loss, "1.2", "1.1b"),
