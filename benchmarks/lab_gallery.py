@@ -1,6 +1,6 @@
 """The gallery of loss patterns: one small picture per fault (`scripts/bench lab_gallery SUITE`).
 
-Needs matplotlib (the dependency group `bench`). Writes docs/patterns.svg, which docs/patterns.md
+Needs matplotlib (the dependency group `bench`). Writes docs/patterns.svg, which docs/lab.md
 explains.
 """
 

@@ -19,7 +19,7 @@ def _command_text(name: str, command: Any) -> Iterator[str]:
         yield from _command_text(f"{name} {part}", inner)
     if hasattr(command, "commands"):
         return
-    yield f"## {name}"
+    yield f"### {name}"
     yield "\n".join(line.strip() for line in (command.help or "").splitlines())
     rows = [_row(item) for item in command.params if not item.hidden]
     if rows:

@@ -8,17 +8,7 @@ below `project/`: Markdown as it is, a source file as code, a folder as the list
 import os
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-
-from website.commands_page import commands_text
-from website.settings_page import settings_text
-
-GENERATED: dict[str, Callable[[], str]] = {
-    "<!-- generated: settings -->": settings_text,
-    "<!-- generated: commands -->": commands_text,
-}
-"""What stands on the site in place of these lines."""
 
 _CODE = re.compile(
     r"^(?P<fence>`{3,})[^\n]*\n.*?^(?P=fence)[ ]*$|`[^`\n]*`", re.DOTALL | re.MULTILINE
@@ -55,9 +45,6 @@ def _page(root: Path, path: Path) -> tuple[str, set[Path]]:
     text = path.read_text(encoding="utf-8")
     if path.suffix != ".md":
         return _source(root, path, text), set()
-    for line, make in GENERATED.items():
-        if line in text:
-            text = text.replace(line, make())
     linked: set[Path] = set()
     parts: list[str] = []
     start = 0

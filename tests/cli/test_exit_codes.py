@@ -10,7 +10,8 @@ from tests.cli.test_json_schema import COMMANDS
 from trimtab.cli.options import ExitCode
 from trimtab.journal.exit_request import RunExit
 
-PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes.md").read_text()
+PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+PAGE = PAGE.split("\n## Exit codes\n")[1].split("\n## ")[0]
 
 
 def rows(text: str) -> list[list[str]]:
@@ -29,13 +30,13 @@ def stated(command: str) -> str:
 
 
 def test_the_codes_on_the_page_are_those_of_the_code() -> None:
-    shown = {(int(code), name) for code, name, _ in rows(PAGE.split("## By command")[0])}
+    shown = {(int(code), name) for code, name, _ in rows(PAGE.split("### By command")[0])}
     ours = {(code.value, code.name) for code in ExitCode}
     assert shown == ours | {(code.value, code.name) for code in RunExit}
 
 
 def test_every_command_is_on_the_page_as_its_help_says() -> None:
-    shown = dict(rows(PAGE.split("## By command")[1]))
+    shown = dict(rows(PAGE.split("### By command")[1]))
     wanted = {f"`trimtab {command}`": stated(command) for command in sorted(COMMANDS)}
     assert shown == wanted, "\n".join(f"| {name} | {text} |" for name, text in wanted.items())
 

@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from trimtab.cli.main import app
 from trimtab.selftest.run import CHECKS
 
-GPU_PAGE = Path(__file__).parents[2] / "docs" / "gpu.md"
+GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 
 BREAK = """
 import json

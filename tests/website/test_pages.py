@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from website.commands_page import commands_text
+from website.reference import DOCS, GENERATED, with_reference
 from website.settings_page import settings_text
 from website.stage import stage
 
@@ -40,9 +41,16 @@ def test_every_setting_has_its_default_and_its_meaning() -> None:
 
 def test_every_command_has_its_options() -> None:
     text = commands_text()
-    assert "## trimtab diagnose\n" in text
-    assert "## trimtab corpus scan\n" in text
+    assert "### trimtab diagnose\n" in text
+    assert "### trimtab corpus scan\n" in text
     assert "| `--rules` | The rules to judge by. One of `trimtab`, `textbook`. |" in text
+
+
+@pytest.mark.parametrize("page", GENERATED)
+def test_the_generated_reference_is_committed_as_the_code_has_it(page: str) -> None:
+    assert (DOCS / page).read_text(encoding="utf-8") == with_reference(page), (
+        "stale: run python -m website.reference"
+    )
 
 
 def test_links_out_of_the_docs_become_pages(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """What commands share: exit codes, options, the settings that they give, completion.
 
-Nothing heavy is imported here: every `--help` imports it. docs/exit-codes.md lists the exit codes.
+Nothing heavy is imported here: every `--help` imports it. Exit codes: docs/command-line.md.
 """
 
 import json
@@ -34,7 +34,7 @@ class ExitCode(IntEnum):
     """A bug in trimtab, with a traceback (EX_SOFTWARE of sysexits.h)."""
 
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (docs/json.md).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (docs/command-line.md).")]
 
 JSON_VERSION = 1
 """Grows when a field is removed or changes its meaning; a new field does not change it."""

@@ -390,7 +390,7 @@ class Config(Section):
     """The rule set to judge by."""
     rules: Mapping[str, MetricRule] = field(default_factory=dict)
     """Your own rules, each a table `[rules.METRIC]` with the name as it is recorded:
-    [Rules on your metrics](howto/metric-rules.md)."""
+    [Rules on your metrics](howto/thresholds.md#rules-on-your-metrics)."""
     live: LiveConfig = field(default_factory=LiveConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)

@@ -26,7 +26,7 @@ def test_huggingface(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         report_to=[],
     )
     names: dict[str, Any] = {"model": TinyForCausalLM(), "args": args, "dataset": Sequences(16)}
-    first, second = examples("huggingface.md")
+    first, second = examples("huggingface.md", until="\n## Accelerate\n")
     exec(first, names)
     assert list(journal_of(tmp_path / "runs" / "x1").step) == [1, 2, 3, 4]
     names["trainer"].args.max_steps = 6
@@ -45,7 +45,7 @@ def test_accelerate(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "loader": DataLoader(Sequences(16), batch_size=2),
         "scheduler": torch.optim.lr_scheduler.ConstantLR(optimizer),
     }
-    first, recover, register = examples("accelerate.md")
+    first, recover, register = examples("huggingface.md", since="\n## Accelerate\n")
     exec(first.replace("Accelerator(", "Accelerator(cpu=True, "), names)
     assert len(journal_of(tmp_path / "runs" / "x1")) == 2
     body = first[first.index("            accelerator.backward") :]

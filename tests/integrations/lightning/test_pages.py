@@ -13,9 +13,12 @@ from torch.utils.data import DataLoader
 PAGES = Path(__file__).parents[3] / "docs" / "integrations"
 
 
-def examples(page: str) -> list[str]:
-    """The blocks of Python on a page."""
-    return re.findall(r"```python\n(.*?)```", (PAGES / page).read_text(encoding="utf-8"), re.DOTALL)
+def examples(page: str, *, since: str = "", until: str = "") -> list[str]:
+    """The blocks of Python on a page, or between two headings of it."""
+    text = (PAGES / page).read_text(encoding="utf-8")
+    text = text.split(since)[-1] if since else text
+    text = text.split(until)[0] if until else text
+    return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
 def test_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,7 +31,7 @@ def test_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "loader": DataLoader(data, batch_size=None),
         "loss_of": loss_of,
     }
-    (example,) = examples("fabric.md")
+    (example,) = examples("lightning.md", since="\n## Lightning Fabric\n")
     exec(example, names)
     assert len(journal_of(tmp_path / "runs" / "x1")) == 6
 
@@ -47,7 +50,7 @@ def test_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data: Any = [{"input_ids": batch} for batch in batches(2)]
     names: dict[str, Any] = {"model": OfIds(), "loader": DataLoader(data, batch_size=None)}
-    first, second = examples("lightning.md")
+    first, second = examples("lightning.md", until="\n## Lightning Fabric\n")
     exec(first.replace("L.Trainer(", "L.Trainer(max_epochs=2, enable_progress_bar=False,"), names)
     assert len(journal_of(tmp_path / "runs" / "x1")) == 4
     names["trainer"].fit_loop.max_epochs = 3
