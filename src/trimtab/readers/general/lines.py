@@ -70,7 +70,7 @@ _WORDS = r"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?+|INF)(?!\w)"
 # A number is no part of a word (fp16, Acc@1, #3), a path, a version or a hexadecimal address; after
 # a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
 _START = (
-    r"(?<![A-Za-z0-9_.@#$\\])"
+    r"(?:(?<![A-Za-z0-9_.@#$\\])|(?<=loss)(?=\d++\.\d)|(?<=Loss)(?=\d++\.\d))"
     r"(?:(?<![A-Za-z]-)|(?<=step-)|(?<=Step-)|(?<=iter-)|(?<=poch-)|(?<=atch-))"
 )
 _END = r"(?![A-Za-z_]++\d)(?!\.\d)"
@@ -161,6 +161,8 @@ _UNIT = re.compile(
     r"|tokens|words|samples|imgs|images|examples|[TGP]?FLOP[Ss]?|z)(?:/[A-Za-z]+(?:/[A-Za-z]+)?)?)"
     r"(?![A-Za-z_0-9=:/(])|[A-Za-z%°]+/[A-Za-z]+\b"
 )
+# What is counted, right between two numbers, is the name of the second: `epoch 0 it 100 loss 2.5`.
+_IS_NAME = re.compile(r" (?:it|tokens|samples|images|examples) ")
 _LONE_UNIT = re.compile(
     r"\s*(?:ms|s|secs?|seconds|min|it/s|s/it|[A-Za-z]+/s(?:ec)?|(?:m?s|sec)/[A-Za-z]+)\b"
 )
@@ -235,13 +237,14 @@ class _Namer:
         text, following = self._texts[position], self._texts[position + 1]
         if position:
             unit = _UNIT.match(text)
-            text = text[unit.end() :] if unit else text
+            if unit and not _IS_NAME.fullmatch(text):
+                text = text[unit.end() :]
         for brace in _BRACE.finditer(text):
             self._scope = [*self._scope, brace[1]] if brace[1] else self._scope[:-1]
         text = text[-_TEXT_CHARS:]
         bare = text.strip()
         if to_number(self._tokens[position]) is None or following.startswith(("%|", "% |")):
-            if position and len(self.fields) <= 2:
+            if len(self.fields) <= 2:
                 self.words.update(_spare_words(text))
             return
         if position and bare in _TOTALS:

@@ -180,7 +180,8 @@ class _Assembly:
             self._without_loss = (where[unused], numbers[unused])
         if name == BAR and places[0] >= 0 and numbers[places[0]] == 0:
             places = np.minimum(places + 1, len(numbers) - 1)  # it is redrawn after the record
-        return np.where(places >= 0, numbers[np.maximum(places, 0)], np.nan)
+        steps = np.where(places >= 0, numbers[np.maximum(places, 0)], np.nan)
+        return _counted_back(steps)
 
     def _alternate(self, shapes: Sequence[Shape], lines: IntArray) -> bool:
         where = np.sort(np.concatenate([shape.line_numbers for shape in shapes]))
@@ -351,6 +352,18 @@ class _Assembly:
             )
             records.columns[label] = (new, values)
         records.evaluations = frozenset(found)
+
+
+def _counted_back(steps: FloatArray) -> FloatArray:
+    """Return steps with those before the first known one, as far as they are not negative."""
+    known = np.flatnonzero(np.isfinite(steps))
+    if len(known) < 3 or not known[0]:
+        return steps
+    stride = float(np.median(np.diff(steps[known])))
+    earlier = steps[known[0]] - stride * np.arange(known[0], 0, -1)
+    if stride <= 0 or earlier[0] < 0:
+        return steps
+    return np.concatenate([earlier, steps[known[0] :]])
 
 
 def _is_result(shape: Shape, name: str) -> bool:

@@ -39,6 +39,8 @@ _NORM_WORDS = _words("norm total global train optim actor l 2 raw") | _GRADIENT
 _OTHER_NORMS = _words("clipped clip param params weight weights update")
 _RATE_WORDS = _words("learning rate lr current train abs cur base")
 _TIMESTEPS = _words("timestep timesteps")
+_SPENT = _words("batch reader data time step iter")
+_IS_LOSS = re.compile("loss(es)?$")
 
 
 class Counter(IntEnum):
@@ -59,7 +61,7 @@ def words_of(name: str) -> tuple[str, ...]:
     if not name.isascii():
         for word, english in _WORDS["translations"].items():
             name = name.replace(word, f" {english} ")
-    words = [word.lower() for word in _WORD.findall(name)]
+    words = [word.lower() for word in _WORD.findall(name.replace("'s", " "))]
     return tuple(" ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split())
 
 
@@ -95,12 +97,14 @@ def loss_class(name: str) -> int:
         return 0
     if found & _LOSS["never"] or ("entropy" in found and "cross" not in found):
         return 0
+    if "cost" in found and found & _SPENT:
+        return 0  # the cost of a batch is time
     if words_of(name)[-2:] == ("loss", "value"):
         found.remove("value")
     rest = found - _LOSS["plain"] - _LOSS["names"] - {"entropy"}
     if any(not word.endswith("loss") and not word.isdigit() for word in rest):
         return 1
-    return 3 if "losses" in found or any(word.endswith("loss") for word in found) else 2
+    return 3 if "total" in found or any(_IS_LOSS.search(word) for word in found) else 2
 
 
 def may_be_loss(name: str) -> bool:
