@@ -98,7 +98,7 @@ def _compare(run: Run, expect: dict[str, Any]) -> tuple[str, str]:
         return "wrong loss", detail
     if len(losses) != count:
         return "wrong records", detail
-    if nonfinite != expect.get("nonfinite", 0) and run.format != "megatron":
+    if nonfinite != expect.get("nonfinite", 0):
         return "wrong loss", f"{nonfinite} not finite; {detail}"
     if count != expect["records"]:  # the first record has no loss
         steps = np.concatenate([run.block.step[:1], steps])

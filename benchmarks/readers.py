@@ -80,9 +80,9 @@ def csv(step: int) -> str:
 
 
 TEXTS: dict[str, tuple[Lines, str, str]] = {
-    "Megatron-LM": (megatron, "megatron", "|"),
-    "torchtitan": (torchtitan, "torchtitan", ":"),
-    "llm.c": (llmc, "llm.c", "|"),
+    "Megatron-LM": (megatron, "text", "|"),
+    "torchtitan": (torchtitan, "text", ":"),
+    "llm.c": (llmc, "text", "|"),
     "CSV, for comparison": (csv, "csv", ","),
 }
 """By name: what is printed, its format, and the character at which polars is to split it."""
@@ -165,8 +165,8 @@ def _split_by_polars(path: Path, separator: str) -> Any:
 def _read_pipe(
     pipe: Path, results: "multiprocessing.SimpleQueue[tuple[int, float, float]]"
 ) -> None:
-    found = FORMATS["megatron"].load(pipe, lambda done, total: None)
-    block = to_run(found, pipe, "megatron").block
+    found = FORMATS["text"].load(pipe, lambda done, total: None)
+    block = to_run(found, pipe, "text").block
     usage = resource.getrusage(resource.RUSAGE_SELF)
     results.put((len(block), usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime))
 

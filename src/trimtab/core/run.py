@@ -64,7 +64,7 @@ class Run:
     block: Block
     """The records, under trimtab's signal names (`core/signals.py`)."""
     format: str = ""
-    """The name of the format, such as "megatron" or "journal"; of a reader's run, the reader's
+    """The name of the format, such as "text" or "journal"; of a reader's run, the reader's
     name."""
     path: Path | None = None
     """The file or folder that was read: of a folder of logs, the log that was chosen."""

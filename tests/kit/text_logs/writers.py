@@ -112,8 +112,7 @@ def nanochat(ink: Ink, moment: Moment) -> str:
     """The loop of scripts/base_train.py."""
     line = ""
     if moment.eval_loss is not None:
-        step = ink.record(moment.step, "05d")
-        line = f"Step {step} | Validation bpb: {ink('validation_bpb', moment.eval_loss, '.6f')}\n"
+        line = f"Step {moment.step:05d} | Validation bpb: {moment.eval_loss:.6f}\n"
     line += f"step {ink.record(moment.step, '05d')}/{TOTAL:05d} ({moment.step / 50:.2f}%)"
     line += f" | loss: {ink('loss', moment.loss, '.6f')} | lrm: {ink('lr', 1.0, '.2f')}"
     line += f" | dt: {ink('step_seconds', moment.seconds * 1000, '.2f', 0.001)}ms"
@@ -148,10 +147,11 @@ def build_nanogpt(ink: Ink, moment: Moment) -> str:
 
 def llmc(ink: Ink, moment: Moment) -> str:
     """The loop of llm.c's train_gpt2.cu, as C prints it."""
-    step = ink.record(moment.step, "4d")
     line = ""
     if moment.eval_loss is not None:
+        ink.record(int(ink.rows[-1]["step"]))  # without a step, it is that of the record above
         line = f"val loss {ink('eval_loss', moment.eval_loss, 'f')}\n"
+    step = ink.record(moment.step, "4d")
     line += f"step {step}/{TOTAL} | loss {ink('loss', moment.loss, '7.6f')} ({0.12:+.2f}z)"
     line += f"| norm {ink('grad_norm', moment.grad_norm, '6.4f')} ({math.nan:+.2f}z)"
     line += f"| lr {ink('lr', moment.lr, '.2e')}"
@@ -237,9 +237,7 @@ def deepspeed_chat(ink: Ink, moment: Moment) -> str:
     line += f" | Actor Loss: {ink('loss', moment.loss, '')}"
     line += f" | Critic Loss: {moment.grad_norm} | Unsupervised Loss: 0.0\n"
     line += "End-to-End => Latency: 3.81s, TFLOPs: 12.1, Samples/sec: 16.78, Time/seq 0.06s\n"
-    return (
-        f"{line}Average reward score: {ink('average_reward', 4.5583, '')} | EMA reward score: 1.0\n"
-    )
+    return f"{line}Average reward score: {4.5583} | EMA reward score: 1.0\n"
 
 
 def mlperf(ink: Ink, moment: Moment) -> str:
@@ -269,39 +267,39 @@ _MEANS = {"loss": Quality.WINDOW_MEAN, "step_seconds": Quality.WINDOW_MEAN}
 SAMPLES = [
     Sample(
         name="Megatron-LM",
-        format="megatron",
+        format="text",
         write=megatron,
         stride=10,
         qualities=_MEANS | {"loss": Quality.INFERRED},
     ),
-    Sample(name="NeMo 2", format="nemo", write=nemo_printer, stride=100, qualities=_MEANS),
-    Sample(name="NeMo Automodel", format="nemo", write=automodel),
-    Sample(name="torchtitan", format="torchtitan", write=torchtitan, stride=10),
+    Sample(name="NeMo 2", format="text", write=nemo_printer, stride=100, qualities=_MEANS),
+    Sample(name="NeMo Automodel", format="text", write=automodel),
+    Sample(name="torchtitan", format="text", write=torchtitan, stride=10),
     Sample(
         name="nanochat",
-        format="nanochat",
+        format="text",
         write=nanochat,
         qualities={"loss": Quality.SMOOTHED},
     ),
-    Sample(name="nanoGPT", format="nanogpt", write=nanogpt, stride=10),
-    Sample(name="build-nanogpt", format="nanogpt", write=build_nanogpt),
+    Sample(name="nanoGPT", format="text", write=nanogpt, stride=10),
+    Sample(name="build-nanogpt", format="text", write=build_nanogpt),
     Sample(
         name="llm.c",
-        format="llm.c",
+        format="text",
         write=llmc,
         qualities={"tokens_per_second": Quality.SMOOTHED},
     ),
     Sample(
         name="llm.c in Python",
-        format="llm.c",
+        format="text",
         write=llmc_python,
         qualities={"tokens_per_second": Quality.SMOOTHED},
     ),
-    Sample(name="llm.c main.log", format="llm.c", write=llmc_main_log),
-    Sample(name="modded-nanogpt", format="modded-nanogpt", write=modded_nanogpt),
+    Sample(name="llm.c main.log", format="text", write=llmc_main_log),
+    Sample(name="modded-nanogpt", format="text", write=modded_nanogpt),
     Sample(
         name="fairseq",
-        format="fairseq",
+        format="text",
         write=fairseq_simple,
         stride=100,
         qualities=_MEANS
@@ -309,12 +307,12 @@ SAMPLES = [
     ),
     Sample(
         name="DeepSpeed",
-        format="deepspeed",
+        format="text",
         write=deepspeed,
         stride=10,
         qualities={"step_seconds": Quality.WINDOW_MEAN},
     ),
-    Sample(name="DeepSpeed-Chat", format="deepspeed", write=deepspeed_chat),
+    Sample(name="DeepSpeed-Chat", format="text", write=deepspeed_chat),
     Sample(name="MLPerf", format="mlperf", write=mlperf),
 ]
 """OLMo is not among them: its writer could be run."""

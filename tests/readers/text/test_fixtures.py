@@ -49,8 +49,8 @@ def test_every_fixture_says_who_wrote_it() -> None:
 def test_what_the_writer_was_given_is_read(path: Path) -> None:
     rows = truth(path)["rows"]
     reading = read_log(path)
-    assert reading.format == {"automodel": "nemo"}.get(path.stem, path.stem)
-    assert "Lines cut off in the middle, left out: 1." in reading.notes
+    assert reading.format == ("mlperf" if path.stem == "mlperf" else "text")
+    assert any("cut off in the middle, left out: 1." in note for note in reading.notes)
     assert reading.block.step.tolist() == [row["step"] for row in rows]
     assert reading.block.attempt[-1] == 1
     assert dict(reading.block.qualities) == QUALITIES.get(path.stem, {})
@@ -67,7 +67,7 @@ def test_what_the_writer_was_given_is_read(path: Path) -> None:
 
 
 def test_a_skipped_interval_has_no_loss_and_a_dropped_one_is_nan() -> None:
-    notes = read_log(FIXTURES / "megatron.log", format="megatron").notes
+    notes = read_log(FIXTURES / "megatron.log", format="text").notes
     assert "Records in which all iterations were skipped, without a loss: 1." in notes
     dropped = (
         "Records in which 'lm loss' was not printed, as Megatron does with NaN; treated as NaN"

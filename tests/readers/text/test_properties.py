@@ -14,8 +14,8 @@ from tests.kit.text_logs.writers import SAMPLES, Sample
 from trimtab.core.block import Block
 from trimtab.core.errors import LogError
 from trimtab.readers import log_file, read_log
+from trimtab.readers.general import shapes
 from trimtab.readers.reading import FORMATS
-from trimtab.readers.text import parser
 
 LINES = sorted(
     {line for sample in SAMPLES for part in sample.print()[0][:20] for line in part.splitlines()}
@@ -39,13 +39,13 @@ PIECES = [
 ]
 
 
-def read_text(text: str, format: str | None, block_bytes: int, layouts: int = 8) -> Block:
+def read_text(text: str, format: str | None, block_bytes: int, layouts: int = 4) -> Block:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log"
         path.write_bytes(text.encode("utf-8", "surrogatepass"))
         with (
             mock.patch.object(log_file, "BLOCK_BYTES", block_bytes),
-            mock.patch.object(parser, "MAX_LAYOUTS", layouts),
+            mock.patch.object(shapes, "MAX_FREQUENT", layouts),
         ):
             return read_log(path, format=format).block
 

@@ -6,5 +6,6 @@
 `roles`    what a column is, by the words of its name (`words.toml`) and how it behaves
 `choice`   which lines are the training records, and which columns their step and loss
 `records`  the records with evaluations and what is printed beside them
+`trainers` what trainers are known to do to the numbers that they print
 `reader`   the format `text`
 """

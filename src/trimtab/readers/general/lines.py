@@ -65,7 +65,7 @@ _SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?::\d\d)?+(?:[.,
 _CLOCK = r"(?:\d++ days?, )?+\d{1,4}:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+(?![\d:])"
 _GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?!,?\d)(?:\.\d++)?+"
 _PLAIN = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
-_WORDS = r"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?+|INF)(?!\w)"
+_WORDS = r"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?+|INF)(?!\w)(?! iterations)"
 
 # A number is no part of a word (fp16, Acc@1, #3), a path, a version or a hexadecimal address; after
 # a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
@@ -139,7 +139,9 @@ class Field:
     """Which of the line's numbers it is."""
     name: str
     scale: float = 1.0
-    """What the number is to be multiplied by: 1.24kit are 1,240 iterations."""
+    """What the number is to be multiplied by: 1.24kit are 1,240 iterations, 1.2B are 1.2e9."""
+    unit: str = ""
+    """`ms` or `s` if the number is followed by it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,8 @@ class Layout:
     fields: tuple[Field, ...]
     words: frozenset[str]
     """The words before the first numbers that name none of them, in lower case: "test"."""
+    is_cut: bool = False
+    """Whether a crash cut a record off and the next one goes on in the same line."""
 
 
 _TEXT_CHARS = 200
@@ -163,6 +167,9 @@ _UNIT = re.compile(
 )
 # What is counted, right between two numbers, is the name of the second: `epoch 0 it 100 loss 2.5`.
 _IS_NAME = re.compile(r" (?:it|tokens|samples|images|examples) ")
+_FACTOR = re.compile(r"([kKMBT])(?![A-Za-z/])")
+_FACTORS = {"K": 1e3, "M": 1e6, "B": 1e9, "T": 1e12}
+_SECONDS = re.compile(r" ?(ms|s)(?![A-Za-z/_])")
 _LONE_UNIT = re.compile(
     r"\s*(?:ms|s|secs?|seconds|min|it/s|s/it|[A-Za-z]+/s(?:ec)?|(?:m?s|sec)/[A-Za-z]+)\b"
 )
@@ -175,6 +182,7 @@ _QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|([\"'`])([^\"`]{1,99})\3\s*
 _BRACE = re.compile(r"[\"']([^\"']{1,99})[\"']\s?[:=]\s?\{|\}")
 _LEVELS = frozenset(["info", "debug", "warning", "warn", "error", "notice", "root"])
 _FILE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java)(?::\w+)?$")
+_FILE_LINE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java):$")
 _COUNTED = re.compile(
     r" ?(epochs?|steps?|iters?|iterations?|batch(?:es)?|updates?|[轮步])"
     r"(?![A-Za-z_=/])(?!\s*[:=]?\s*[-+]?[.\d])"
@@ -184,9 +192,11 @@ _AT = re.compile(r"(\S.*?)(?: \([^)]*\))? (?:at|after|in|for|@) ([A-Za-z_]+)$")
 _NO_TEXT = re.compile(r"[\s,;|]*")
 _LETTER = re.compile(r"[^\W\d_]")
 _SPARE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")
+_OPENING = re.compile(r"([A-Za-z][\w/ .-]{0,60}?) ?\(([A-Za-z ]{0,20})$")
+_CLOSING = re.compile(r"( [A-Za-z]{1,20})?\) ?[:=] ?")
 _CELL = re.compile(r"\|\s*([^|]{1,99}?)\s*\|\s*$")
 _COUNTING = re.compile(
-    r"(?i)(?:epoch|step|iter|iteration|batch|update|round|episode|run|fold|ep|it|rank|gpu)s?$"
+    r"(?i)(?:epoch|step|iter|iteration|batch|update|round|episode|run|fold|ep|it|rank|gpu)s?$|^s$"
 )
 _GOES_ON = re.compile(r" [A-Za-z]{2,20}: ?")
 _BARE_WORDS = re.compile(r"\s*(?:[A-Za-z]{2,20} )+")
@@ -214,7 +224,7 @@ def understand(texts: Sequence[str], tokens: Sequence[str]) -> Layout:
     for position in range(len(tokens)):
         namer.add(position)
     fields = sorted([*namer.fields.values(), *namer.totals], key=lambda item: item.position)
-    return Layout(tuple(fields), frozenset(namer.words))
+    return Layout(tuple(fields), frozenset(namer.words), namer.is_cut)
 
 
 class _Namer:
@@ -231,10 +241,14 @@ class _Namer:
         self.fields: dict[str, Field] = {}
         self.totals: list[Field] = []
         self.words: set[str] = set()
+        self.is_cut = False
 
     def add(self, position: int) -> None:
         """Name the next number."""
         text, following = self._texts[position], self._texts[position + 1]
+        if self._begins_again(position):
+            text = self._texts[next(iter(self.fields.values())).position]
+            self.fields, self.totals, self.is_cut = {}, [], True
         if position:
             unit = _UNIT.match(text)
             if unit and not _IS_NAME.fullmatch(text):
@@ -285,7 +299,10 @@ class _Namer:
         name, spare = _name_before(text)
         if len(self.fields) <= 2:
             self.words.update(spare)
-        if name and before and name.count(")") > name.count("("):
+        whole = self._name_with_number(position, text)
+        if whole:
+            name = whole
+        elif name and before and name.count(")") > name.count("("):
             name = before.name  # the number before is part of the name: Time(100 iters)
             del self.fields[name]
         elif name and before and self._continues(before, text):
@@ -300,9 +317,39 @@ class _Namer:
             if text.rstrip().endswith(("[", "(")):
                 self._list = name
 
+    def _name_with_number(self, position: int, text: str) -> str | None:
+        """Return a name that has a number in brackets in it: `LR (group 0)=0.1`."""
+        closing = _CLOSING.fullmatch(text)
+        opening = _OPENING.search(self._texts[position - 1]) if position and closing else None
+        if not opening or not closing:
+            return None
+        self.fields = {
+            name: item for name, item in self.fields.items() if item.position < position - 1
+        }
+        return f"{opening[1]} ({opening[2]}{self._tokens[position - 1]}{closing[1] or ''})"
+
     def _add(self, position: int, name: str, scale: float = 1.0) -> None:
         if len(name) <= NAME_CHARS and name not in self.fields:
-            self.fields[name] = Field(position, name, scale)
+            following = self._texts[position + 1]
+            factor, unit = _FACTOR.match(following), _SECONDS.match(following)
+            if factor and scale == 1:
+                scale = _FACTORS[factor[1].upper()]
+            self.fields[name] = Field(position, name, scale, unit[1] if unit else "")
+
+    def _begins_again(self, position: int) -> bool:
+        """Return whether a record begins at this number, though one began in the line before."""
+        first = next(iter(self.fields.values()), None)
+        if first is None or first.position + 1 == position or not _COUNTING.search(first.name):
+            return False
+        start, text = self._texts[first.position], self._texts[position]
+        after = [self._texts[place + 1].split() for place in (first.position, position)]
+        if not start.strip() or not text.endswith(start) or after[0] != after[1]:
+            return False
+        # `best step: 3` is no start; what a crash leaves of a name or number is right before it.
+        rest = text.removesuffix(start)
+        if not start[:1].isalnum() or not rest or rest[-1].isalnum():
+            return True
+        return rest.rstrip()[-1:] in (":", "=")
 
     def _add_total(self, position: int, scale: float, *, is_bar: bool) -> None:
         """Note that a number is the total of the one before it."""
@@ -379,9 +426,12 @@ class _Namer:
     def _name_by_place(self, position: int, bare: str) -> str | None:
         """Return the name of a number that has none before it: its unit, or its place."""
         following = self._texts[position + 1]
+        if _FILE_LINE.search(bare):
+            return None
         unit = _LONE_UNIT.match(following) or _COUNTED.match(following)
-        if unit:
-            return unit[0].strip()
+        if unit and following[unit.end() :].strip() not in (":", "="):
+            name = unit[0].strip()
+            return f"({name})" if name in ("s", "ms") else name
         if following.strip() == "/" and position + 1 < len(self._tokens):
             return None  # named with its total
         if bare.endswith("] [") and following.startswith("]"):

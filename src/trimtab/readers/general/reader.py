@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.core.signals import EVAL_LOSS, LOSS, Quality
+from trimtab.core.signals import EVAL_LOSS, LOSS, LOSS_SCALE, STEP_SECONDS, Quality
 from trimtab.readers.aliases import STEP, Alias, alias_table
 from trimtab.readers.cells import quoted, quoted_names
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
-from trimtab.readers.general import roles
+from trimtab.readers.general import roles, trainers
 from trimtab.readers.general.choice import Unclear
 from trimtab.readers.general.records import Records, find_records
-from trimtab.readers.general.shapes import Shape, ShapeCollector
+from trimtab.readers.general.shapes import Overflow, Shape, ShapeCollector
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import restore_if_hf
@@ -28,25 +28,54 @@ def read_text(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LineFile(path, progress)
     table = read_lines(_whole_lines(file), path, wanted)
     table.add_note(*file.notes)
+    table.note_counts({"Last line cut off in the middle, left out": int(file.unfinished)})
     return table
 
 
 def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table:
     """Read lines of text; raises UnreadableLog if the records in them cannot be told apart."""
-    collector = ShapeCollector()
+    collector = ShapeCollector((wanted.loss, wanted.step))
     for lines in chunks:
         collector.add_lines(lines)
     shapes = [shape for shape in collector.shapes.values() if shape.lines]
     for shape in shapes:
         shape.settle_totals()
-    try:
-        with np.errstate(all="ignore"):  # a log may hold numbers of any size
-            records = find_records(shapes, loss=wanted.loss, step=wanted.step)
-    except Unclear as error:
-        raise UnreadableLog(f"{path} as text: {error}{_tried(shapes, wanted)}") from None
-    table = _to_table(records)
-    table.note_counts({"Lines too long for a record, left out": collector.num_long})
+    stand_in = None if wanted.loss else trainers.stand_in_for_loss(shapes)
+    with np.errstate(all="ignore"):  # a log may hold numbers of any size
+        try:
+            records = find_records(shapes, loss=wanted.loss or stand_in, step=wanted.step)
+        except Unclear as error:
+            raise UnreadableLog(f"{path} as text: {error}{_tried(shapes, wanted)}") from None
+        table = _to_table(records, stand_in)
+        _add_overflows(table, records, collector.overflows)
+        trainers.correct(table, records.units)
+        restore_if_hf(table)
+    table.note_counts(
+        {
+            "Lines cut off in the middle, left out": collector.num_cut,
+            "Lines too long for a record, left out": collector.num_long,
+        }
+    )
     return table
+
+
+def _add_overflows(table: Table, records: Records, overflows: Sequence[Overflow]) -> None:
+    """Count the overflows before each record, and add the loss scale that they lead to."""
+    rows = np.sort(records.columns[records.loss][0])
+    counts: dict[int, int] = {}
+    scales: dict[int, float] = {}
+    for one in overflows:
+        place = int(np.searchsorted(records.lines[rows], one.line))
+        if place < len(rows) and (one.rank == records.rank or -1 in (one.rank, records.rank)):
+            row = int(rows[place])
+            counts[row] = counts.get(row, 0) + 1
+            if np.isfinite(one.scale):
+                scales.setdefault(row, one.scale)
+    if any(roles.signal_of(name) == LOSS_SCALE for name in table.recorded):
+        scales = {}
+    for name, values in (("n_overflow", counts), (LOSS_SCALE, scales)):
+        if values and name not in table.recorded:
+            table.add(name, np.array(list(values)), np.array(list(values.values()), dtype=float))
 
 
 def _whole_lines(file: LineFile) -> Iterator[list[str]]:
@@ -71,7 +100,7 @@ def _tried(shapes: list[Shape], wanted: Wanted) -> str:
     return f" (lines with numbers: {lines}){flag}"
 
 
-def _to_table(records: Records) -> Table:
+def _to_table(records: Records, stand_in: str | None) -> Table:
     table = Table()
     index = table.new_rows(len(records.lines))
     for name, (rows, values) in records.columns.items():
@@ -86,7 +115,8 @@ def _to_table(records: Records) -> Table:
         f"{count:,} records; --step and --loss correct this.",
         *records.notes,
     )
-    restore_if_hf(table)
+    if stand_in is not None:
+        del table.meanings[records.loss]
     return table
 
 
@@ -105,13 +135,17 @@ def _meanings(records: Records) -> dict[str, Alias]:
     claims = {name: alias_table().claim(name) for name in records.columns if name not in found}
     taken = {claim.alias.signal for claim in claims.values() if claim.known}
     for name, claim in claims.items():
-        signal = roles.signal_of(name)
+        signal, scale = roles.signal_of(name), 1.0
         if name in records.evaluations or roles.is_evaluation_loss(name):
             signal = EVAL_LOSS
+        elif signal is None:
+            unit, values = records.units.get(name, ""), records.columns[name][1]
+            scale = roles.step_seconds_scale(name, unit, values) or 0.0
+            signal = STEP_SECONDS if scale else None
         if claim.alias.signal in (LOSS, STEP):
             found[name] = Alias(signal=name, name=name)
         elif not claim.known and signal and signal not in taken:
-            found[name] = Alias(signal=signal, name=name)
+            found[name] = Alias(signal=signal, name=name, scale=scale)
             taken.add(signal)
     return found
 

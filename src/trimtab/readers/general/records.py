@@ -42,6 +42,10 @@ class Records:
     """Name to rows, and the values in them."""
     evaluations: frozenset[str] = frozenset()
     """Columns that an evaluation wrote."""
+    units: dict[str, str] = field(default_factory=dict)
+    """Name to `ms` or `s`, for times."""
+    rank: int = -1
+    """The rank that printed them; -1 if it is not said."""
     notes: list[str] = field(default_factory=list)
 
 
@@ -88,6 +92,8 @@ class _Assembly:
         self._others = [shape for shape in shapes if id(shape) not in chosen]
         self._is_bar = any(BAR in shape.names for shape in self._chosen)
         self._notes: list[str] = []
+        self._rank = -1
+        """The rank whose records they are; -1 if that is not said, or changes."""
         self._in_blocks = False
         """Whether a record is several lines under one that counts."""
         self._without_loss: tuple[IntArray, FloatArray] | None = None
@@ -100,13 +106,16 @@ class _Assembly:
         self._refuse_empty_step(rows)
         rows = replace(rows, step=self._steps(rows))
         rows = self._of_one_rank(rows)
+        self._rank = int(rows.ranks[0]) if len(np.unique(rows.ranks)) == 1 else -1
         rows = self._distinct(rows)
         rows = replace(rows, step=self._joined(rows))
         records = self._to_records(rows)
         steps = self._row_steps(records)
         self._add_beside(records, steps)
         self._add_evaluations(records, steps)
-        records.notes = self._notes
+        records.notes, records.rank = self._notes, self._rank
+        for shape in (*self._others, *self._chosen):
+            records.units.update(shape.units)
         return records
 
     def _lacks_loss(self, shape: Shape, choice: Choice) -> bool:
@@ -115,7 +124,9 @@ class _Assembly:
             return False
         others = set(shape.names) - {self._counter}
         shared = others & set(choice.main.names)
-        return not is_evaluation(shape) and 2 <= len(shared) >= len(others) / 2
+        if is_evaluation(shape) or any(map(roles.is_evaluation_loss, others)):
+            return False
+        return 2 <= len(shared) >= len(others) / 2
 
     # Steps
 
@@ -179,7 +190,9 @@ class _Assembly:
         if name != BAR and len(unused) <= 0.5 * len(lines):
             self._without_loss = (where[unused], numbers[unused])
         if name == BAR and places[0] >= 0 and numbers[places[0]] == 0:
-            places = np.minimum(places + 1, len(numbers) - 1)  # it is redrawn after the record
+            # It is redrawn after the record; the one after the last record is yet to come.
+            numbers = np.append(numbers, 2 * numbers[-1] - numbers[max(len(numbers) - 2, 0)])
+            places = np.minimum(places + 1, len(numbers) - 1)
         steps = np.where(places >= 0, numbers[np.maximum(places, 0)], np.nan)
         return _counted_back(steps)
 
@@ -260,6 +273,8 @@ class _Assembly:
         step, losses = rows.step, rows.columns[self._loss][0]
         if step is None or len(step) < 3 or step[-1] >= step[-2]:
             return False
+        if rows.epoch is not None and np.diff(rows.columns[rows.epoch][0])[-1] > 0:
+            return False
         twins = (step[:-1] == step[-1]) & np.isclose(losses[:-1], losses[-1], rtol=1e-4)
         return bool(twins.any())
 
@@ -292,17 +307,34 @@ class _Assembly:
         steps[rows] = values
         return steps
 
+    def _counter_of(self, shape: Shape) -> str | None:
+        """Return what counts steps in lines beside the records, by the same name or another."""
+        if self._counter in shape.names:
+            return self._counter
+        counter = find_counter([shape], None)
+        return counter if counter and roles.counter_class(counter) >= Counter.STEP else None
+
+    def _of_rank(self, shape: Shape) -> BoolArray:
+        """Return which lines of a shape the rank printed whose records are read."""
+        ranks = np.array(shape.ranks)
+        return np.asarray((ranks == self._rank) | (ranks < 0) | (self._rank < 0))
+
     def _add_beside(self, records: Records, steps: FloatArray | None) -> None:
         """Add the values of lines that belong to a record."""
         number = len(records.lines)
+        printed = {roles.signal_of(name) for name in records.columns}
         for shape in self._others:
-            if is_evaluation(shape) or len(shape.lines) > 1.2 * number + 1:
+            own = self._of_rank(shape)
+            if is_evaluation(shape) or not min(number, 2) <= own.sum() <= 1.2 * number + 1:
                 continue
             all_names = self._in_blocks and len(shape.lines) >= 0.5 * number
             for name in shape.names:
-                if name in records.columns or not (all_names or roles.signal_of(name)):
+                signal = roles.signal_of(name)
+                if name in records.columns or not (all_names or signal):
                     continue
-                where = self._rows_beside(shape, records.lines, steps)
+                if signal is not None and signal in printed:
+                    continue  # the record itself has it
+                where = np.where(own, self._rows_beside(shape, records.lines, steps), -1)
                 rows, first = np.unique(where[where >= 0], return_index=True)
                 if len(rows):
                     records.columns[name] = (rows, shape.column(name)[where >= 0][first])
@@ -313,26 +345,36 @@ class _Assembly:
         after = np.searchsorted(lines, own)
         before = after - 1
         after = np.where(after < len(lines), after, -1)
-        if steps is not None and self._counter in shape.names:
-            count = shape.column(str(self._counter))
+        counter = self._counter_of(shape)
+        if steps is not None and counter is not None:
+            count = shape.column(counter)
             fits_before, fits_after = steps[before] == count, steps[after] == count
-            found: IntArray = np.where(fits_after, after, np.where(fits_before, before, -1))
-            return found
-        to_before = np.where(before >= 0, own - lines[before], _FAR)
-        to_after = np.where(after >= 0, lines[after] - own, _FAR)
-        return before if np.median(to_before) <= np.median(to_after) else after
+            if (fits_before | fits_after).mean() >= 0.5:
+                found: IntArray = np.where(fits_after, after, np.where(fits_before, before, -1))
+                return found
+        to_before = float(np.median(np.where(before >= 0, own - lines[before], _FAR)))
+        to_after = float(np.median(np.where(after >= 0, lines[after] - own, _FAR)))
+        if to_before == to_after:
+            return after if own[0] < lines[0] else before
+        return before if to_before < to_after else after
 
     def _add_evaluations(self, records: Records, steps: FloatArray | None) -> None:
         """Add rows for the losses of evaluations."""
         if records.step is None or steps is None:
             return
-        found: dict[str, tuple[IntArray, FloatArray, FloatArray]] = {}
+        found: dict[str, list[tuple[IntArray, FloatArray, FloatArray]]] = {}
+        counted: dict[str, bool] = {}
         for shape in self._others:
             name = next((name for name in shape.names if _is_result(shape, name)), None)
-            if name is None or (label := _evaluation_name(name, records)) in found:
+            mine = self._of_rank(shape)
+            if name is None or not mine.any():
                 continue
-            count = shape.column(self._counter) if self._counter in shape.names else None
-            own = shape.line_numbers
+            counter = self._counter_of(shape)
+            label, has_count = _evaluation_name(name, records), counter is not None
+            if counted.setdefault(label, has_count) != has_count:
+                continue  # the same result, printed once more
+            count = None if counter is None else shape.column(counter)[mine]
+            own = shape.line_numbers[mine]
             after = np.searchsorted(records.lines, own)
             earlier = steps[np.maximum(after - 1, 0)]
             later = steps[np.minimum(after, len(steps) - 1)]
@@ -340,8 +382,10 @@ class _Assembly:
             at = earlier if count is None else np.clip(count, earlier, np.maximum(earlier, later))
             if count is not None:
                 at = np.where(after == len(steps), np.maximum(count, earlier), at)
-            found[label] = (own, at, shape.column(name))
-        for label, (own, at, values) in found.items():
+                at = np.where(after == 0, np.minimum(count, later), at)
+            found.setdefault(label, []).append((own, at, shape.column(name)[mine]))
+        for label, parts in found.items():
+            own, at, values = (np.concatenate(column) for column in zip(*parts, strict=True))
             records.lines, place = _merged(records.lines, own)
             old, new = place[: -len(own)], place[-len(own) :]
             records.columns = {name: (old[r], v) for name, (r, v) in records.columns.items()}

@@ -39,6 +39,8 @@ _NORM_WORDS = _words("norm total global train optim actor l 2 raw") | _GRADIENT
 _OTHER_NORMS = _words("clipped clip param params weight weights update")
 _RATE_WORDS = _words("learning rate lr current train abs cur base")
 _TIMESTEPS = _words("timestep timesteps")
+_TIMES = _words("time timing took")
+_STEP_TIME = _TIMES | _words("dt step iter iteration per train in s ms elapsed")
 _SPENT = _words("batch reader data time step iter")
 _IS_LOSS = re.compile("loss(es)?$")
 
@@ -57,10 +59,11 @@ class Counter(IntEnum):
 @lru_cache(maxsize=20_000)
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name, in lower case."""
-    name = name[:200]
+    name = _WORDS["abbreviations"].get(name, name[:200])
     if not name.isascii():
         for word, english in _WORDS["translations"].items():
-            name = name.replace(word, f" {english} ")
+            for spelling in (word, word.capitalize()):
+                name = name.replace(spelling, f" {english} ")
     words = [word.lower() for word in _WORD.findall(name.replace("'s", " "))]
     return tuple(" ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split())
 
@@ -68,6 +71,15 @@ def words_of(name: str) -> tuple[str, ...]:
 def is_evaluation(name: str) -> bool:
     """Return whether a name is that of an evaluation's result."""
     return bool(EVALUATION.intersection(words_of(name)))
+
+
+def evaluated_counter(name: str) -> str | None:
+    """Return the counter in a name that also says evaluation: `validate step`; None if neither."""
+    words = words_of(name)
+    rest = [word for word in words if word not in EVALUATION]
+    if len(rest) == len(words) or not rest or counter_class(rest[-1]) < Counter.EPOCH:
+        return None
+    return rest[-1] if set(rest) <= _COUNTER["plain"] | _LOSS["names"] | {rest[-1]} else None
 
 
 def is_evaluation_loss(name: str) -> bool:
@@ -201,6 +213,23 @@ def is_constant(values: FloatArray) -> bool:
 # Other signals
 
 
+def step_seconds_scale(name: str, unit: str, values: FloatArray) -> float | None:
+    """Return what makes a column seconds per step; None if it is no time of a step.
+
+    A time counts only with its unit, and a clock that runs on is none.
+    """
+    found = set(words_of(name))
+    per_step = "dt" in found or (found & _TIMES and found & _COUNTER["step"])
+    if not (per_step and found <= _STEP_TIME) and not (
+        name in ("time", "took", "(ms)") and unit == "ms"
+    ):
+        return None
+    unit = unit or next((word for word in ("ms", "s") if word in found), "")
+    known = values[np.isfinite(values)]
+    runs_on = len(known) > 2 and bool((np.diff(known) >= 0).mean() > 0.9) and known[0] != known[-1]
+    return None if not unit or runs_on else {"ms": 0.001, "s": 1.0}[unit]
+
+
 def signal_of(name: str) -> str | None:
     """Return the signal that a name means by its words, where no list of names knows it."""
     found, joined = set(words_of(name)), "".join(words_of(name))
@@ -213,3 +242,10 @@ def signal_of(name: str) -> str | None:
     ):
         return None if found & _OTHER_NORMS else GRAD_NORM
     return LOSS_SCALE if joined in ("lossscale", "gradscale", "scale", "lossscaler") else None
+
+
+def is_known(name: str) -> bool:
+    """Return whether a name may be that of a loss, a counter or a signal."""
+    if loss_class(name) or counter_class(name) > Counter.NONE or signal_of(name):
+        return True
+    return is_evaluation(name) or may_be_loss(name)

@@ -35,6 +35,10 @@ MAX_LAYOUTS = 20_000
 MAX_SHAPES = 5_000
 """Shapes kept; a log of prose has a new one in each line."""
 
+MAX_OTHER_LINES = 1 << 20
+"""Lines kept of shapes without a loss, a counter or a known signal. The timers and the prose of a
+long run must not fill the memory: the longest of these shapes are dropped first."""
+
 FREQUENT = 50
 """Lines of a shape after which the next of its layouts gets a pattern of its own."""
 
@@ -45,6 +49,11 @@ TABLE_GAP = 40
 """Lines between the head of a table and a row of it, or between two rows."""
 
 _RANK = re.compile(r"(?i)(?:\[|\b)(?:rank|default|rk|worker|local_rank)[ :_=-]?(\d{1,5})\b")
+
+
+# fairseq says `gradient overflow detected`, DeepSpeed `OVERFLOW! ... reducing to 32768`.
+_OVERFLOW = re.compile("gradient overflow detected|OVERFLOW! ")
+_SCALE = re.compile(r", reducing to (\d{1,18})\b")
 
 
 @dataclass(slots=True, eq=False)
@@ -60,6 +69,10 @@ class Shape:
     ranks: list[int] = field(default_factory=list)
     sample: str = ""
     """Its first line."""
+    units: dict[str, str] = field(default_factory=dict)
+    """Name to `ms` or `s`, where that follows the number."""
+    is_dropped: bool = False
+    """Whether its lines are no longer kept."""
     _cells: list[tuple[str, ...]] = field(default_factory=list)
     _blocks: list[FloatArray] = field(default_factory=list)
     _missing: list[BoolArray] = field(default_factory=list)
@@ -76,9 +89,16 @@ class Shape:
 
     def add(self, line: int, rank: int, cells: tuple[str, ...]) -> None:
         """Add the numbers of a line."""
+        if self.is_dropped:
+            return
         self.lines.append(line)
         self.ranks.append(rank)
         self._cells.append(cells)
+
+    def drop(self) -> None:
+        """Forget all lines, and keep none from now on."""
+        self.is_dropped = True
+        self.lines, self.ranks, self._cells, self._blocks = [], [], [], []
 
     def flush(self) -> None:
         """Convert what was added."""
@@ -142,6 +162,16 @@ class Shape:
         return ~self._missing[0][:, self.names.index(name)]
 
 
+@dataclass(frozen=True, slots=True)
+class Overflow:
+    """A line that says that a gradient overflowed."""
+
+    line: int
+    rank: int
+    scale: float
+    """The loss scale from here on; NaN if it is not said."""
+
+
 _Known = tuple[Shape, Sequence[int], int, Sequence[tuple[int, float]]]
 """The shape of a layout, which numbers belong to it, the rank that prints it, and factors."""
 
@@ -149,10 +179,16 @@ _Known = tuple[Shape, Sequence[int], int, Sequence[tuple[int, float]]]
 class ShapeCollector:
     """Collects the shapes of a log."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: Sequence[str | None] = ()) -> None:
+        """`wanted` are names that the user asks for."""
+        self._wanted = wanted
+        self._others: list[Shape] = []
+        """Shapes in which nothing is known."""
         self.shapes: dict[tuple[object, ...], Shape] = {}
         self.num_lines = 0
         self.num_long = 0
+        self.num_cut = 0
+        self.overflows: list[Overflow] = []
         self._known: dict[tuple[str, ...], _Known | None] = {}
         self._understood: dict[tuple[str, ...], _Known | None] = {}
         self._frequent: list[tuple[Callable[[str], re.Match[str] | None], Shape, int]] = []
@@ -177,6 +213,9 @@ class ShapeCollector:
                 continue
             if self._add_fast(line):
                 continue
+            if _OVERFLOW.search(line):
+                self.overflows.append(_overflow(self.num_lines, line))
+                continue
             texts, tokens = cut(line)
             if not tokens:
                 self._maybe_header(line)
@@ -189,12 +228,20 @@ class ShapeCollector:
                 shape, positions, rank, scales = found
                 if scales:
                     for place, scale in scales:
-                        tokens[place] = repr(round(scale * float(tokens[place]), 6))
+                        tokens[place] = repr(round(scale * (to_number(tokens[place]) or 0.0), 6))
                 shape.add(self.num_lines, rank, tuple([tokens[place] for place in positions]))
                 if not len(shape.lines) % FREQUENT and not scales:
                     self._learn_pattern(texts, tokens, found)
         for shape in self.shapes.values():
             shape.flush()
+        self._drop_others()
+
+    def _drop_others(self) -> None:
+        num_lines = sum(len(shape.lines) for shape in self._others)
+        while num_lines > MAX_OTHER_LINES:
+            longest = max(self._others, key=lambda shape: len(shape.lines))
+            num_lines -= len(longest.lines)
+            longest.drop()
 
     def _add_fast(self, line: str) -> bool:
         """Add a line by the pattern of a frequent layout; return whether one matched."""
@@ -226,6 +273,7 @@ class ShapeCollector:
             if len(self._understood) > MAX_LAYOUTS:
                 self._understood.clear()
             layout = understand(normal, tokens)
+            self.num_cut += layout.is_cut
             rank = _RANK.search(texts[0])
             found = None
             if layout.fields:
@@ -243,6 +291,14 @@ class ShapeCollector:
     def _shape(self, fields: Sequence[Field], words: frozenset[str], line: str) -> Shape | None:
         names = tuple(item.name for item in fields)
         for name in names:
+            counter = roles.evaluated_counter(name)
+            if counter is not None and counter not in names:
+                words |= frozenset(roles.words_of(name))  # validation loss at iteration 10
+                names = tuple(
+                    counter + other[len(name) :] if other in (name, f"{name}{TOTAL}") else other
+                    for other in names
+                )
+        for name in names:
             if f"{name}{TOTAL}" in names and FRACTION not in names and roles.is_phase(name):
                 words |= frozenset(roles.words_of(name))  # train (1/12)
                 names = tuple(other.replace(name, FRACTION) for other in names)
@@ -253,7 +309,10 @@ class ShapeCollector:
         key = (names, marks)
         shape = self.shapes.get(key)
         if shape is None and len(self.shapes) < MAX_SHAPES:
-            shape = self.shapes[key] = Shape(names, marks, sample=line[:200])
+            units = {item.name: item.unit for item in fields if item.unit}
+            shape = self.shapes[key] = Shape(names, marks, sample=line[:200], units=units)
+            if not any(roles.is_known(name) or name in self._wanted for name in names):
+                self._others.append(shape)
         return shape
 
     # Tables
@@ -292,6 +351,11 @@ class ShapeCollector:
 _TELLING = roles.EVALUATION | frozenset(
     {"train", "training", "trn", "best", "epoch", "end", "average", "summary", "total", "final"}
 )
+
+
+def _overflow(line: int, text: str) -> Overflow:
+    rank, scale = _RANK.search(text), _SCALE.search(text)
+    return Overflow(line, int(rank[1]) if rank else -1, float(scale[1]) if scale else np.nan)
 
 
 def _to_floats(cells: list[tuple[str, ...]], width: int) -> FloatArray:
