@@ -185,3 +185,11 @@ def test_a_run_states_its_own_settings() -> None:
     assert facts.settings == {"beta2": 0.95, "clip": 1.0, "epsilon": 1e-8, "warmup": 0.0}
     assert find_facts("AdamW(betas=(0.9, 0.999), eps=1e-8)").settings == {"beta2": 0.999}
     assert find_facts("beta2=0.9 beta2=0.95").settings == {}
+
+
+def test_an_incident_that_is_open_is_judged_as_it_stands() -> None:
+    loss = falling_loss(LENGTH)[: AT + 12]
+    loss[AT:] += np.linspace(0.5, 4.0, 12)
+    found = explained(block_of({"loss": loss}))[-1]
+    assert found.ranking is not None
+    assert found.ranking.first.cause is Cause.LR_TOO_HIGH

@@ -42,6 +42,9 @@ OUTSIDE = "outside"
 MIN_USUAL = 8
 """With fewer records before the onset, nothing is known about what is usual."""
 
+MIN_RISE, STILL_UP = 4, 0.8
+"""Losses that say whether one is still up, and the share of its rise that is left then."""
+
 MAX_FIRST_STEP = 100
 """A log that begins later does not show where the loss began."""
 
@@ -185,9 +188,12 @@ def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
         return "never learnt"
     if _is_burst(context):
         return "gradient burst"
+    left = _share_left(context)
+    has_risen = incident.incident_class in (None, IncidentClass.RECOVERABLE)
     if came_back(context) or incident.incident_class is IncidentClass.HARD_BATCH:
         return "spike"
-    if results["loss_creeps_up"].is_yes:  # a slow rise that has not ended
+    # A slow rise that has not ended, or an incident that ends near its peak.
+    if results["loss_creeps_up"].is_yes or (has_risen and left is not None and left > STILL_UP):
         return "divergence"
     return _SHAPES[incident.incident_class]
 
@@ -198,12 +204,19 @@ def came_back(context: IncidentContext) -> bool:
     has_risen = incident.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.LINGERING)
     if not has_risen or incident.end is None or incident.new_level is not None:
         return False
+    left = _share_left(context)
+    return left is None or left < 0.5
+
+
+def _share_left(context: IncidentContext) -> float | None:
+    """Return how much of its rise the loss still has at the last records; None if they are few."""
     before, losses = context.before(LOSS, 16), context.during(LOSS)
     during = losses.values[losses.finite]
-    if len(before) < MIN_USUAL or len(during) < MIN_USUAL:
-        return True
-    usual = float(np.median(before))
-    return float(np.median(during[-4:])) - usual < 0.5 * (float(during.max()) - usual)
+    if len(before) < MIN_USUAL or len(during) < MIN_RISE:
+        return None
+    usual, peak = float(np.median(before)), float(during.max())
+    now = float(np.median(during[-min(max(len(during) // 4, 1), 4) :]))
+    return (now - usual) / (peak - usual) if peak > usual else None
 
 
 def _is_burst(context: IncidentContext) -> bool:
