@@ -40,7 +40,7 @@ def _times(rank: int) -> dict[str, list[float]]:
     group = RankGroup(rank=rank, world=dist.get_world_size(), handle=dist.group.WORLD)
     sync = RankSync(group, device)
     shield = Shield("gate", "it stops")
-    gate = Gate(model, [optimizer], device, shield, lambda name: None)
+    gate = Gate(model, [optimizer], device, shield)
     head = torch.zeros(len(HEAD))
     head[HEAD.index("loss")], head[HEAD.index("tokens")] = 2.0, 1.0
     head[HEAD.index("given_norm")], head[HEAD.index("num_given")] = 1.0, 1.0

@@ -480,7 +480,7 @@ def weights_written_past_autograd(seed: int, watch: Watch) -> Trained:
 
 @loop
 def other_data_with_batch_loss(seed: int, watch: Watch) -> Trained:
-    """The labels change, so states are compared: forward passes that must leave no trace."""
+    """The labels change, so experiments are made: forward passes that must leave no trace."""
     model, made = _model(), Trained()
     optimizer = optim.AdamW(model.parameters(), 1e-2)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 import torch
@@ -18,13 +17,9 @@ import trimtab
 from benchmarks.recover.worlds import WORLDS, Run, World
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
-from trimtab.core.robust import median, sigma_around
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.live.recover.comparison import BEFORE, EVERY, RECENT, RISEN_SIGMAS, LossHistory
 
 STEPS, AT = 320, 200
-SIGMAS = 2.0
-"""By which the median of the last losses must be above the usual for a comparison of states."""
 FIRST_SEED = 200
 
 Phase = Callable[[Run, int], None]
@@ -385,19 +380,6 @@ def gradient_noise(run: Run, step: int) -> None:
     run.memory["noise"] = 0.1 if step >= AT else 0.0
 
 
-def has_risen(history: LossHistory, snapshot: int, update: int) -> bool:
-    """Return whether states are compared: more often than in use, to make it harder."""
-    before = [loss for at, loss in history._losses if at < snapshot][-BEFORE:]
-    recent = [loss for at, loss in history._losses if at >= snapshot][-RECENT:]
-    if len(before) < BEFORE or len(recent) < RECENT or update - history._compared < EVERY:
-        return False
-    usual = median(before)
-    if median(recent) <= usual + SIGMAS * sigma_around(usual, before):
-        return False
-    history._compared = update
-    return True
-
-
 def train(world: World, change: Phase, seed: int, mode: str, folder: str) -> float:
     """Train one run through a phase; returns its loss on data of the end, kept apart."""
     torch.manual_seed(seed)
@@ -482,10 +464,8 @@ def publish_phases(
         f"scripts/bench recover phases --seeds {seeds} --bare {num_bare}",
         f"{len(PHASES)} phases in three runs of {STEPS} steps, {seeds} seeds, not announced, with "
         f"`batch_loss`: {num_runs} runs, undos in: {', '.join(acts) or 'none'}. Bar: at most one "
-        "undo in 50 runs, no hold, no stop. States are compared more often than in use: when the "
-        f"median of the last {RECENT} losses, not each of them, is {SIGMAS:.0f} sigma, not "
-        f"{RISEN_SIGMAS:.0f}, above the usual. Trained without a guard as well: {num_bare} of the "
-        f"seeds.\n\n{table(header, rows)}",
+        "undo in 50 runs, no hold, no stop. Trained without a guard as well: "
+        f"{num_bare} of the seeds.\n\n{table(header, rows)}",
     )
 
 
@@ -500,10 +480,7 @@ def _outcome(
 
 
 def _guarded(world: World, name: str, seed: int) -> dict[str, Any]:
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        mock.patch.object(LossHistory, "has_risen_since", has_risen),
-    ):
+    with tempfile.TemporaryDirectory() as folder:
         final = train(world, PHASES[name], seed, "recover", folder)
         events = read_journal(RunDirectory(Path(folder))).block.events
     undos = [dict(event.facts) for event in events if event.kind == "undo"]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.kit.trainer_runs import ONSET, RUNS, STEPS, Job
 
-from trimtab.live.recover.comparison import Comparison, LossHistory
+from trimtab.live.recover.experiments import Experiments, Laboratory
 
 pytestmark = [
     pytest.mark.usefixtures("fresh_accelerator"),
@@ -62,22 +62,19 @@ def test_a_head_that_is_reset_and_another_learning_rate_are_the_users(
 def test_a_healthy_run_has_the_bits_of_a_protected_one(
     trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also when states are compared by the trainer's own loss: that leaves no trace."""
-    gains: list[float | None] = []
-    losses = Comparison._losses
+    """Also when experiments are made with the trainer's own loss: they leave no trace."""
+    losses: list[float] = []
+    measure = Laboratory.loss
 
-    def compare(self: Comparison) -> Any:
-        found = losses(self)
-        gains.extend(map(float, found))
-        return found
+    def note(self: Laboratory, batch: Any) -> float:
+        losses.append(measure(self, batch))
+        return losses[-1]
 
-    monkeypatch.setattr(Comparison, "_losses", compare)
-    monkeypatch.setattr(
-        LossHistory, "has_risen_since", lambda self, snapshot, update: update % 20 == 15
-    )
+    monkeypatch.setattr(Laboratory, "loss", note)
+    monkeypatch.setattr(Experiments, "_is_due", lambda self, recorder, step: step % 20 == 15)
     protected = RUNS[trainer](Job(folder=tmp_path / "protect", mode="protect"))
     recovered = RUNS[trainer](Job(folder=tmp_path / "recover"))
     assert recovered.digest == protected.digest
     assert recovered.undone == []
-    assert len(gains) >= 8
-    assert all(0 < loss < 5 for loss in gains if loss is not None)
+    assert len(losses) >= 8
+    assert all(0 < loss < 5 for loss in losses)

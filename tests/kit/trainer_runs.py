@@ -231,7 +231,7 @@ def train_lightning(job: Job) -> Left:
     callbacks = [watched(job.folder / "run", job.mode), Steps()]
     _, trainer = run.fit(callbacks, train_dataloaders=DataLoader(data, batch_size=None))
     assert trainer.global_step == STEPS
-    assert len(module.seen) == STEPS  # a comparison calls training_step too
+    assert len(module.seen) == STEPS  # experiments call training_step too
     return left_by(job, module, trainer.optimizers[0])
 
 

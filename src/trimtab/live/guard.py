@@ -16,7 +16,6 @@ from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.numbers import Number, OddNumber
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import is_reserved
-from trimtab.live.recover.undo import Undo
 from trimtab.live.shield import Shield, log
 from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIterator
 
@@ -31,12 +30,10 @@ class Guard:
         self,
         model: nn.Module,
         monitor: StepMonitor,
-        undo: Undo | None = None,
         checkpoints: "Checkpoints | None" = None,
     ) -> None:
         self._model = model
         self._monitor = monitor
-        self._undo = undo
         self._ending = "closed"
         self._source = LoaderSource(())
         self._iterator: StepIterator | None = None
@@ -87,7 +84,7 @@ class Guard:
         `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
         clipping. `token_loss` has the loss of every token, [batch, sequence], or of every sequence,
         [batch]: reports then name the sequences with the highest loss. `batch` is what `batch_loss`
-        takes: a few are remembered, so that "recover" can compare weights on them. Other signals
+        takes: a few are remembered, so that "recover" can make experiments on them. Other signals
         are journalled as the first rank has them. A loss without a graph that is recorded in
         evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
         """
@@ -130,8 +127,8 @@ class Guard:
                     self._report_once(
                         f"trimtab: token_loss is not [batch, sequence] or [batch], but {odd}"
                     )
-        if batch is not None and self._undo is not None:
-            self._undo.remember(batch)
+        if batch is not None and monitor.keeper is not None:
+            monitor.keeper.remember(batch)
         for name, value in metrics.items():
             self._add(name, value)
 
@@ -244,10 +241,11 @@ class Guard:
         It happens in one of the next calls of `optimizer.step()`, on all ranks; the call of the
         first one counts. Data, schedulers and counters go on. Needs mode "recover".
         """
-        if self._undo is None:
+        keeper = self._monitor.keeper
+        if keeper is None:
             log.warning("trimtab: nothing is undone: it needs watch(mode='recover')")
         else:
-            self._undo.request(updates)
+            keeper.request(updates)
 
     def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """What belongs into a checkpoint: save it in the same moment as the rest.

@@ -5,6 +5,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
 from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
-from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.run_recorder import RunRecorder
@@ -31,9 +31,7 @@ from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
-from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
-from trimtab.live.recover.comparison import Comparison
 from trimtab.live.recover.experiments import Experiments
 from trimtab.live.recover.given_state import GivenState
 from trimtab.live.recover.proposals import Proposals
@@ -57,7 +55,6 @@ class Parts:
     shields: Shields
     gate: Gate | None = None
     recorder: RunRecorder | None = None
-    report_promotion: Callable[[str], None] = lambda name: None
 
     @classmethod
     def build(cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode) -> "Parts":
@@ -77,17 +74,10 @@ class Parts:
             live.telemetry_every,
             device,
         )
-        parts = cls(optimizers, meter, slow, shields)
+        gate = None
         if mode.is_protected:
-            parts.gate = Gate(
-                model,
-                optimizers,
-                device,
-                shields.gate,
-                lambda name: parts.report_promotion(name),
-                promote=config.gate.promote,
-            )
-        return parts
+            gate = Gate(model, optimizers, device, shields.gate, promote=config.gate.promote)
+        return cls(optimizers, meter, slow, shields, gate)
 
     def undo(self) -> None:
         """Remove every trace of a start that failed."""
@@ -200,8 +190,8 @@ def watch(
         state: What belongs to the run besides model and optimizer, by name: the GradScaler of an
             fp16 run, in every mode; for "recover" also what follows the weights, such as an EMA.
             Anything with state_dict and load_state_dict. Schedulers are not touched.
-        batch_loss: For "recover": computes the loss of a batch, to compare a snapshot's weights
-            with the present ones.
+        batch_loss: For "recover": computes the loss of a batch, for experiments on the last batches
+            when an incident opens.
         batch_text: A tokenizer (an object with `decode(ids)`, or a function), if reports may show
             tokens and sequences as text, not by id alone. It is your data that is written there,
             so it is off by default.
@@ -260,9 +250,9 @@ def watch(
                 first_step=step,
                 scaler=given.scaler,
                 join=ranks.join,
-            )
-            parts.report_promotion = lambda name: report_promotion(
-                monitor.recorder, monitor.next_step, name
+                keeper=None
+                if chosen is not Mode.RECOVER
+                else partial(_make_undo, model, parts, settings, given, batch_loss, checkpoints),
             )
             if settings.live.hang_seconds > 0:
                 HangWatchdog(
@@ -273,22 +263,7 @@ def watch(
                     model,
                     ends_run=chosen is Mode.RECOVER,
                 )
-            undo = None
-            if chosen is Mode.RECOVER and parts.gate is not None:
-                undo = _make_undo(
-                    model, monitor, parts, parts.gate, settings, given, batch_loss, checkpoints
-                )
-                if parts.recorder is not None and checkpoints is not None:
-                    proposals = Proposals(
-                        parts.recorder,
-                        settings.ladder,
-                        parts.shields.proposals,
-                        proven_step=checkpoints.proven_step,
-                        relaunch=undo.relaunch,
-                    )
-                    undo.polls.append(proposals.poll)
-                monitor.sync.keeper = undo
-            guard = Guard(model, monitor, undo, checkpoints)
+            guard = Guard(model, monitor, checkpoints)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
             if parts.recorder is not None:
@@ -324,71 +299,50 @@ def _log_start(parts: Parts, mode: Mode, world: int, step: int, run_dir: Path) -
 
 def _make_undo(
     model: nn.Module,
-    monitor: StepMonitor,
     parts: Parts,
-    gate: Gate,
     settings: Config,
     given: GivenState,
     batch_loss: Callable[[Any], torch.Tensor] | None,
     checkpoints: "Checkpoints | None",
+    monitor: StepMonitor,
 ) -> Undo:
     """Make what takes snapshots and restores them."""
-    others = OtherState(model, given.scaler, {**given.others, GATE_STATE: gate})
-    share = settings.recover.memory_share
+    shields = parts.shields
+    gate_state = {} if parts.gate is None else {GATE_STATE: parts.gate}
+    others = OtherState(model, given.scaler, {**given.others, **gate_state})
 
     def budget() -> int:
-        return int(share * free_memory() / ranks_here(monitor.sync.ranks.world))
+        memory = free_memory() / ranks_here(monitor.sync.ranks.world)
+        return int(settings.recover.memory_share * memory)
 
-    snapshots = Snapshots(parts.optimizers, others, budget=budget)
-    comparison = None
-    if batch_loss is not None:
-        comparison = Comparison(
-            model,
-            parts.optimizers,
-            snapshots,
-            batch_loss,
-            lambda numbers: monitor.sync.ranks.sum(numbers)[1:],
-            parts.meter.device,
+    undo: Undo
+    doubt = None if checkpoints is None else checkpoints.give_up_after
+    reporter = UndoReporter(monitor, shields.reports, doubt)
+    polls = [reporter.poll]
+    if parts.recorder is not None and checkpoints is not None:
+        proposals = Proposals(
+            parts.recorder,
+            settings.ladder,
+            shields.proposals,
+            proven_step=checkpoints.proven_step,
+            relaunch=lambda reason: undo.relaunch(reason),
         )
-
-    def write_exit(reason: str) -> None:
-        if monitor.recorder is not None:
-            request = ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=monitor.next_step)
-            request.write(monitor.recorder.run)
-
-    reporter = UndoReporter(
-        lambda: monitor.recorder,
-        lambda: monitor.next_step,
-        parts.shields.reports,
-        None if checkpoints is None else checkpoints.give_up_after,
-    )
+        polls.append(proposals.poll)
+    experiments = None
+    if batch_loss is not None:
+        experiments = Experiments(model, batch_loss, monitor, shields.experiments)
+        polls.append(experiments.poll)
     undo = Undo(
         model,
-        parts.optimizers,
-        snapshots,
+        monitor,
+        Snapshots(parts.optimizers, others, budget=budget),
         settings.recover,
-        parts.meter.device,
-        parts.shields.recovery,
-        is_first_rank=lambda: monitor.sync.ranks.group.rank == 0,
-        world=lambda: monitor.sync.ranks.world,
-        after_restore=gate.buffers.renew,
+        shields.recovery,
         report=reporter,
-        write_exit=write_exit,
+        polls=polls,
+        experiments=experiments,
         scaler=given.scaler,
-        comparison=comparison,
     )
-    undo.polls.append(reporter.poll)
-    if comparison is not None and batch_loss is not None:
-        experiments = Experiments(
-            model,
-            batch_loss,
-            comparison.batches,
-            parts.shields.experiments,
-            recorder=lambda: monitor.recorder,
-            next_step=lambda: monitor.next_step,
-            is_alone=lambda: monitor.sync.ranks.world == 1,
-        )
-        undo.polls.append(experiments.poll)
     return undo
 
 

@@ -304,7 +304,7 @@ def test_a_trainer_that_makes_its_own_batches_recovers_too(tmp_path: Path) -> No
     trainer.add_callback(At(8, lambda: undo(callback)))
     trainer.train()
     assert len(undone_in(tmp_path)) == 1
-    assert len(calls) == 12  # nothing is generated for a comparison of weights
+    assert len(calls) == 12  # nothing is generated for experiments
 
 
 def test_a_bug_at_the_start_leaves_the_trainer_alone(

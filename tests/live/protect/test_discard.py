@@ -26,7 +26,7 @@ from trimtab.live.protect.fused_support import FusedSupport
 
 
 def forms(promote: bool = True) -> FusedSupport:
-    return FusedSupport(promote=promote, on_promotion=lambda name: None)
+    return FusedSupport(promote=promote)
 
 
 def snapshot(model: nn.Module) -> list[torch.Tensor]:

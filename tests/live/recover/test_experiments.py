@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
@@ -12,7 +13,7 @@ from torch import nn, optim
 import trimtab
 from trimtab.core.config import Config
 from trimtab.core.events import EXPERIMENT
-from trimtab.live.recover.experiments import Answer, Laboratory, Trace
+from trimtab.live.recover.experiments import Answer, Laboratory, RememberedBatches, Trace
 
 QUICK = Config().override({"recover.snapshot_every": 5})
 
@@ -175,3 +176,32 @@ def test_a_model_that_carries_a_state_is_refused_by_name(
     train(tmp_path, model=Carries("count"))
     assert caplog.text.count("batch_loss changes count, so no experiments") == 1
     assert not [e for e in journal_of(tmp_path).events if e.kind == EXPERIMENT]
+
+
+class Odd:
+    """A batch of a class of its own."""
+
+    def __init__(self, values: np.ndarray) -> None:
+        self.values = values
+
+
+class Locked:
+    """A batch that cannot be copied."""
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        raise TypeError("no copies")
+
+
+def test_batches_of_any_class_are_copied(caplog: pytest.LogCaptureFixture) -> None:
+    kept = RememberedBatches()
+    mine = Odd(np.zeros(3))
+    packed = torch.nn.utils.rnn.pack_sequence([torch.ones(3), torch.ones(2)])
+    for batch in (mine, packed, {"x": [torch.zeros(2)]}):
+        kept.add(batch)
+    mine.values += 1  # a loop that writes to its batch
+    assert next(iter(kept)).values.tolist() == [0, 0, 0]
+    assert len(kept) == 3
+    kept.add(Locked())
+    kept.add(Locked())
+    assert len(kept) == 3
+    assert caplog.text.count("are not remembered") == 1

@@ -28,13 +28,14 @@ from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.exit_hooks import ExitHooks
 from trimtab.live.loop.skips import SkipDetector
 from trimtab.live.loop.step_hooks import StepHooks
-from trimtab.live.loop.step_sync import Measured, StepSync
+from trimtab.live.loop.step_sync import Measured, StateKeeper, StepSync
 from trimtab.live.measure.batch_facts import RowLosses
 from trimtab.live.measure.slow_meter import SlowMeter
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter, UserSignals
 from trimtab.live.optimizers import main_learning_rate
 from trimtab.live.protect.gate import Decision, Gate
+from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.in_flight import StepNote, StepState, copy_to_host
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.shards import count_copies
@@ -104,7 +105,24 @@ class StepMonitor:
         first_step: int,
         scaler: Any,
         join: Callable[[], RankGroup | None],
+        keeper: "Callable[[StepMonitor], StateKeeper] | None" = None,
     ) -> None:
+        """Watch these optimizers from here on.
+
+        Args:
+            model: The model that is trained.
+            optimizers: What is stepped.
+            meter: Measures every step.
+            slow: Measures some of them.
+            gate: Discards bad steps; None in a guard that observes.
+            recorder: Journals and judges, on the first rank.
+            shields: One for each part that may fail alone.
+            config: Settings.
+            first_step: The number of the first step.
+            scaler: The GradScaler; None if there is none.
+            join: Finds the other ranks.
+            keeper: Makes what watches over the trained state, in a run that recovers.
+        """
         self.shields = shields
         self.gate = gate
         self.next_step = first_step
@@ -128,6 +146,8 @@ class StepMonitor:
         """Calls of the guard by the user's loop, evaluation included: a sign of life."""
         self._pid = os.getpid()
         self._is_started = self._is_in_backward = False
+        self.keeper = None if keeper is None else keeper(self)
+        """What watches over the trained state, and restores it."""
         self.sync = StepSync(
             slow,
             gate,
@@ -135,6 +155,7 @@ class StepMonitor:
             shields,
             config,
             meter.device,
+            keeper=self.keeper,
             join=join,
             on_leave=self._leave,
             on_failure=self._report_failure,
@@ -249,18 +270,19 @@ class StepMonitor:
         if not self.sync.ranks.has_left:
             self._exchange(optimizer)
             self._note.state = StepState.LOOKED_AT
-        keeper = self.sync.keeper
-        if keeper is not None and keeper.restores(optimizer):
+        if self.keeper is not None and self.keeper.restores(optimizer):
             return  # there are no gradients left to take a step with
         if self.gate is not None:
             self.gate.before(optimizer, self._decision)
+            while self.gate.promoted:
+                report_promotion(self.recorder, self.next_step, self.gate.promoted.pop())
 
     def after_update(self, optimizer: Optimizer) -> None:
         """Leave no trace on the optimizer; close the step after the last one."""
         if self.gate is not None:
             self.gate.after(optimizer)
-        if self.sync.keeper is not None:
-            self.sync.keeper.after_update(optimizer)
+        if self.keeper is not None:
+            self.keeper.after_update(optimizer)
         if self._is_in_backward or self.sync.ranks.has_left:
             self._decision = None
             return
@@ -369,8 +391,8 @@ class StepMonitor:
             self.gate.close()
         if self.sync.is_closed:
             self._hooks.remove()
-        if self.sync.keeper is not None:
-            self.sync.keeper.close()
+        if self.keeper is not None:
+            self.keeper.close()
 
     def _refuse_backward(self) -> None:
         if self._is_in_backward:

@@ -69,9 +69,7 @@ class StateKeeper(Protocol):
         """Return what this rank has found, and what must be known when it comes back."""
         ...
 
-    def receive(
-        self, sent: Any, values: Sequence[float], *, loss: float | None, is_finite: bool
-    ) -> None:
+    def receive(self, sent: Any, values: Sequence[float], *, is_finite: bool) -> None:
         """Take what all ranks have found, `lag` exchanges later."""
         ...
 
@@ -80,11 +78,15 @@ class StateKeeper(Protocol):
         ...
 
     def after_update(self, optimizer: Optimizer) -> None:
-        """Take note of the state after an update."""
+        """Audit and copy the state after an update, if that is due."""
+        ...
+
+    def request(self, updates: int) -> None:
+        """Undo at least so many updates, because a person asks for it."""
         ...
 
     def remember(self, batch: Any) -> None:
-        """Keep a copy of a batch of this step."""
+        """Keep a copy of a batch of this step, for experiments."""
         ...
 
     def close(self) -> None:
@@ -115,6 +117,7 @@ class StepSync:
         config: LiveConfig,
         device: torch.device,
         *,
+        keeper: StateKeeper | None,
         join: Callable[[], RankGroup | None],
         on_leave: Callable[[], None],
         on_failure: Callable[[str, str, str], None],
@@ -122,7 +125,7 @@ class StepSync:
         self.recorder = recorder
         """Only the first rank has one."""
         self.is_closed = False
-        self.keeper: StateKeeper | None = None
+        self._keeper = keeper
         self._slow = slow
         self._gate = gate
         self._shields = shields
@@ -175,7 +178,7 @@ class StepSync:
         self.num_exchanges += 1
         ranks, gate = self.ranks, self._gate
         telemetry_of, telemetry = self._slow.pop()
-        sent, found = (None, None) if self.keeper is None else self.keeper.to_send(optimizer)
+        sent, found = (None, None) if self._keeper is None else self._keeper.to_send(optimizer)
         parts = (measured.head, telemetry) if found is None else (measured.head, found, telemetry)
         total = ranks.sum(*parts, is_alone=is_alone)
         if telemetry_of is None:  # zeros, that the host need not see
@@ -189,7 +192,7 @@ class StepSync:
                     measured.loss,
                     is_recorded=note.is_recorded_here,
                     may_shrink=measured.may_shrink,
-                    harm=None if self.keeper is None else self.keeper.harm,
+                    harm=None if self._keeper is None else self._keeper.harm,
                 )
             elif earlier is not None:
                 decision = gate.decide_further(earlier, total)
@@ -264,7 +267,7 @@ class StepSync:
 
     @property
     def _num_sums(self) -> int:
-        return _NUM_SUMS + (0 if self.keeper is None else self.keeper.num_fields)
+        return _NUM_SUMS + (0 if self._keeper is None else self._keeper.num_fields)
 
     def _see(self, agreed: _Agreed) -> None:
         """Act upon what all ranks read alike, at the same meeting."""
@@ -290,9 +293,8 @@ class StepSync:
         norm = head["given_norm"] + head["grad_squares"]
         is_finite = math.isfinite(norm) and head["nan"] + head["inf"] == 0
         self._num_nonfinite = 0 if is_finite else self._num_nonfinite + 1
-        if self.keeper is not None and agreed.state is not None and not ranks.has_left:
-            loss = head["loss"] / head["tokens"] if head["tokens"] > 0 else None
-            self.keeper.receive(*agreed.state, loss=loss, is_finite=is_finite)
+        if self._keeper is not None and agreed.state is not None and not ranks.has_left:
+            self._keeper.receive(*agreed.state, is_finite=is_finite)
 
     def _stop(self, note: StepNote) -> None:
         """Too many steps in a row were not finite; every rank comes here at the same meeting."""

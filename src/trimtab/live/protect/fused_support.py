@@ -15,7 +15,6 @@ import copy
 import functools
 import inspect
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -37,9 +36,10 @@ _FUSED_CHECK = "_need_device_dtype_check_for_fused"
 class FusedSupport:
     """Knows the forms of the watched optimizers; promotes them and undoes it at the end."""
 
-    def __init__(self, *, promote: bool, on_promotion: Callable[[str], None]) -> None:
+    def __init__(self, *, promote: bool) -> None:
         self._promotes = promote
-        self._on_promotion = on_promotion
+        self.promoted: list[str] = []
+        """The optimizers that were made fused, by name, until that is reported."""
         self._originals: dict[Optimizer, _Original] = {}
         self._unfit: set[Optimizer] = set()
         self._obedient: dict[tuple[Optimizer, int], bool] = {}
@@ -92,7 +92,7 @@ class FusedSupport:
             self._take_back(optimizer)
             return False
         if is_new:
-            self._on_promotion(type(optimizer).__name__)
+            self.promoted.append(type(optimizer).__name__)
         return True
 
     def _take_back(self, optimizer: Optimizer) -> None:

@@ -5,7 +5,7 @@ others: a bug of ours makes this rank vote OUT, the step is applied everywhere, 
 at the same meeting a few steps later.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,7 +66,6 @@ class Gate:
         optimizers: Sequence[Optimizer],
         device: torch.device,
         shield: Shield,
-        on_promotion: Callable[[str], None],
         *,
         promote: bool = True,
     ) -> None:
@@ -74,7 +73,9 @@ class Gate:
         self.has_left = False
         """Set when all ranks have agreed to protect no longer."""
         self.rule = Rule(device)
-        self._fused = FusedSupport(promote=promote, on_promotion=on_promotion)
+        self._fused = FusedSupport(promote=promote)
+        self.promoted = self._fused.promoted
+        """The optimizers that were made fused and not reported yet, by name."""
         for optimizer in optimizers:
             why = None if self._fused.may_read_flag(optimizer) else why_not_discardable(optimizer)
             if why is not None:

@@ -4,7 +4,6 @@ undo           what happens in the hooks of an update: find, restore, go on
 rules          what proves harm, and when an undo would not help; pure
 memory_watch   bits that changed between two updates though no code wrote them
 audit          weights and moments that training cannot have made
-comparison     an earlier state against the present one, on the present batches
 experiments    what a few forward passes on remembered batches say about an incident
 snapshots      copies of the trained state in host memory
 given_state    what the user passes as `state`

@@ -12,20 +12,23 @@ They leave no trace: buffers, modes, attributes and random numbers are restored,
 before. Where `batch_loss` moves something else, its name is logged and no more are made.
 """
 
+import copy
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
 from trimtab.core.events import EXPERIMENT
 from trimtab.core.text import counted, digits
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.recover.comparison import copy_batch
+from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.shield import Shield, log
 from trimtab.state.batches import map_tensors, num_rows, tensors_in
 from trimtab.state.host_copy import detached
@@ -42,7 +45,41 @@ UNEQUAL = 1.5
 """Times the loss of the other half that one half must have to be looked into further. Chosen:
 halves of an ordinary batch of text differ by a few percent."""
 
+NUM_BATCHES, MAX_BYTES = 4, 256 << 20
+"""Batches that are remembered, and their size in memory at most."""
+
 BatchLoss = Callable[[Any], torch.Tensor]
+
+
+class RememberedBatches:
+    """Copies of the newest batches that `guard.record(batch=...)` was given."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Any] = deque(maxlen=NUM_BATCHES)
+        self._has_complained = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, batch: Any) -> None:
+        """Copy a batch, since loops write to theirs; leave out what cannot be copied."""
+        try:
+            copied, size = _copy_and_count(batch)
+            if size > MAX_BYTES // NUM_BATCHES:
+                raise MemoryError(f"it has {size / 1e6:.0f} MB")
+            self._batches.append(copied)
+        except Exception as error:
+            if not self._has_complained:
+                self._has_complained = True
+                log.warning(
+                    "trimtab: batches of type %s are not remembered, so no experiments are made: "
+                    "%s",
+                    type(batch).__name__,
+                    error,
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -254,43 +291,35 @@ class Experiments:
         self,
         model: nn.Module,
         batch_loss: BatchLoss,
-        batches: Iterable[Any],
+        monitor: StepMonitor,
         shield: Shield,
-        *,
-        recorder: Callable[[], RunRecorder | None],
-        next_step: Callable[[], int],
-        is_alone: Callable[[], bool],
     ) -> None:
-        """Prepare the experiments of a run.
-
-        Args:
-            model: The model that is trained.
-            batch_loss: Computes the loss of a batch.
-            batches: The remembered batches, oldest first.
-            shield: Catches what fails here, in `batch_loss` too.
-            recorder: Returns what journals the run; None on all ranks but the first.
-            next_step: Returns the number of the present step.
-            is_alone: Returns whether the run has one process: a forward pass may need all.
-        """
+        """Prepare the experiments of a run; `shield` catches what fails in `batch_loss` too."""
         self._model = model
+        self._monitor = monitor
         self._laboratory = Laboratory(model, batch_loss)
-        self._batches = batches
+        self.batches = RememberedBatches()
         self._shield = shield
-        self._recorder = recorder
-        self._next_step = next_step
-        self._is_alone = is_alone
         self._num_rounds = self._num_events = 0
         self._last_step = -EVERY
         self.refusal: str | None = None
         """What a forward pass has moved, if anything: then no experiments are made."""
 
+    def remember(self, batch: Any) -> None:
+        """Keep a copy of a batch of this step."""
+        if not self._shield.is_down:
+            with self._shield.guarding("remembering a batch"):
+                self.batches.add(batch)
+
     def poll(self) -> None:
         """Make the experiments if something has happened since the last update."""
-        recorder = self._recorder()
-        if recorder is None or self._shield.is_down or self.refusal or not self._is_alone():
+        monitor = self._monitor
+        recorder, step = monitor.recorder, monitor.next_step
+        is_alone = monitor.sync.ranks.world == 1  # a forward pass may need all ranks
+        if recorder is None or self._shield.is_down or self.refusal or not is_alone:
             return
         with self._shield.guarding("experiments"):
-            step, batches = self._next_step(), list(self._batches)
+            batches = list(self.batches)
             if self._is_due(recorder, step) and batches:
                 self._num_rounds += 1
                 self._last_step = step
@@ -350,3 +379,24 @@ def _num_rows(batch: Any) -> int:
 
 def _rows(batch: Any, first: int, last: int) -> Any:
     return map_tensors(batch, lambda tensor: tensor[first:last])
+
+
+def copy_batch(batch: Any) -> Any:
+    """Return a copy of a batch of any class: `batch_loss` may write to it."""
+    return _copy_and_count(batch)[0]
+
+
+def _copy_and_count(batch: Any) -> tuple[Any, int]:
+    """Return a copy of a batch of any class, and the bytes of the arrays and tensors in it.
+
+    A batch whose tensors have a graph has those copied by themselves.
+    """
+    memo: dict[int, Any] = {}
+    try:
+        copied = copy.deepcopy(batch, memo)
+        parts = list(memo.values())  # all that was copied, in objects of any class
+    except RuntimeError:
+        copied = map_tensors(batch, lambda tensor: tensor.detach().clone())
+        parts = tensors_in(copied)
+    arrays = (part for part in parts if isinstance(part, torch.Tensor | np.ndarray))
+    return copied, sum(array.nbytes for array in arrays)

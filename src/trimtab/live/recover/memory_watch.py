@@ -80,8 +80,6 @@ class MemoryWatch:
         self._by_code = torch.zeros(0, dtype=torch.bool, device=device)
         """The tensors that code writes behind torch's back."""
         self._nothing = torch.zeros(3, device=device)
-        self.has_all_weights = False
-        """Whether every weight was summed after the last update: then no edit is missed."""
 
     def after_update(self) -> None:
         """Sum the bits of the next share of the state."""
@@ -91,8 +89,6 @@ class MemoryWatch:
             self._next = 0
         places = self._choose([part.tensor for part in parts])
         self._share = [_Watched.of(place, parts[place]) for place in places]
-        num_weights = sum(watched.is_weight for watched in self._share)
-        self.has_all_weights = num_weights == sum(part.key is None for part in parts)
         self._sums = self._sum(self._share) if self._share else None
 
     def before_update(self) -> torch.Tensor:

@@ -6,7 +6,6 @@ term, a head that is reset) it jumps as far as in faults, and it is the user's t
     flipped      one bit of a tensor changed between two updates, and no code wrote it
     nonfinite    a weight or a moment is not finite
     impossible   a moment is beyond what Adam can make of any gradients
-    worse        on the present batches the weights of a snapshot do better (`comparison`)
     ordered      a person asked for it
 
 All ranks decide from the same sums at the same exchange, so they decide alike.
@@ -21,12 +20,11 @@ from trimtab.live.protect.gate_reporter import HARM
 FIELDS = (
     *("flipped", "written", "flipped_place"),
     *("nonfinite", "impossible", "broken_place"),
-    *("audited", "edited", "compares", "ordered", "relaunch", "unable", HARM),
+    *("audited", "edited", "ordered", "relaunch", "unable", HARM),
 )
-"""What each rank adds to the exchange of an update. `audited`, `edited` and `compares` count ranks.
-`ordered` is the first rank's: 1 more than the updates to lose at least; `relaunch` is 1 where it
-ends the run. Places count from 1; 0 is none. The last one counts ranks whose state waits for an
-undo."""
+"""What each rank adds to the exchange of an update. `audited` and `edited` count ranks. `ordered`
+is the first rank's: 1 more than the updates to lose at least; `relaunch` is 1 where it ends the
+run. Places count from 1; 0 is none. The last one counts ranks whose state waits for an undo."""
 
 RETURN_STEPS = 100
 """Updates within which the same trouble is no accident any more. Chosen: an undo loses up to 30
@@ -47,7 +45,6 @@ class Proof(StrEnum):
     FLIPPED = "one bit flipped in memory"
     NONFINITE = "not finite"
     IMPOSSIBLE = "moments that no gradients can lead to"
-    WORSE = "an earlier state does better on the present batches"
     ORDERED = "asked for"
 
 
@@ -63,7 +60,6 @@ class Found:
     broken_place: float = 0
     audited: float = 0
     edited: float = 0
-    compares: float = 0
     ordered: float = 0
     relaunch: float = 0
     unable: float = 0

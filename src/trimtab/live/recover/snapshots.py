@@ -21,12 +21,12 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.state.host_copy import CopyToHost, CopyToLive, HostTensor, detached
+from trimtab.state.host_copy import CopyToHost, CopyToLive, detached
 from trimtab.state.training_state import HasState
 
 NUM_SLOTS = 3
 """Snapshots of each optimizer. One must be older than the last audit, and the newest is not audited
-yet; the third is for damage that shows only in the losses, some ten steps later."""
+yet; the third is for `guard.undo`, which may ask for an older one."""
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (
@@ -157,12 +157,6 @@ class Snapshots:
         """
         clean = (slot for slot in self._slots[which] if slot.is_clean and slot.step <= step)
         return max((slot.step for slot in clean if self._fits(which, slot)), default=None)
-
-    def parameters(self, which: int, step: int) -> list[HostTensor]:
-        """Return the parameters of an optimizer as they were, in its order."""
-        slot = next(slot for slot in self._slots[which] if slot.step == step)
-        saved: list[HostTensor] = slot.content["parameters"]
-        return saved
 
     def restore(self, which: int, step: int) -> None:
         """Copy a snapshot back into the same tensors, and drop the later ones.

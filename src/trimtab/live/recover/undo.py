@@ -10,7 +10,6 @@ Between finding and restoring, the gate discards the updates: a harmed state is 
 loop, its data, its schedules and its random numbers go on: some updates are lost, nothing else.
 """
 
-from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -21,30 +20,21 @@ from torch.optim import Optimizer
 
 from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError, RunStopped
-from trimtab.journal.exit_request import RunExit
+from trimtab.journal.exit_request import ExitRequest, RunExit
+from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.protect.discard import Discard
+from trimtab.live.ranks.rank_sync import RankSync
 from trimtab.live.recover.audit import StateAudit
-from trimtab.live.recover.comparison import (
-    MIN_GAIN,
-    SETTLED,
-    Comparison,
-    LossHistory,
-    OptionHistory,
-    learning_rates,
-)
+from trimtab.live.recover.experiments import Experiments
 from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
 from trimtab.live.recover.rules import FIELDS, Edits, Found, Proof, Undone, why_not
-from trimtab.live.recover.snapshots import NUM_SLOTS, Snapshots, reshard
+from trimtab.live.recover.snapshots import Snapshots, reshard
 from trimtab.live.shield import Shield, log
 from trimtab.state.host_copy import local
 
 MAX_WAIT = 32
 """Updates that one optimizer waits for another to be restored with it. Chosen: a GAN steps one of
 its two at most some ten times as often as the other."""
-
-MIN_AGE = 8
-"""Updates by which a snapshot must be older to be compared: a shorter rise may be noise."""
-
 
 NO_SNAPSHOT = "there is no snapshot of these parameters from before it"
 
@@ -78,30 +68,26 @@ class Undo:
     def __init__(
         self,
         model: nn.Module,
-        optimizers: Sequence[Optimizer],
+        monitor: StepMonitor,
         snapshots: Snapshots,
         config: RecoverConfig,
-        device: torch.device,
         shield: Shield,
         *,
-        is_first_rank: Callable[[], bool],
-        world: Callable[[], int],
-        after_restore: Callable[[], None],
         report: Callable[[UndoReport], None],
-        write_exit: Callable[[str], None],
-        scaler: Any = None,
-        comparison: Comparison | None = None,
+        polls: Sequence[Callable[[], None]],
+        experiments: Experiments | None,
+        scaler: Any,
     ) -> None:
+        optimizers, device = monitor.optimizers, monitor.meter.device
         self._model = model
+        self._monitor = monitor
         self._optimizers = list(optimizers)
         self._snapshots = snapshots
         self._every = config.snapshot_every
         self._device = device
         self._shield = shield
-        self._is_first_rank = is_first_rank
-        self._world = world
-        self._after_restore = after_restore
         self._report = report
+        self._experiments = experiments
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._watches = [MemoryWatch(optimizer, device) for optimizer in optimizers]
         self._audits = [StateAudit(optimizer, device) for optimizer in optimizers]
@@ -118,9 +104,8 @@ class Undo:
         self._constants: dict[tuple[float, ...], torch.Tensor] = {}
         self._nothing = torch.zeros(3, device=device)
         self._order = 0
-        self.polls: list[Callable[[], None]] = []
+        self._polls = polls
         """Are called in every update; each has a shield of its own."""
-        self._write_exit = write_exit
         self._relaunch_reason = ""
         self._must_end = False
         self._targets: dict[int, int] = {}
@@ -136,36 +121,30 @@ class Undo:
         self.is_off = False
         """Whether all ranks have agreed that there are no snapshots."""
         self._scaler = None if scaler is None else ScalerWatch(scaler, self)
-        self._comparison = comparison
-        self._losses = LossHistory()
         self._marks: list[list[tuple[int, int]]] = [[] for _ in self._optimizers]
         """Version and address of each parameter after the last update."""
-        self._options = OptionHistory(self._optimizers[0])
-        self._rate_sums = [0.0] * len(self._optimizers)
-        """The sum of each optimizer's learning rates over its updates: how far Adam can move."""
-        self._rate_sums_at: dict[tuple[int, int], float] = {}
-        """The same at the snapshots, by optimizer and update."""
         self._edits = [Edits() for _ in self._optimizers]
         """When code has written parameters of each optimizer, as all ranks know it."""
-        self._edited = [-1] * len(self._optimizers)
-        """The same of this rank, as soon as it is seen: the last number of updates before it."""
-        self._writes: deque[torch.Tensor] = deque(maxlen=SETTLED)
-        """What this rank has found written past torch's counters, in its last updates."""
         self._take_at = [-1] * len(self._optimizers)
         """Updates after which a snapshot is taken besides, because code has made an edit."""
-        self._wanted: dict[int, int] = {}
-        """The snapshots that this rank wants to compare with."""
-        self._compares: dict[int, int] = {}
-        """The same, when all ranks want it: a forward pass may need all of them."""
 
     def request(self, updates: int) -> None:
         """Undo at least so many updates as soon as all ranks know; the first rank's call counts."""
-        if self._is_first_rank():
+        if self._ranks.group.rank == 0:
             self._order = updates + 1
+
+    def remember(self, batch: Any) -> None:
+        """Keep a copy of a batch of this step, for experiments."""
+        if self._experiments is not None:
+            self._experiments.remember(batch)
 
     def relaunch(self, reason: str) -> None:
         """End the run on all ranks, to be started again from a checkpoint; on the first rank."""
         self._relaunch_reason = reason
+
+    @property
+    def _ranks(self) -> RankSync:
+        return self._monitor.sync.ranks
 
     def num_updates(self, optimizer: Optimizer) -> int | None:
         """Return how often an optimizer has been stepped; None if it is not watched."""
@@ -182,11 +161,7 @@ class Undo:
         if not (self.is_off or self._shield.is_down):
             with self._shield.guarding("watching memory"):
                 flips = self._watches[which].before_update()
-                if self._comparison is not None:
-                    self._writes.append(flips[1])
                 is_edited = bool(self._marks[which]) and self._marks[which] != _marks(optimizer)
-                if is_edited:
-                    self._edited[which] = self._num_updates[which]
                 if (done := self._audited[which]) is not None:
                     audited, audit = done
                     self._audited[which] = None
@@ -195,15 +170,12 @@ class Undo:
         order, self._order = self._order, 0
         facts = (
             *(float(audited is not None), float(is_edited)),
-            *(float(bool(self._wanted)), float(order)),
-            *(float(bool(self._relaunch_reason)), float(self._shield.is_down)),
+            *(float(order), float(bool(self._relaunch_reason)), float(self._shield.is_down)),
         )
         sent = Sent(which=which, update=self._num_updates[which], audited=audited)
         return sent, torch.cat((flips, audit, self._constant(facts), self.harm))
 
-    def receive(
-        self, sent: Sent, values: Sequence[float], *, loss: float | None, is_finite: bool
-    ) -> None:
+    def receive(self, sent: Sent, values: Sequence[float], *, is_finite: bool) -> None:
         """Take what all ranks found in an exchange, and decide; the same on every rank.
 
         Gradients that are not finite may come from a weight that is not: it is looked at now.
@@ -217,19 +189,13 @@ class Undo:
         if found.unable:
             self._give_up()
             return
-        if found.is_sound and found.audited == self._world() and sent.audited is not None:
+        if found.is_sound and found.audited == self._ranks.world and sent.audited is not None:
             self._snapshots.mark_clean(sent.which, sent.audited)
         if found.written or found.edited:
             self._note_edit(sent)
         if found.written and not self._has_told_of_writes:
             self._has_told_of_writes = True
             log.info("trimtab: weights are written past autograd (`.data`, NumPy): not judged")
-        if loss is not None and is_finite and self._comparison is not None:
-            self._losses.add(sent.update, loss)
-            self._plan_comparison(sent.update)
-        if found.compares:
-            self._compares = self._wanted if found.compares == self._world() else {}
-            self._wanted = {}
         proof = found.proof
         if proof is None or proof in self._accepted or self._targets:
             return
@@ -247,11 +213,9 @@ class Undo:
         """Restore an optimizer's state if that is due; then its step is not to be taken."""
         if self._must_end:
             self._end()
-        for poll in self.polls:
+        for poll in self._polls:
             poll()
         which = self._optimizers.index(optimizer)
-        if which == 0 and self._compares:
-            self._compare()
         if self._targets and self._num_updates[which] - self._asked_at[which] > MAX_WAIT:
             # The others do not step any more: their training may be over.
             self._targets = {at: step for at, step in self._targets.items() if at == which}
@@ -267,8 +231,8 @@ class Undo:
         target = self._targets.pop(which)
         try:
             self._snapshots.restore(which, target)
-            if which == 0:
-                self._after_restore()
+            if which == 0 and self._monitor.gate is not None:
+                self._monitor.gate.buffers.renew()
             reshard(self._model)
         except Exception as error:
             raise RestoreError(
@@ -291,16 +255,11 @@ class Undo:
             return
         with self._shield.guarding("snapshot"):
             done = self._num_updates[which]
-            self._rate_sums[which] += max(learning_rates(optimizer), default=0.0)
-            if which == 0 and self._comparison is not None:
-                self._options.add()
             is_due = done == 1 or done % self._every == 0 or done == self._take_at[which]
             if is_due or done == self._audit_at[which]:
                 self._audited[which] = (done, self._audits[which].audit())
             if is_due and not self._targets:  # else it would take the place of a target
                 self._snapshots.take(which, done)
-                kept = list(self._rate_sums_at.items())[-NUM_SLOTS * len(self._optimizers) :]
-                self._rate_sums_at = {**dict(kept), (which, done): self._rate_sums[which]}
             self._watches[which].after_update()
             self._marks[which] = _marks(optimizer)
 
@@ -311,7 +270,7 @@ class Undo:
         large that every gradient overflows, no hook would ever run again. The scaler has read the
         device already. With several ranks there is no exchange here, and they could not agree.
         """
-        if self.is_off or self._shield.is_down or self._world() > 1:
+        if self.is_off or self._shield.is_down or self._ranks.world > 1:
             return
         which = self._optimizers.index(optimizer)
         with self._shield.guarding("skipped step"):
@@ -342,60 +301,15 @@ class Undo:
         if self._scaler is not None:
             self._scaler.close()
 
-    def remember(self, batch: Any) -> None:
-        """Keep a copy of a batch, to compare states on."""
-        if self._comparison is not None and not (self.is_off or self._shield.is_down):
-            with self._shield.guarding("remembering a batch"):
-                self._comparison.batches.add(batch)
-
-    def _plan_comparison(self, update: int) -> None:
-        """Compare states at the next update if the loss has risen since a snapshot."""
-        if self._targets or self._wanted or self._compares or Proof.WORSE in self._accepted:
-            return
-        targets = self._find_targets(MIN_AGE)
-        if not targets or 0 not in targets or not self._knows_of_no_edits():
-            return
-        if self._options.is_settled and self._losses.has_risen_since(targets[0], update):
-            self._wanted = targets
-
-    def _compare(self) -> None:
-        """Undo if the snapshot does better; all ranks come here at the same update."""
-        targets, self._compares = self._compares, {}
-        comparison = self._comparison
-        if comparison is None or self._targets or self.is_off:
-            return
-        update = self._num_updates[0]
-        rate_sums = {
-            which: self._rate_sums[which] - self._rate_sums_at.get((which, at), 0.0)
-            for which, at in targets.items()
-        }
-        # Code may have made an edit since this was planned, of which the other ranks do not know.
-        is_written = bool(self._writes) and bool(torch.stack(list(self._writes)).sum() > 0)
-        has_veto = is_written or not self._knows_of_no_edits()
-        gain = comparison.gain(targets, rate_sums, has_veto=has_veto)
-        if gain is not None and gain > MIN_GAIN:
-            sent = Sent(which=0, update=update, audited=None)
-            self._decide(Proof.WORSE, Found(ordered=update - targets[0] + 1), sent)
-
-    def _knows_of_no_edits(self) -> bool:
-        """Return whether it is sure that code has written no weights in the last updates.
-
-        Where not all weights are summed in each update, an edit through `.data` may be missed, and
-        a comparison would take it back: what was edited on purpose often does worse at first.
-        """
-        last = [max(e.last, edited) for e, edited in zip(self._edits, self._edited, strict=True)]
-        is_recent = any(
-            at >= 0 and done - at < SETTLED
-            for at, done in zip(last, self._num_updates, strict=True)
-        )
-        return not is_recent and all(watch.has_all_weights for watch in self._watches)
-
     def _end(self) -> None:
         """End the run; every rank comes here at the same update."""
         reason = self._relaunch_reason or "the first rank has ended the run"
-        if self._is_first_rank():
+        recorder = self._monitor.recorder
+        if recorder is not None:
             with self._shield.guarding("exit request"):
-                self._write_exit(reason)
+                step = self._monitor.next_step
+                request = ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=step)
+                request.write(recorder.run)
         raise RunStopped(reason, RunExit.RELAUNCH)
 
     def _find_targets(self, age: int) -> dict[int, int] | None:

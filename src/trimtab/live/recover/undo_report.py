@@ -12,6 +12,7 @@ from trimtab.core.events import NOT_UNDONE, UNDO, UNDO_OUTCOME
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.text import digits
 from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.rules import Proof
 from trimtab.live.recover.undo import UndoReport
 from trimtab.live.shield import Shield, log
@@ -28,7 +29,6 @@ _HOW_SURE = {
     Proof.FLIPPED: "certain, because no code has written it",
     Proof.NONFINITE: "certain, because training would not go on",
     Proof.IMPOSSIBLE: "certain, because it follows from Adam's formula",
-    Proof.WORSE: "likely, because it holds on every one of the last batches",
     Proof.ORDERED: "as asked",
 }
 
@@ -48,13 +48,11 @@ class UndoReporter:
 
     def __init__(
         self,
-        recorder: Callable[[], RunRecorder | None],
-        next_step: Callable[[], int],
+        monitor: StepMonitor,
         shield: Shield,
-        give_up_after: Callable[[int], None] | None = None,
+        give_up_after: Callable[[int], None] | None,
     ) -> None:
-        self._recorder = recorder
-        self._next_step = next_step
+        self._monitor = monitor
         self._shield = shield
         self._give_up_after = give_up_after
         """Doubts the checkpoints that hold what has been undone."""
@@ -62,17 +60,17 @@ class UndoReporter:
 
     def __call__(self, report: UndoReport) -> None:
         """Log and journal one undo, or that there is none."""
-        recorder = self._recorder()
+        recorder = self._monitor.recorder
         if recorder is not None and not self._shield.is_down:
             with self._shield.guarding("undo"):
-                self._report(report, recorder, self._next_step())
+                self._report(report, recorder, self._monitor.next_step)
 
     def poll(self) -> None:
         """Report the outcome of an undo as soon as enough losses have followed it."""
-        recorder = self._recorder()
+        recorder = self._monitor.recorder
         if not self._pending or recorder is None or self._shield.is_down:
             return
-        if self._next_step() > self._pending[0].step + AFTER:
+        if self._monitor.next_step > self._pending[0].step + AFTER:
             with self._shield.guarding("outcome of an undo"):
                 self._report_outcome(recorder)
 
@@ -122,7 +120,7 @@ class UndoReporter:
         )
         (log.info if helped else log.warning)("trimtab: %s", sentence)
         facts = {"undone_at": undo.step, "helped": helped, "loss_before": then, "loss_after": now}
-        recorder.event(UNDO_OUTCOME, self._next_step(), facts)
+        recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts)
 
 
 def has_helped(before: Sequence[float], after: Sequence[float]) -> bool | None:
@@ -144,8 +142,6 @@ def has_helped(before: Sequence[float], after: Sequence[float]) -> bool | None:
 def _describe(report: UndoReport) -> str:
     if report.proof is Proof.ORDERED:
         return "asked for by guard.undo"
-    if report.proof is Proof.WORSE:
-        return "on the present batches the earlier weights do better than the present ones"
     where = report.tensor or "several tensors"
     return {
         Proof.FLIPPED: f"one bit of {where} flipped in memory",
