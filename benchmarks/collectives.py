@@ -22,8 +22,8 @@ from benchmarks.results import publish, table
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.measure.step_meter import HEAD
 from trimtab.live.protect.gate import Gate
+from trimtab.live.ranks.exchange import RankSync
 from trimtab.live.ranks.rank_group import RankGroup
-from trimtab.live.ranks.rank_sync import RankSync
 from trimtab.live.shield import Shield
 
 REAL_WORLDS = (2, 4, 8, 16)

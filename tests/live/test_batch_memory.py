@@ -25,7 +25,7 @@ from trimtab.core.incidents import Incident, Moment
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.host.batch_memory import MAX_FROZEN, STEPS_AROUND, STEPS_BEFORE, BatchMemory
 from trimtab.live.measure.batch_facts import VALUES
-from trimtab.live.ranks.in_flight import StepNote
+from trimtab.live.ranks.exchange import StepNote
 from trimtab.report.incident_files import read_batches
 
 BAD_STEP, BAD_TOKEN, BAD_ROW = 80, 31, 2
@@ -180,7 +180,7 @@ def train_on_rank(rank: int, folder: Path) -> int:
             optimizer.zero_grad()
         monitor = guard._monitor  # type: ignore[union-attr]
         assert not monitor.shields.failed
-        assert monitor.facts.row_losses.pop() == ()
+        assert monitor.facts.row_losses.copies == []
         recorder = monitor.recorder
         kept = [] if recorder is None else list(recorder._batches._batches)
     assert all((batch.parts[0] == rank).all() for batch in kept)

@@ -56,9 +56,9 @@ ALONE = {
 """These fail alone: every step is still recorded."""
 
 JOURNAL = [
-    "trimtab.live.host.record_assembler.RecordAssembler.add_step",
-    "trimtab.live.host.record_assembler.read_head",
-    "trimtab.live.host.record_assembler.read_telemetry",
+    "trimtab.live.loop.step_sync.RecordAssembler.add_step",
+    "trimtab.live.loop.step_sync.read_head",
+    "trimtab.live.loop.step_sync.read_telemetry",
     "trimtab.live.host.run_recorder.RunRecorder.record",
     "trimtab.live.host.run_recorder.RunRecorder._derive",
     "trimtab.live.loop.step_monitor.StepFacts.fill",
@@ -67,7 +67,7 @@ JOURNAL = [
 """Without these nothing more is recorded."""
 
 AT_THE_END = [
-    "trimtab.live.ranks.in_flight.InFlight.drain",
+    "trimtab.live.ranks.exchange.InFlight.drain",
     "trimtab.live.host.run_recorder.RunRecorder.close",
     "trimtab.live.host.run_recorder.RunRecorder._write_postmortems",
     "trimtab.judge.Judge.finish",

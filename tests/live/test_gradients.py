@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trimtab.live.measure.gradients import (
+from trimtab.live.measure.step_meter import (
     MANY_TENSORS,
     Change,
     GradientNorm,

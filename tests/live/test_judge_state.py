@@ -13,7 +13,7 @@ from trimtab.journal import RunDirectory
 from trimtab.judge import Judge
 from trimtab.live.host import judge_state
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.ranks.in_flight import StepNote
+from trimtab.live.ranks.exchange import StepNote
 
 
 def record(run: RunDirectory, first: int, last: int) -> RunRecorder:

@@ -8,7 +8,7 @@ from tests.kit.plugins import install_plugin
 from trimtab.core.config import Config
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.ranks.in_flight import StepNote
+from trimtab.live.ranks.exchange import StepNote
 
 PAUSES = (100, 110, 120)
 

@@ -59,7 +59,7 @@ print(json.dumps(found))
 """
 
 BROKEN_RANKS = """
-import trimtab.live.ranks.rank_sync as broken
+import trimtab.live.ranks.exchange as broken
 broken.RankSync._reduce = lambda self, tensor, how: None
 """
 

@@ -9,19 +9,19 @@ One step, and what acts where:
         guard.clip_grad_norm_(1.0)  torch's clipping
         optimizer.step()
           pre-hook                  recover/memory_watch `recover` only: has a bit flipped since
-                                    measure/gradients    are these very gradients finite, how large
-                                    ranks/rank_sync      one small all-reduce
+                                    measure/step_meter   are these very gradients finite, how large
+                                    ranks/exchange       one small all-reduce
                                     protect/gate         `protect` only: decides, with a second one
-                                    ranks/in_flight      numbers of `lag` steps ago arrive:
-                                    host/record_assembler  -> host/run_recorder: journal, judge
+                                    loop/step_sync       numbers of `lag` steps ago arrive
+                                    host/run_recorder    journals and judges them
                                     recover/undo         `recover` only: restores a snapshot
           the update                happens, or leaves every bit as it was
-          post-hook                 measure/slow_meter   in some steps; sent with the next one
+          post-hook                 measure/telemetry    in some steps; sent with the next one
                                     recover/snapshots    in some steps: an audit and a copy
 
 loop/step_monitor holds this together: a step is a state machine, whatever the user's loop does. A
 guard that only observes changes nothing. Nothing on this path reads a device value on the host but
-`in_flight`, where the values have long arrived. Each part has a Shield: it fails alone.
+`exchange.InFlight`, where the values have long arrived. Each part has a Shield: it fails alone.
 
 Layers, each importing only those after it (an import contract checks this):
 

@@ -13,9 +13,8 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
 from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.live.measure.numbers import Number, OddNumber
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
-from trimtab.live.measure.step_meter import is_reserved
+from trimtab.live.measure.step_meter import Number, OddNumber, is_reserved
 from trimtab.live.shield import Shield, log
 from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIterator
 
@@ -102,7 +101,7 @@ class Guard:
             return
         with monitor.shields.user.guarding("record"):
             monitor.facts.note_loss_scale()
-        if monitor.resume.is_before_first_record and loss is not None:
+        if loss is not None and monitor.num_losses == 1:
             with monitor.shields.resume.guarding("record"):
                 monitor.resume.look_at_record()
         with monitor.shields.numbers.guarding("record"):

@@ -1,4 +1,4 @@
-"""The torch optimizers in what the user passes as "the optimizer", and what they hold."""
+"""Finding the torch optimizers in what the user passes as "the optimizer"."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -6,15 +6,11 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
-from trimtab.core import signals
 from trimtab.core.errors import ConfigError
-
-MAX_GROUPS = 16
-"""Groups whose learning rates are recorded: some loops have a group for each parameter."""
 
 
 def find_optimizers(given: Any, *, is_protected: bool = False) -> tuple[Optimizer, ...]:
-    """The torch optimizers in an optimizer, a wrapper of one, or several of them.
+    """Return the torch optimizers in an optimizer, a wrapper of one, or several of them.
 
     Accelerate wraps one in an object with `.optimizer`, torchtitan several in a container with
     `.optimizers`; hooks must sit on the torch optimizers themselves, where `step` really happens.
@@ -56,7 +52,7 @@ def _unwrap(given: Any) -> Iterator[Optimizer]:
 
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
-    """Every parameter that any of the optimizers moves, each once."""
+    """Return every parameter that any of the optimizers moves, each once."""
     return list(
         dict.fromkeys(
             parameter
@@ -65,27 +61,3 @@ def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
             for parameter in group["params"]
         )
     )
-
-
-def main_learning_rate(optimizers: Iterable[Optimizer]) -> dict[str, float | torch.Tensor]:
-    """The learning rate of the largest group as `lr`, and of each group if there are several."""
-    groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-    rates: dict[str, float | torch.Tensor] = {}
-    sizes: dict[str, int] = {}
-    for number, group in enumerate(groups[:MAX_GROUPS]):
-        rate = group.get("lr")
-        if isinstance(rate, torch.Tensor):
-            rates[f"{signals.LR}/{number}"] = rate
-        elif isinstance(rate, int | float):
-            rates[f"{signals.LR}/{number}"] = float(rate)
-        else:  # such as None, where an optimizer finds its own
-            continue
-        if len(groups) > 1:
-            trained = [p.numel() for p in group["params"] if p.requires_grad]
-            sizes[f"{signals.LR}/{number}"] = sum(trained)
-    if not rates:
-        return {}
-    if len(groups) == 1:
-        return {signals.LR: next(iter(rates.values()))}
-    main = {signals.LR: rates[max(rates, key=sizes.__getitem__)]}
-    return main if len(rates) == 1 else {**main, **rates}

@@ -26,9 +26,8 @@ from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
-from trimtab.live.measure.slow_meter import SlowMeter
 from trimtab.live.measure.step_meter import StepMeter
-from trimtab.live.measure.telemetry import Telemetry
+from trimtab.live.measure.telemetry import SlowMeter, Telemetry
 from trimtab.live.optimizers import find_optimizers, parameters_of
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group

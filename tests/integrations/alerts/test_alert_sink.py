@@ -24,7 +24,7 @@ from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.integrations.transport import SECRETS
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.ranks.in_flight import StepNote
+from trimtab.live.ranks.exchange import StepNote
 
 TOKEN = "T0K3N-xoxb-1234567890"
 

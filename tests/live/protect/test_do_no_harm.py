@@ -23,7 +23,7 @@ IN_THE_GATE = [
     "trimtab.live.protect.fused_support.FusedSupport.reads_flag",
 ]
 IN_THE_NUMBERS = [
-    "trimtab.live.measure.gradients.GradientNorm.squares",
+    "trimtab.live.measure.step_meter.GradientNorm.squares",
     "trimtab.live.measure.step_meter.StepMeter.head",
     "trimtab.live.measure.step_meter.StepMeter.local_loss",
 ]

@@ -12,7 +12,7 @@ from torch import optim
 
 import trimtab
 from trimtab.core.config import Config, LiveConfig
-from trimtab.live.ranks.in_flight import StepState
+from trimtab.live.ranks.exchange import StepState
 from trimtab.selftest.promises import READS, Counting
 
 STEPS = 32

@@ -26,7 +26,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.lab.trainer.local_ranks import run_ranks
-from trimtab.live.ranks.rank_sync import value_and_rank, with_rank
+from trimtab.live.ranks.exchange import value_and_rank, with_rank
 from trimtab.state.host_copy import local
 
 

@@ -1,6 +1,5 @@
 """What happens on the host, on the first rank.
 
-record_assembler.py   numbers that arrived become the record of their step
 run_recorder.py       records are journalled and judged
 judge_state.py        what the judge knows, saved for a resume
 resume_facts.py       whether a resume has restored everything

@@ -25,7 +25,7 @@ from trimtab.explain.batches.batch_report import MARGIN, BatchReport, Decode, Ke
 from trimtab.explain.batches.rows import KeptBatch, TokenRows, flat_tokens
 from trimtab.explain.batches.tokens import count_tokens
 from trimtab.live.measure.batch_facts import VALUES
-from trimtab.live.ranks.in_flight import StepNote
+from trimtab.live.ranks.exchange import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.report.incident_files import incident_folder_name, write_batch
 
@@ -90,8 +90,8 @@ class BatchMemory:
         self._has_advised = False
 
     def add(self, tick: int, step: int, note: StepNote) -> None:
-        """Keep the batch of a step, if anything is known of it."""
-        if not self._max_steps or not (note.token_rows or note.row_losses) or self._shield.is_down:
+        """Keep the batch of a step."""
+        if not self._max_steps or self._shield.is_down:
             return
         with self._shield.guarding("step"):
             self._add(tick, step, note)

@@ -30,7 +30,7 @@ from trimtab.live.host.incident_log import IncidentLog, explanation_facts
 from trimtab.live.host.judge_state import JudgeState
 from trimtab.live.host.resume_facts import ResumeFacts, report_audit
 from trimtab.live.host.ship_process import ShipProcess
-from trimtab.live.ranks.in_flight import StepNote
+from trimtab.live.ranks.exchange import StepNote
 from trimtab.live.shield import Shield, log
 from trimtab.report.incident_files import write_incidents
 from trimtab.state.checkpoints.verdicts import RunHistory
@@ -243,7 +243,8 @@ class RunRecorder:
             attempt=self._attempt,
             data_position=note.data_position,
         )
-        self._batches.add(tick, step, note)
+        if note.token_rows or note.row_losses:
+            self._batches.add(tick, step, note)
         self.num_records += 1
         self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
         heads = (found.get(name, 0.0) for name in (signals.LOSS, signals.GRAD_NORM))
@@ -325,9 +326,9 @@ class RunRecorder:
         events = [event for event in self._pending_events if event.tick <= last]
         self._pending_events = [event for event in self._pending_events if event.tick > last]
         with self._shield.guarding("record"):
-            self._see(Block.from_records(records, events))
+            self._judge_block(Block.from_records(records, events))
 
-    def _see(self, block: Block) -> None:
+    def _judge_block(self, block: Block) -> None:
         """Judge a block and report what it changes."""
         self.history.update(block)
         for change in self._judge.update(block).changes:

@@ -11,7 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from trimtab.live.measure.gradients import (
+from trimtab.live.measure.step_meter import (
     NO_GRADIENTS,
     Change,
     Mark,
@@ -21,7 +21,7 @@ from trimtab.live.measure.gradients import (
     without,
 )
 from trimtab.live.optimizers import parameters_of
-from trimtab.live.ranks.in_flight import StepState
+from trimtab.live.ranks.exchange import StepState
 from trimtab.live.shield import log
 
 MAX_RECORDS = 20
@@ -158,17 +158,6 @@ class SkipDetector:
     def end_step(self) -> None:
         """The step is over."""
         self.was_clipped = False
-
-    def reset(self) -> None:
-        """The run has gone back to a boundary: the gradients that are there were used."""
-        self.was_clipped = False
-        self._used = mark(self._sample)
-        self._used_by = {optimizer: mark(some) for optimizer, some in self._samples.items()}
-        self._at_record = NO_GRADIENTS
-        self._scaler_version = self._version()
-        self._num_records = 0
-        self._backward = Backward(None)
-        self._began_without_gradients = True
 
     def _is_waiting(self, optimizer: Optimizer) -> bool:
         used = self._used_by.get(optimizer)

@@ -1,14 +1,15 @@
 """StepMonitor: the life of a step, on every rank, whatever happens.
 
     guard.record      losses are added up                            OPEN -> RECORDED
-    pre-hook          gradients are looked at, ranks meet, the gate
-                      decides; numbers of `lag` meetings ago arrive  -> LOOKED_AT
+    pre-hook          gradients are inspected, numbers are summed
+                      over ranks, the gate decides; those of `lag`
+                      exchanges ago arrive                           -> LOOKED_AT
     the update        happens, or leaves every bit as it was
     post-hook         telemetry; the next step begins                -> APPLIED
     no update         the next record, the step loop or guard.skip() -> SKIPPED, OVERFLOW
 
-Ranks meet in every call of `optimizer.step()`, recorded or not, and nowhere else: that is where all
-of them come anyway. A closed guard keeps meeting the others until all ranks have agreed to part.
+Ranks exchange numbers in every call of `optimizer.step()`, recorded or not, and nowhere else: that
+is where all of them come anyway. A closed guard goes on until all ranks have agreed to leave.
 """
 
 import os
@@ -30,13 +31,12 @@ from trimtab.live.loop.skips import SkipDetector
 from trimtab.live.loop.step_hooks import StepHooks
 from trimtab.live.loop.step_sync import Measured, StateKeeper, StepSync
 from trimtab.live.measure.batch_facts import RowLosses
-from trimtab.live.measure.slow_meter import SlowMeter
 from trimtab.live.measure.step_loop import StepLoop
-from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter, UserSignals
-from trimtab.live.optimizers import main_learning_rate
+from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter, UserSignals, main_learning_rate
+from trimtab.live.measure.telemetry import SlowMeter
 from trimtab.live.protect.gate import Decision, Gate
 from trimtab.live.protect.gate_reporter import report_promotion
-from trimtab.live.ranks.in_flight import StepNote, StepState, copy_to_host
+from trimtab.live.ranks.exchange import StepNote, StepState, copy_to_host
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.shards import count_copies
 from trimtab.live.shield import Shields, log
@@ -78,7 +78,8 @@ class StepFacts:
                 with self._batch_shield.guarding("batch facts"):
                     note.signals |= self.loop.facts()
                     note.token_rows = self.loop.pop_token_rows()
-        note.row_losses = self.row_losses.pop()
+        if self.row_losses.copies:
+            note.row_losses = self.row_losses.pop()
         with self._shield.guarding("note"):
             if note.state is StepState.APPLIED and not self._shield.is_down:
                 self.note_loss_scale()  # a skipped step is closed after `scaler.update()`
@@ -146,6 +147,8 @@ class StepMonitor:
         """Calls of the guard by the user's loop, evaluation included: a sign of life."""
         self._pid = os.getpid()
         self._is_started = self._is_in_backward = False
+        self._is_before_first = True
+        """Whether no recorded step has come to its update yet."""
         self.keeper = None if keeper is None else keeper(self)
         """What watches over the trained state, and restores it."""
         self.sync = StepSync(
@@ -254,11 +257,13 @@ class StepMonitor:
     # What the hooks call.
 
     def before_update(self, optimizer: Optimizer) -> None:
-        """Look at the gradients, meet the other ranks, decide; numbers of earlier steps arrive."""
+        """Inspect the gradients, exchange, decide; numbers of earlier steps arrive."""
         if torch._C._current_graph_task_id() != -1:
             self._refuse_backward()
         self._start()
-        if self._note.is_recorded_here:  # DCP makes updates without one, to load into their state
+        # DCP makes updates without a record, to load into their state.
+        if self._is_before_first and self._note.is_recorded_here:
+            self._is_before_first = False
             self.resume.before_update()
         if self._is_in_backward:
             return

@@ -2,41 +2,147 @@
 
     exchange   head and the telemetry of the step before are added up over ranks, the gate decides
     in flight  for `lag` exchanges
-    receive    the same numbers on every rank: ranks leave, a broken run stops; the first rank
-               assembles records
+    receive    the same numbers on every rank: ranks leave, a broken run stops; on the first rank
+               `RecordAssembler` makes records of them
 
-A rank that failed keeps coming to the exchanges, with zeros and a vote to leave.
+A step waits in the assembler until it is closed, the numbers of each of its optimizers are there
+and, if it was measured, its telemetry came with the numbers of the next update. Records leave in
+their order. A rank that failed keeps coming to the exchanges, with zeros and a vote to leave.
 """
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch.optim import Optimizer
 
+from trimtab.core import signals
 from trimtab.core.config import LiveConfig
 from trimtab.core.errors import NonFiniteRun
-from trimtab.live.host.record_assembler import RecordAssembler
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.measure.slow_meter import SlowMeter
-from trimtab.live.measure.step_meter import HEAD, have_slipped
+from trimtab.live.measure.activations import read_activations, silent_blocks
+from trimtab.live.measure.step_meter import HEAD, have_slipped, read_head
+from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
 from trimtab.live.protect.gate import Decision, Gate
-from trimtab.live.protect.gate_reporter import HARM, VOTE
-from trimtab.live.ranks.in_flight import InFlight, StepNote
+from trimtab.live.protect.gate_reporter import HARM, VOTE, GateReporter
+from trimtab.live.ranks.exchange import OUT, InFlight, RankSync, StepNote
 from trimtab.live.ranks.rank_group import RankGroup
-from trimtab.live.ranks.rank_sync import OUT, RankSync
 from trimtab.live.shield import Shields, log
 
+HOOKS_SILENT = (
+    "trimtab: the forward hooks of %s did not fire, so their activations are not recorded; call "
+    "trimtab.watch(...) before torch.compile(...), or torch._dynamo.reset() after it"
+)
+
+MAX_PARTIAL = 20
+"""Steps in a row that only some ranks have recorded before the log says so."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A step whose record does not leave yet."""
+
+    note: StepNote
+    found: dict[str, float]
+    num_arrived: int = 0
+    is_recorded: bool = False
+    has_telemetry: bool = False
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more comes."""
+        note = self.note
+        return (
+            note.is_closed
+            and self.num_arrived >= note.num_exchanges
+            and self.has_telemetry >= note.has_telemetry
+        )
+
+
+class RecordAssembler:
+    """Hands the records of steps to the recorder, in their order; only on the first rank."""
+
+    def __init__(self, recorder: RunRecorder, slots: Sequence[str], world: int) -> None:
+        self._recorder = recorder
+        self._slots = slots
+        self._world = world
+        self._gate = GateReporter(recorder)
+        self._waiting: deque[_Waiting] = deque()
+        self._has_tested_hooks = False
+        self._num_partial = 0
+
+    def add_step(
+        self, note: StepNote, head: Mapping[str, float], report: Mapping[str, float]
+    ) -> None:
+        """Take the sums of one exchange, or of a step that had none; `report` is the gate's."""
+        step = next((step for step in self._waiting if step.note is note), None)
+        if step is None:
+            step = _Waiting(note, read_head(head))
+            self._waiting.append(step)
+        step.num_arrived += 1
+        step.is_recorded = step.is_recorded or head["recorded"] > 0
+        self._count_ranks(head["recorded"])
+        if report and step.found.get(signals.DISCARDED) != 1.0:  # else it is reported already
+            step.found |= self._gate.report(self._recorder.number_of(note), step.found, report)
+        self.hand_over()
+
+    def add_telemetry(self, note: StepNote, values: Sequence[float]) -> None:
+        """Take the sums of the telemetry of an earlier step."""
+        sums = dict(zip(self._slots, values, strict=True))
+        for step in self._waiting:
+            # Telemetry comes in the order of steps: what an earlier one still waits for was lost.
+            step.has_telemetry = True
+            if step.note is note:
+                self._add_telemetry(step, sums)
+                break
+        self.hand_over()
+
+    def hand_over(self, *, everything: bool = False) -> None:
+        """Give the recorder what is complete, or everything if nothing more will come."""
+        while self._waiting and (everything or self._waiting[0].is_complete):
+            step = self._waiting.popleft()
+            if step.is_recorded:
+                self._recorder.record(step.note, step.found)
+            else:
+                self._recorder.unrecorded(step.note)
+
+    def _count_ranks(self, num_recorded: float) -> None:
+        """Warn if for some time only some of the ranks have recorded a loss."""
+        is_partial = 0 < num_recorded < self._world
+        self._num_partial = self._num_partial + 1 if is_partial else 0
+        if self._num_partial == MAX_PARTIAL:
+            log.warning(
+                "trimtab: only %d of %d ranks record a loss, so it is the mean of theirs; call "
+                "guard.record on every rank that has one",
+                num_recorded,
+                self._world,
+            )
+
+    def _add_telemetry(self, step: _Waiting, sums: dict[str, float]) -> None:
+        if not self._has_tested_hooks:
+            self._has_tested_hooks = True
+            silent = silent_blocks(sums)
+            if silent and len(silent) * 2 == sum(
+                s.startswith(("block:", "written:")) for s in sums
+            ):
+                log.warning(HOOKS_SILENT, ", ".join(silent))
+        found = read_telemetry(sums, self._world)
+        if step.found.get(signals.DISCARDED) == 1.0:
+            # Without an update, what was computed is the one before.
+            found = {n: v for n, v in found.items() if not n.startswith(signals.UPDATE_NORM)}
+        step.found |= found | read_activations(sums)
+
+
 _NUM_SUMS = 1 + len(HEAD)
-"""Numbers of every meeting: how many ranks leave, and the head."""
+"""Numbers of every exchange: how many ranks leave, and the head."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
-    """What is needed to understand the numbers of a meeting when they arrive."""
+    """What is needed to understand the numbers of an exchange when they arrive."""
 
     note: StepNote
     telemetry_of: StepNote | None = None
@@ -48,7 +154,7 @@ class Label:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What this rank brings to a meeting."""
+    """What this rank brings to an exchange."""
 
     head: torch.Tensor
     loss: torch.Tensor | None
@@ -139,7 +245,7 @@ class StepSync:
         self._num_nonfinite = 0
         self._is_draining = False
         self._unseen: deque[_Agreed] = deque()
-        """What arrived early because this rank was closed: the others see it at later meetings."""
+        """What arrived early because this rank was closed: the others receive it at later exchanges."""
         self.num_exchanges = 0
         """Updates so far, with those of steps that were done again."""
         self.ranks = RankSync(RankGroup(), device)
@@ -206,13 +312,13 @@ class StepSync:
         return decision
 
     def send_skipped(self, note: StepNote, head: torch.Tensor) -> None:
-        """Send the numbers of a step without a meeting: those of this rank."""
+        """Send the numbers of a step without an exchange: those of this rank."""
         if self._assembler is not None and self.recorder is not None:
             self._send(Label(note=note), self.ranks.sum(head, is_alone=True), is_exchange=False)
             self.recorder.event("step not applied", note.step, {"why": note.state.value})
 
     def release(self) -> None:
-        """A step was closed: hand over what is complete."""
+        """Hand over what is complete, when a step was closed."""
         if self._assembler is not None and not self._shields.host.is_down:
             with self._shields.host.guarding("release"):
                 self._assembler.hand_over()
@@ -236,12 +342,12 @@ class StepSync:
             return
         self._in_flight.send(label, values, is_exchange=is_exchange)
         if is_exchange and self._unseen:
-            self._see(self._unseen.popleft())
+            self._act_upon(self._unseen.popleft())
         for arrived in self._in_flight.arrivals():
             self._receive(*arrived)
 
     def _receive(self, label: Label, values: list[float], is_exchange: bool) -> None:
-        """Numbers have arrived: see whether the ranks part, then deliver."""
+        """Act upon numbers that have arrived, then deliver them."""
         # A step that skipped its update had no exchange, and sends the head alone.
         first = self._num_sums if is_exchange else _NUM_SUMS
         end = first + (0 if label.telemetry_of is None else len(self._slow.nothing))
@@ -255,7 +361,7 @@ class StepSync:
             if self._is_draining:
                 self._unseen.append(agreed)
             else:
-                self._see(agreed)
+                self._act_upon(agreed)
         if self._assembler is None or self._shields.host.is_down:
             return
         if self.is_closed and not self._is_draining:
@@ -269,12 +375,12 @@ class StepSync:
     def _num_sums(self) -> int:
         return _NUM_SUMS + (0 if self._keeper is None else self._keeper.num_fields)
 
-    def _see(self, agreed: _Agreed) -> None:
-        """Act upon what all ranks read alike, at the same meeting."""
+    def _act_upon(self, agreed: _Agreed) -> None:
+        """Act upon what all ranks read alike, at the same exchange."""
         ranks, gate = self.ranks, self._gate
         num_leaving, head, report = agreed.num_leaving, agreed.head, agreed.report
         had_left = ranks.has_left
-        ranks.see(num_leaving)
+        ranks.leave_if_any(num_leaving)
         if gate is not None and report and not gate.has_left and report[VOTE] == OUT:
             gate.has_left = True
             if not gate.shield.is_down and not num_leaving:
@@ -297,7 +403,7 @@ class StepSync:
             self._keeper.receive(*agreed.state, is_finite=is_finite)
 
     def _stop(self, note: StepNote) -> None:
-        """Too many steps in a row were not finite; every rank comes here at the same meeting."""
+        """Too many steps in a row were not finite; every rank comes here at the same exchange."""
         sentence = (
             f"{self._num_nonfinite} steps in a row were not finite, up to step {note.step}: the "
             "weights, a buffer or a carried state are broken; restart from a good checkpoint"

@@ -1,10 +1,7 @@
 """What is measured, on the device unless said otherwise.
 
-step_meter.py    loss and gradient norm of every step; the user's signals
-gradients.py     the norm of the gradients about to be applied, and whether they changed
-numbers.py       numbers as people give them
-slow_meter.py    every few steps: telemetry and activations, sent with the next step
-telemetry.py     weights, moments, updates, by role and layer
+step_meter.py    every step: loss, gradient norm, learning rate, the user's signals
+telemetry.py     every few steps: weights, moments, updates, by role and layer
 state_sums.py    the sums that telemetry is made of
 roles.py         role and layer of a parameter, by its name
 activations.py   the size of each block's output, by forward hooks

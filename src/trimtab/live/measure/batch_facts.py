@@ -12,8 +12,8 @@ import torch
 from trimtab.core import signals
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.explain.batches.rows import TokenRows
-from trimtab.live.measure.numbers import OddNumber
-from trimtab.live.ranks.in_flight import HostCopy, copy_to_host
+from trimtab.live.measure.step_meter import OddNumber
+from trimtab.live.ranks.exchange import HostCopy, copy_to_host
 from trimtab.live.shield import log
 from trimtab.state.host_copy import local
 
@@ -30,10 +30,6 @@ MAX_KEPT_TOKENS = 1 << 22
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
-TokensSeen = tuple[FloatArray, float]
-"""How often each token was seen, and how many tokens in all."""
-
-
 class BatchFacts:
     """Measures batches against the tokens seen so far in this run."""
 
@@ -42,15 +38,6 @@ class BatchFacts:
         self._total = 0.0
         self._token_tensors: list[torch.Tensor] = []
         """Of the step that was measured last."""
-
-    @property
-    def tokens_seen(self) -> TokensSeen:
-        """A copy of what batches are measured against, to return to."""
-        return self._counts.copy(), self._total
-
-    @tokens_seen.setter
-    def tokens_seen(self, seen: TokensSeen) -> None:
-        self._counts, self._total = seen[0].copy(), seen[1]
 
     def measure(self, batches: list[Any]) -> dict[str, float]:
         """The facts of the micro-batches of one step; what is not on the host is left out."""
@@ -214,7 +201,8 @@ class RowLosses:
     """Collects the losses of sequences; they are reduced on the device and read with the lag."""
 
     def __init__(self) -> None:
-        self._copies: list[HostCopy] = []
+        self.copies: list[HostCopy] = []
+        """What is under way of this step, one a micro-batch."""
 
     def add(self, losses: Any) -> None:
         """Take the losses of a micro-batch: [batch, sequence] by token, or [batch]."""
@@ -223,12 +211,12 @@ class RowLosses:
         if losses.dim() == 0 or not losses.numel() or len(losses) > MAX_ROWS:
             raise OddNumber(f"a tensor of shape {tuple(losses.shape)}")
         values = reduce_rows(losses)
-        if values.device.type != "meta" and len(self._copies) < MAX_MICRO_BATCHES:
-            self._copies.append(copy_to_host(values))
+        if values.device.type != "meta" and len(self.copies) < MAX_MICRO_BATCHES:
+            self.copies.append(copy_to_host(values))
 
     def pop(self) -> tuple[HostCopy, ...]:
-        """The copies under way, one a micro-batch."""
-        copies, self._copies = self._copies, []
+        """Return the copies of the step that ends."""
+        copies, self.copies = self.copies, []
         return tuple(copies)
 
 

@@ -1,6 +1,6 @@
 """StateFacts: the facts of model, optimizer, scaler and generators that a resume must restore.
 
-Everything here is local to a rank: a checkpoint is often saved by one rank alone, and a meeting of
+Everything here is local to a rank: a checkpoint is often saved by one rank alone, and a collective of
 ranks would wait for the others for ever. Norms of a shard can be compared as long as the layout is
 the same.
 """
@@ -20,8 +20,9 @@ from torch.utils._python_dispatch import _disable_current_modes
 from trimtab.core import signals
 from trimtab.detect.resume import facts
 from trimtab.detect.resume.facts import Facts
-from trimtab.live.optimizers import main_learning_rate, parameters_of
-from trimtab.live.ranks.in_flight import HostCopy, copy_to_host
+from trimtab.live.measure.step_meter import main_learning_rate
+from trimtab.live.optimizers import parameters_of
+from trimtab.live.ranks.exchange import HostCopy, copy_to_host
 from trimtab.live.ranks.shards import real
 from trimtab.state.host_copy import local
 

@@ -1,8 +1,8 @@
 """Gate: decides about each update between backward and step, on the device, alike on every rank.
 
-Nothing in here waits for the host, and nothing in here may keep a rank from its meetings with the
+Nothing in here waits for the host, and nothing in here may keep a rank from its exchanges with the
 others: a bug of ours makes this rank vote OUT, the step is applied everywhere, and all gates part
-at the same meeting a few steps later.
+at the same exchange a few steps later.
 """
 
 from collections.abc import Sequence
@@ -15,14 +15,13 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
-from trimtab.live.measure.gradients import Change, Mark, compare, mark
-from trimtab.live.measure.step_meter import HEAD, RULE_HEAD
+from trimtab.live.measure.step_meter import HEAD, RULE_HEAD, Change, Mark, compare, mark
 from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.discard import BufferKeeper, Discard, divide_gradients
 from trimtab.live.protect.fused_support import FusedSupport, why_not_discardable
 from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
-from trimtab.live.ranks.rank_sync import DISCARD, OUT, RankSync
+from trimtab.live.ranks.exchange import DISCARD, OUT, RankSync
 from trimtab.live.shield import Shield
 from trimtab.state.host_copy import local
 

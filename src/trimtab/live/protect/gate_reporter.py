@@ -12,7 +12,7 @@ from trimtab.live.protect.rule import (
     USUAL_LOG_NORM,
     USUAL_LOSS,
 )
-from trimtab.live.ranks.rank_sync import DISCARD
+from trimtab.live.ranks.exchange import DISCARD
 from trimtab.live.shield import log
 
 VOTE = "vote"

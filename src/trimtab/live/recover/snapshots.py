@@ -21,6 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
+from trimtab.live.optimizers import parameters_of
 from trimtab.state.host_copy import CopyToHost, CopyToLive, detached
 from trimtab.state.training_state import HasState
 
@@ -141,7 +142,7 @@ class Snapshots:
             name: copies.copy(value, slot.content.get(name)) for name, value in content.items()
         }
         slot.num_bytes = copies.finish()
-        slot.parameters = [id(p) for p in _parameters(self._optimizers[which])]
+        slot.parameters = [id(p) for p in parameters_of([self._optimizers[which]])]
         slot.step = step
         slots.append(slot)
 
@@ -166,7 +167,7 @@ class Snapshots:
         slots = self._slots[which]
         slot = next(slot for slot in slots if slot.step == step)
         optimizer = self._optimizers[which]
-        parameters = _parameters(optimizer)
+        parameters = parameters_of([optimizer])
         if not self._fits(which, slot):
             raise RestoreError(
                 f"the parameters are not those of the snapshot before step {step}; nothing was "
@@ -191,7 +192,7 @@ class Snapshots:
 
     def _fits(self, which: int, slot: _Slot) -> bool:
         """Return whether a snapshot is of the parameters that the optimizer has now."""
-        parameters = _parameters(self._optimizers[which])
+        parameters = parameters_of([self._optimizers[which]])
         return slot.parameters == [id(p) for p in parameters] and all(
             saved.matches(detached(live))
             for saved, live in zip(slot.content["parameters"], parameters, strict=True)
@@ -199,7 +200,7 @@ class Snapshots:
 
     def _content(self, which: int) -> dict[str, Any]:
         optimizer = self._optimizers[which]
-        parameters = _parameters(optimizer)
+        parameters = parameters_of([optimizer])
         content: dict[str, Any] = {
             "parameters": parameters,
             "state": {
@@ -251,10 +252,6 @@ def free_memory() -> int:
 def ranks_here(world: int) -> int:
     """Return how many ranks share the memory of this machine; all if that is not known."""
     return int(os.environ.get("LOCAL_WORLD_SIZE", world))
-
-
-def _parameters(optimizer: Optimizer) -> list[torch.Tensor]:
-    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
 
 
 def _is_copied(buffer: torch.Tensor) -> bool:

@@ -23,7 +23,7 @@ from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.protect.discard import Discard
-from trimtab.live.ranks.rank_sync import RankSync
+from trimtab.live.ranks.exchange import RankSync
 from trimtab.live.recover.audit import StateAudit
 from trimtab.live.recover.experiments import Experiments
 from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors

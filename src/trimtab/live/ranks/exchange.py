@@ -1,0 +1,234 @@
+"""The numbers of a step: summed over ranks on the device, and read on the host `lag` steps later.
+
+`RankSync` has the only collectives of a step, in every `optimizer.step()`, recorded or not: one
+all-reduce (SUM) of a vector that has the same length at every step and on every rank, and, if a
+gate decides, a second one (MAX) of two whole numbers. The first is the vote: OUT comes from a rank
+whose gate has failed or whose guard is closed, and then all ranks apply the step. The second is the
+largest loss of any rank, packed with that rank.
+
+The sum begins with a count of ranks that want to leave: a rank whose guard failed or was closed
+keeps coming with its bit set, every rank reads it `lag` exchanges later, and all leave at the same
+one. Nothing in here is shielded: a rank that does not come keeps the others waiting.
+
+`InFlight` is the only place where the host waits for the device, and by then the numbers have long
+arrived. `StepNote` is what the host knows of a step meanwhile.
+"""
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from trimtab.core.block import NO_POSITION
+from trimtab.explain.batches.rows import TokenRows
+from trimtab.live.ranks.rank_group import RankGroup
+from trimtab.live.shield import log
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostCopy:
+    """Numbers that are copied to the host without waiting for them."""
+
+    buffer: torch.Tensor
+    num_values: int
+    arrived: torch.cuda.Event | None
+
+    def read(self) -> list[float]:
+        """Return the numbers, as soon as they are there."""
+        if self.arrived is not None:
+            self.arrived.synchronize()
+        values: list[float] = self.buffer[: self.num_values].tolist()
+        return values
+
+
+def copy_to_host(values: torch.Tensor, buffer: torch.Tensor | None = None) -> HostCopy:
+    """Begin to copy; `buffer` is reused if it is large enough."""
+    pinned = values.device.type == "cuda"
+    if buffer is None or len(buffer) < len(values) or buffer.dtype != values.dtype:
+        buffer = torch.empty(len(values), dtype=values.dtype, device="cpu", pin_memory=pinned)
+    arrived = None
+    if values.device.type != "meta":  # there are only shapes on meta, and nothing to send
+        buffer[: len(values)].copy_(values.detach(), non_blocking=True)
+    if pinned:
+        arrived = torch.cuda.Event()
+        arrived.record()
+    return HostCopy(buffer=buffer, num_values=len(values), arrived=arrived)
+
+
+class InFlight:
+    """A queue of copies; one leaves when `lag` later ones of exchanges have entered."""
+
+    def __init__(self, lag: int) -> None:
+        self._lag = lag
+        self._queue: deque[tuple[Any, HostCopy, bool]] = deque()
+        self._num_exchanges = 0
+        self._free: list[torch.Tensor] = []
+
+    def send(self, label: Any, values: torch.Tensor, *, is_exchange: bool) -> None:
+        """Send numbers; those of a step without an exchange are not counted."""
+        buffer = self._free.pop() if self._free else None
+        self._queue.append((label, copy_to_host(values, buffer), is_exchange))
+        self._num_exchanges += is_exchange
+
+    def arrivals(self) -> Iterator[tuple[Any, list[float], bool]]:
+        """Yield what was sent `lag` exchanges ago, with whether it was an exchange."""
+        # Counted in exchanges, which are the same on all ranks, so all read the same ones.
+        while self._num_exchanges > self._lag:
+            yield self._receive()
+
+    def drain(self) -> Iterator[tuple[Any, list[float], bool]]:
+        """Yield everything, oldest first; only at the end of a run."""
+        while self._queue:
+            yield self._receive()
+
+    def _receive(self) -> tuple[Any, list[float], bool]:
+        label, copy, is_exchange = self._queue.popleft()
+        self._num_exchanges -= is_exchange
+        values = copy.read()
+        self._free.append(copy.buffer)
+        return label, values, is_exchange
+
+
+class StepState(StrEnum):
+    """Where a step stands; one step for each update that the user meant.
+
+        OPEN --record--> RECORDED --pre-hook--> LOOKED_AT --post-hook--> APPLIED
+                             |                      |
+                             |                      +-- exception in the update --> BROKEN_OFF
+                             +-- guard.skip(), or the next step begins --> SKIPPED
+                             +-- GradScaler passed over it --> OVERFLOW
+
+    Whether an update that was looked at was discarded is decided on the device: the host learns of
+    it with the step's numbers.
+    """
+
+    OPEN = "open"
+    RECORDED = "recorded"
+    LOOKED_AT = "looked at"
+    APPLIED = "applied"
+    SKIPPED = "skipped by the user"
+    OVERFLOW = "overflow"
+    BROKEN_OFF = "broken off"
+
+
+@dataclass(slots=True, kw_only=True)
+class StepNote:
+    """What the host knows of a step."""
+
+    step: int
+    clock: float = 0.0
+    signals: dict[str, float] = field(default_factory=dict)
+    data_position: int = NO_POSITION
+    norm_is_after_clip: bool = False
+    """Whether the norm was taken in the optimizer's hook, where clipping may lie before it."""
+    state: StepState = StepState.OPEN
+    is_recorded_here: bool = False
+    """Whether this rank has recorded a loss for it."""
+    num_exchanges: int = 0
+    """Exchanges for it: one for each optimizer that moved."""
+    has_telemetry: bool = False
+    """Whether telemetry of the step follows, with the numbers of the next update."""
+    is_closed: bool = False
+    """Whether everything that the host knows is in here."""
+    device_names: tuple[str, ...] = ()
+    """The user's signals that are on their way from the device."""
+    device_values: HostCopy | None = None
+    token_rows: tuple[TokenRows, ...] = ()
+    """The token ids of each micro-batch."""
+    row_losses: tuple[HostCopy, ...] = ()
+    """The losses of each micro-batch's sequences, on their way from the device."""
+
+    def user_signals(self) -> dict[str, float]:
+        """Return the user's signals that came from the device."""
+        if self.device_values is None:
+            return {}
+        return dict(zip(self.device_names, self.device_values.read(), strict=True))
+
+
+ACCEPT, DISCARD, OUT = 0, 1, 2
+
+_TOP = 0x7FFFFFFF
+_RANK_BITS = 32
+
+
+def with_rank(value: torch.Tensor, rank: int) -> torch.Tensor:
+    """Pack a float and its rank into one int64 that sorts as the float; NaN above everything."""
+    bits = value.view(torch.int32)
+    # Floats of one sign sort as their bits do, the negative ones backwards.
+    ordered = torch.where(bits < 0, bits ^ _TOP, bits)
+    # Processors make NaNs with either sign; a negative one would sort lowest.
+    ordered = torch.where(value.isnan(), _TOP, ordered)
+    return (ordered.long() << _RANK_BITS) | rank
+
+
+def value_and_rank(packed: torch.Tensor) -> torch.Tensor:
+    """Unpack the float and its rank, both as floats."""
+    ordered = (packed >> _RANK_BITS).int()
+    bits = torch.where(ordered < 0, ordered ^ _TOP, ordered)
+    rank = packed & ((1 << _RANK_BITS) - 1)
+    return torch.cat((bits.view(torch.float32), rank.float()))
+
+
+class RankSync:
+    """Adds vectors up over ranks and counts votes."""
+
+    def __init__(self, group: RankGroup, device: torch.device) -> None:
+        self.group = group
+        self.has_left = False
+        """Set when all ranks have agreed to exchange no more, or when they cannot."""
+        self._is_leaving = torch.zeros(1, dtype=torch.float32, device=device)
+        self._out = torch.full((1,), OUT, dtype=torch.int64, device=device)
+        self._no_loss = torch.full((1,), -torch.inf, dtype=torch.float32, device=device)
+        self._largest: torch.Tensor | None = None
+
+    @property
+    def world(self) -> int:
+        """How many ranks exchange numbers."""
+        return self.group.world
+
+    @property
+    def largest_loss(self) -> torch.Tensor | None:
+        """The largest loss of any rank and that rank, as of the last vote; None without one."""
+        return None if self._largest is None else value_and_rank(self._largest)
+
+    def leave(self) -> None:
+        """Ask to leave: at once if there is one rank, else with the next exchanges."""
+        self._is_leaving.fill_(1.0)
+        self.has_left = self.has_left or self.world == 1
+
+    def sum(self, *numbers: torch.Tensor, is_alone: bool = False) -> torch.Tensor:
+        """Add numbers up over ranks; the count of ranks that leave is put in front."""
+        total = torch.cat((self._is_leaving, *numbers))
+        if self.world > 1 and not is_alone:
+            self._reduce(total, dist.ReduceOp.SUM)
+        return total
+
+    def vote(self, discards: torch.Tensor | None, loss: torch.Tensor | None) -> torch.Tensor:
+        """Vote whether to discard a step, None if this rank's gate failed; returns the outcome."""
+        vote = self._out if discards is None else discards
+        if self.world == 1:
+            return vote
+        packed = with_rank(self._no_loss if loss is None else loss.view(1), self.group.rank)
+        both = torch.cat((vote.long(), packed))
+        self._reduce(both, dist.ReduceOp.MAX)
+        self._largest = both[1:]
+        return both[:1]
+
+    def leave_if_any(self, num_leaving: float) -> None:
+        """Leave if any rank wanted to, once a sum has reached the host."""
+        self.has_left = self.has_left or num_leaving > 0
+
+    def _reduce(self, tensor: torch.Tensor, how: "dist.ReduceOp.RedOpType") -> None:
+        if self.has_left:
+            return
+        try:
+            dist.all_reduce(tensor, how, group=self.group.handle)
+        except RuntimeError as error:  # a rank is gone, or did not come in time
+            self.has_left = True
+            log.error(
+                "trimtab: the ranks could not meet (%s); this rank continues without trimtab", error
+            )
