@@ -9,7 +9,7 @@ from benchmarks.scale import page
 from benchmarks.wide import large, latency
 from benchmarks.wide.fake_world import measure_rank
 from benchmarks.wide.start_up import CLIENTS, STAGES, measure_start_up
-from trimtab.live.recover.snapshots import NUM_SLOTS
+from trimtab.state.snapshots import NUM_SLOTS
 
 WORLDS = (1_024, 16_384, 131_072)
 MAX_STAGED = 16_384

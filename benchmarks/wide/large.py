@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from benchmarks.results import RESULTS
-from trimtab.live.recover.snapshots import NUM_SLOTS
+from trimtab.state.snapshots import NUM_SLOTS
 
 MODELS = {"70B": 70e9, "400B": 400e9}
 RANKS = (512, 4_096, 16_384)

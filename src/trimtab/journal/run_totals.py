@@ -19,6 +19,9 @@ and checkpoints of small runs take up to a minute. Alerts wait longer (`ship.sta
 STALL_STEPS = 10.0
 """A run is stalled only if it was silent for as many of its own steps too."""
 
+MAX_LOST = 10_000
+"""Updates that one undo can lose: snapshots are taken every 10, and a file may say anything."""
+
 INCIDENT = "incident"
 """The kind of the events by which a live run reports its incidents."""
 
@@ -33,8 +36,9 @@ class RunTotals:
     def __init__(self) -> None:
         self.num_records = 0
         self.num_discarded = 0
-        self.num_lost = 0
-        """Steps that were discarded, not applied or undone."""
+        self._num_lost = 0
+        self._lost: set[int] = set()
+        """Steps of this attempt that were discarded or undone: one may be both."""
         self.num_nonfinite = 0
         """Losses in a row, up to the last one, that are not finite."""
         self.last_step = -1
@@ -44,6 +48,11 @@ class RunTotals:
         self.incidents: dict[int, dict[str, Any]] = {}
         """What was last reported about each incident, by its number."""
 
+    @property
+    def num_lost(self) -> int:
+        """How many steps were discarded, not applied or undone."""
+        return self._num_lost + len(self._lost)
+
     def add(self, block: Block) -> bool:
         """Add the next records and events; return whether the run went back in them."""
         for event in block.events:
@@ -52,18 +61,21 @@ class RunTotals:
                 self.incidents[number] = dict(event.facts)
             elif event.kind == UNDO:
                 lost = event.facts.get("updates_lost")
-                self.num_lost += lost if isinstance(lost, int) else 0
+                if isinstance(lost, int) and lost <= MAX_LOST:
+                    self._lost |= set(range(event.step - lost, event.step))
             elif event.kind == "step not applied":
-                self.num_lost += 1
+                self._num_lost += 1
         if not len(block):
             return False
         self.num_records += len(block)
         went_back = int(block.step.min()) <= self.last_step
         self.last_step, self.last_tick = int(block.step[-1]), int(block.tick[-1])
         discarded = block.column(signals.DISCARDED)
-        num_discarded = int((discarded.values[discarded.present] > 0).sum())
-        self.num_discarded += num_discarded
-        self.num_lost += num_discarded
+        is_discarded = discarded.present & (discarded.values > 0)
+        self.num_discarded += int(is_discarded.sum())
+        if went_back:  # the same numbers are other steps now
+            self._num_lost, self._lost = self.num_lost, set()
+        self._lost |= set(block.step[is_discarded].tolist())
         for name in (*_MAY_BE_ODD, *_FINITE):
             column = block.column(name)
             known = column.finite if name in _FINITE else column.present

@@ -17,7 +17,7 @@ One step, and what acts where:
                                     recover/undo         `recover` only: restores a snapshot
           the update                happens, or leaves every bit as it was
           post-hook                 measure/telemetry    in some steps; sent with the next one
-                                    recover/snapshots    in some steps: an audit and a copy
+                                    recover/audit        in some steps, with a copy of the state
 
 loop/step_monitor holds this together: a step is a state machine, whatever the user's loop does. A
 guard that only observes changes nothing. Nothing on this path reads a device value on the host but

@@ -49,15 +49,3 @@ def _unwrap(given: Any) -> Iterator[Optimizer]:
     elif isinstance(given, Iterable) and not isinstance(given, str):  # letters are strings again
         for part in given:
             yield from _unwrap(part)
-
-
-def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
-    """Return every parameter that any of the optimizers moves, each once."""
-    return list(
-        dict.fromkeys(
-            parameter
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
-    )

@@ -28,17 +28,17 @@ from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.measure.telemetry import SlowMeter, Telemetry
-from trimtab.live.optimizers import find_optimizers, parameters_of
+from trimtab.live.optimizers import find_optimizers
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
 from trimtab.live.recover.experiments import Experiments
-from trimtab.live.recover.given_state import GivenState
 from trimtab.live.recover.proposals import Proposals
-from trimtab.live.recover.snapshots import OtherState, Snapshots, free_memory, ranks_here
 from trimtab.live.recover.undo import Undo
 from trimtab.live.recover.undo_report import UndoReporter
 from trimtab.live.shield import Shields, log, log_to_stderr_by_default
 from trimtab.state.host_copy import local
+from trimtab.state.snapshots import OtherState, Snapshots, free_memory, ranks_here
+from trimtab.state.training_state import GivenState, parameters_of
 
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints

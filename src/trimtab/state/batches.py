@@ -1,4 +1,4 @@
-"""Batches of any nesting: their tensors, mapped, listed and counted.
+"""Batches of any nesting: their tensors, mapped, listed and counted; copies of the newest ones.
 
 A batch is a tensor, or dicts, lists, tuples, named tuples, dataclasses and other mappings (such as
 the BatchEncoding of transformers) of batches. Anything else in it is kept as it is.
@@ -6,11 +6,18 @@ the BatchEncoding of transformers) of batches. Anything else in it is kept as it
 
 import copy
 import dataclasses
-from collections import Counter, UserDict
-from collections.abc import Callable, Mapping
+import logging
+from collections import Counter, UserDict, deque
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
+
+log = logging.getLogger("trimtab")
+
+NUM_BATCHES, MAX_BYTES = 4, 256 << 20
+"""Batches that are remembered, and their size in memory at most."""
 
 
 def map_tensors(batch: Any, change: Callable[[torch.Tensor], Any]) -> Any:
@@ -72,3 +79,55 @@ def _as_mapping(batch: Any, parts: dict[Any, Any]) -> Any:
         return type(batch)(parts)
     except TypeError:
         return parts
+
+
+class RememberedBatches:
+    """Copies of the newest batches that `guard.record(batch=...)` was given."""
+
+    def __init__(self) -> None:
+        self._batches: deque[Any] = deque(maxlen=NUM_BATCHES)
+        self._has_complained = False
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._batches)
+
+    def __len__(self) -> int:
+        return len(self._batches)
+
+    def add(self, batch: Any) -> None:
+        """Copy a batch, since loops write to theirs; leave out what cannot be copied."""
+        try:
+            copied, size = _copy_and_count(batch)
+            if size > MAX_BYTES // NUM_BATCHES:
+                raise MemoryError(f"it has {size / 1e6:.0f} MB")
+            self._batches.append(copied)
+        except Exception as error:
+            if not self._has_complained:
+                self._has_complained = True
+                log.warning(
+                    "trimtab: batches of type %s are not remembered, so no experiments are made: "
+                    "%s",
+                    type(batch).__name__,
+                    error,
+                )
+
+
+def copy_batch(batch: Any) -> Any:
+    """Return a copy of a batch of any class: `batch_loss` may write to it."""
+    return _copy_and_count(batch)[0]
+
+
+def _copy_and_count(batch: Any) -> tuple[Any, int]:
+    """Return a copy of a batch of any class, and the bytes of the arrays and tensors in it.
+
+    A batch whose tensors have a graph has those copied by themselves.
+    """
+    memo: dict[int, Any] = {}
+    try:
+        copied = copy.deepcopy(batch, memo)
+        parts = list(memo.values())  # all that was copied, in objects of any class
+    except RuntimeError:
+        copied = map_tensors(batch, lambda tensor: tensor.detach().clone())
+        parts = tensors_in(copied)
+    arrays = (part for part in parts if isinstance(part, torch.Tensor | np.ndarray))
+    return copied, sum(array.nbytes for array in arrays)

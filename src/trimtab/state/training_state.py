@@ -1,10 +1,64 @@
-"""TrainingState: the objects of a run whose state a checkpoint holds."""
+"""The objects of a run: what a checkpoint holds, what the user gives as `state`, the parameters."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+import torch
 from torch import nn
 from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from trimtab.core.errors import ConfigError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GivenState:
+    """What the user gave as `state`, sorted by kind."""
+
+    scaler: Any
+    """The GradScaler; None if there is none."""
+    others: dict[str, Any]
+    """Everything else, by name."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any] | None) -> "GivenState":
+        """Sort the objects of a mapping; a value may be a list of them, or None."""
+        scaler = None
+        others: dict[str, Any] = {}
+        for name, value in (given or {}).items():
+            several = isinstance(value, list | tuple)
+            for place, part in enumerate(value if several else [value]):
+                if part is None:
+                    continue
+                full = f"{name} {place}" if several else name
+                _require_state(part, f"state[{full!r}]")
+                if _is_scheduler(part):
+                    continue  # the schedule is the user's, and goes on
+                if _is_scaler(part):
+                    scaler = part
+                else:
+                    others[full] = part
+        return cls(scaler=scaler, others=others)
+
+
+def _is_scheduler(part: Any) -> bool:
+    inner = getattr(part, "scheduler", part)  # such as Accelerate's wrapper
+    return isinstance(inner, LRScheduler) or hasattr(inner, "get_last_lr")
+
+
+def _is_scaler(part: Any) -> bool:
+    """Return whether it scales losses: torch's GradScaler, or one with the same methods."""
+    return hasattr(part, "unscale_") and hasattr(part, "get_scale")
+
+
+def _require_state(part: Any, name: str) -> None:
+    for method in ("state_dict", "load_state_dict"):
+        if not callable(getattr(part, method, None)):
+            raise ConfigError(
+                f"{name} is a {type(part).__name__} without {method}, so it cannot be set back; "
+                "give an object with state_dict and load_state_dict"
+            )
 
 
 class HasState(Protocol):
@@ -37,3 +91,15 @@ class TrainingState:
         self.scaler = scaler
         self.state = dict(state or {})
         """What else the user names."""
+
+
+def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
+    """Return every parameter that any of the optimizers moves, each once."""
+    return list(
+        dict.fromkeys(
+            parameter
+            for optimizer in optimizers
+            for group in optimizer.param_groups
+            for parameter in group["params"]
+        )
+    )

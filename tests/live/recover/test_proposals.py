@@ -125,11 +125,11 @@ def plant(guard: Any, *, into: str = "") -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("planted")
 
-    undo = guard._undo
+    undo = guard._monitor.keeper
     if into == "on_change":
         guard._monitor.recorder.on_change.__self__._proven_step = fail
     elif into == "poll":
-        proposals_made = undo.polls[-1].__self__
+        proposals_made = undo._polls[1].__self__
         proposals_made._waiting, proposals_made._read_answer = object(), fail
     elif into == "report":
         undo._report._give_up_after = fail

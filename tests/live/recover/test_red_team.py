@@ -21,7 +21,7 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 
 import trimtab
 from trimtab.core.config import Config
-from trimtab.live.recover.experiments import MAX_BYTES, NUM_BATCHES, RememberedBatches
+from trimtab.state.batches import MAX_BYTES, NUM_BATCHES, RememberedBatches
 
 AT = 33
 """The step in which the undo is asked for."""

@@ -240,7 +240,7 @@ def test_without_memory_nothing_is_undone_and_it_is_said(
 def test_a_restore_that_fails_half_way_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trimtab.live.recover import snapshots
+    from trimtab.state import snapshots
 
     def fail(self: Any, saved: Any) -> None:
         raise OSError("no memory")

@@ -20,9 +20,9 @@ from trimtab.live.measure.step_meter import (
     sample,
     without,
 )
-from trimtab.live.optimizers import parameters_of
 from trimtab.live.ranks.exchange import StepState
 from trimtab.live.shield import log
+from trimtab.state.training_state import parameters_of
 
 MAX_RECORDS = 20
 """Losses per usual step without any update before the log says so."""

@@ -245,7 +245,7 @@ class StepSync:
         self._num_nonfinite = 0
         self._is_draining = False
         self._unseen: deque[_Agreed] = deque()
-        """What arrived early because this rank was closed: the others receive it at later exchanges."""
+        """What arrived early because this rank was closed: the others receive it later."""
         self.num_exchanges = 0
         """Updates so far, with those of steps that were done again."""
         self.ranks = RankSync(RankGroup(), device)

@@ -1,7 +1,7 @@
 """StateFacts: the facts of model, optimizer, scaler and generators that a resume must restore.
 
-Everything here is local to a rank: a checkpoint is often saved by one rank alone, and a collective of
-ranks would wait for the others for ever. Norms of a shard can be compared as long as the layout is
+Everything here is local to a rank: a checkpoint is often saved by one rank alone, and a collective
+would wait for the others for ever. Norms of a shard can be compared as long as the layout is
 the same.
 """
 
@@ -21,10 +21,10 @@ from trimtab.core import signals
 from trimtab.detect.resume import facts
 from trimtab.detect.resume.facts import Facts
 from trimtab.live.measure.step_meter import main_learning_rate
-from trimtab.live.optimizers import parameters_of
 from trimtab.live.ranks.exchange import HostCopy, copy_to_host
 from trimtab.live.ranks.shards import real
 from trimtab.state.host_copy import local
+from trimtab.state.training_state import parameters_of
 
 _MODE = "train_mode"
 """An option of schedule-free optimizers: they swap the weights between training and evaluation."""

@@ -28,9 +28,9 @@ from trimtab.live.measure.state_sums import (
     sum_state,
 )
 from trimtab.live.measure.step_meter import GradientNorm, root
-from trimtab.live.optimizers import parameters_of
 from trimtab.live.shield import Shields
 from trimtab.state.host_copy import local
+from trimtab.state.training_state import parameters_of
 
 COUNTS = ("adam_step", "has_adam", "elements", "reporting")
 """Adam's steps and the ranks that have them; elements of parameters; ranks that measured."""

@@ -24,6 +24,7 @@ from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 from trimtab.live.protect.discard import Discard
 from trimtab.live.shield import log
 from trimtab.state.host_copy import local
+from trimtab.state.training_state import parameters_of
 
 _KINDS = (AdamW, Adam, SGD, Adagrad)
 """What has a fused form; the first that fits counts."""
@@ -170,7 +171,7 @@ def _runs(optimizer: Optimizer) -> bool:
     """Try the fused form on the real parameters: with the flag at 1 it changes nothing."""
     if _lacks_momentum(optimizer):
         return True  # it would fill its momentum with noise; that step goes the other way
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of([optimizer])
     had_state = {p for p in parameters if optimizer.state.get(p)}
     device = local(parameters[0]).device
     discard = Discard()
@@ -193,8 +194,7 @@ def _has_sparse_gradient(optimizer: Optimizer) -> bool:
     """Whether there is a gradient that only the other forms take; Adam takes none at all."""
     return not isinstance(optimizer, Adam) and any(
         parameter.grad is not None and parameter.grad.is_sparse
-        for group in optimizer.param_groups
-        for parameter in group["params"]
+        for parameter in parameters_of([optimizer])
     )
 
 
@@ -206,7 +206,7 @@ def _obeys(optimizer: Optimizer) -> bool:
     # A subclass that has kept torch's own step hands the flag on; one of its own may not.
     if inspect.unwrap(type(optimizer).step) is not inspect.unwrap(kind.step):
         return False
-    kinds = {(p.device, p.dtype) for group in optimizer.param_groups for p in group["params"]}
+    kinds = {(p.device, p.dtype) for p in parameters_of([optimizer])}
     return all(_is_obedient(kind, device, dtype) for device, dtype in kinds)
 
 
@@ -260,7 +260,7 @@ def _lacks_momentum(optimizer: Optimizer) -> bool:
 
 
 def _is_sharded(optimizer: Optimizer) -> bool:
-    return any(isinstance(p, DTensor) for group in optimizer.param_groups for p in group["params"])
+    return any(isinstance(p, DTensor) for p in parameters_of([optimizer]))
 
 
 def _move_counters(optimizer: Optimizer, group: dict[str, Any], *, to_device: bool) -> None:
@@ -295,7 +295,7 @@ def why_not_discardable(optimizer: Optimizer) -> str | None:
 
 def _try(twin: Optimizer) -> str | None:
     name = type(twin).__name__
-    parameters = [p for group in twin.param_groups for p in group["params"]]
+    parameters = parameters_of([twin])
     try:
         for _ in range(2):
             for parameter in parameters:
@@ -353,7 +353,7 @@ def _step(optimizer: Optimizer) -> None:
 
 
 def _all_of(optimizer: Optimizer) -> list[Any]:
-    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    parameters = parameters_of([optimizer])
     settings = [{k: v for k, v in g.items() if k != "params"} for g in optimizer.param_groups]
     state = [optimizer.state.get(p) for p in parameters]
     shared = {k: v for k, v in optimizer.state.items() if not isinstance(k, torch.Tensor)}

@@ -16,7 +16,6 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
 from trimtab.live.measure.step_meter import HEAD, RULE_HEAD, Change, Mark, compare, mark
-from trimtab.live.optimizers import parameters_of
 from trimtab.live.protect.discard import BufferKeeper, Discard, divide_gradients
 from trimtab.live.protect.fused_support import FusedSupport, why_not_discardable
 from trimtab.live.protect.gate_reporter import VOTE
@@ -24,6 +23,7 @@ from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
 from trimtab.live.ranks.exchange import DISCARD, OUT, RankSync
 from trimtab.live.shield import Shield
 from trimtab.state.host_copy import local
+from trimtab.state.training_state import parameters_of
 
 _RECORDED = HEAD.index("recorded")
 _GIVEN = HEAD.index("given_norm")

@@ -5,8 +5,6 @@ rules          what proves harm, and when an undo would not help; pure
 memory_watch   bits that changed between two updates though no code wrote them
 audit          weights and moments that training cannot have made
 experiments    what a few forward passes on remembered batches say about an incident
-snapshots      copies of the trained state in host memory
-given_state    what the user passes as `state`
 proposals      what would help where an undo cannot: asked, or done with ladder.unattended
 undo_report    log lines and journal events
 """

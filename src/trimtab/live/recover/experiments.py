@@ -12,16 +12,13 @@ They leave no trace: buffers, modes, attributes and random numbers are restored,
 before. Where `batch_loss` moves something else, its name is logged and no more are made.
 """
 
-import copy
 import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
@@ -30,7 +27,7 @@ from trimtab.core.text import counted, digits
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.shield import Shield, log
-from trimtab.state.batches import map_tensors, num_rows, tensors_in
+from trimtab.state.batches import RememberedBatches, copy_batch, map_tensors, num_rows, tensors_in
 from trimtab.state.host_copy import detached
 from trimtab.state.rng import get_random_state, set_random_state
 
@@ -45,41 +42,7 @@ UNEQUAL = 1.5
 """Times the loss of the other half that one half must have to be looked into further. Chosen:
 halves of an ordinary batch of text differ by a few percent."""
 
-NUM_BATCHES, MAX_BYTES = 4, 256 << 20
-"""Batches that are remembered, and their size in memory at most."""
-
 BatchLoss = Callable[[Any], torch.Tensor]
-
-
-class RememberedBatches:
-    """Copies of the newest batches that `guard.record(batch=...)` was given."""
-
-    def __init__(self) -> None:
-        self._batches: deque[Any] = deque(maxlen=NUM_BATCHES)
-        self._has_complained = False
-
-    def __iter__(self) -> Iterator[Any]:
-        return iter(self._batches)
-
-    def __len__(self) -> int:
-        return len(self._batches)
-
-    def add(self, batch: Any) -> None:
-        """Copy a batch, since loops write to theirs; leave out what cannot be copied."""
-        try:
-            copied, size = _copy_and_count(batch)
-            if size > MAX_BYTES // NUM_BATCHES:
-                raise MemoryError(f"it has {size / 1e6:.0f} MB")
-            self._batches.append(copied)
-        except Exception as error:
-            if not self._has_complained:
-                self._has_complained = True
-                log.warning(
-                    "trimtab: batches of type %s are not remembered, so no experiments are made: "
-                    "%s",
-                    type(batch).__name__,
-                    error,
-                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -379,24 +342,3 @@ def _num_rows(batch: Any) -> int:
 
 def _rows(batch: Any, first: int, last: int) -> Any:
     return map_tensors(batch, lambda tensor: tensor[first:last])
-
-
-def copy_batch(batch: Any) -> Any:
-    """Return a copy of a batch of any class: `batch_loss` may write to it."""
-    return _copy_and_count(batch)[0]
-
-
-def _copy_and_count(batch: Any) -> tuple[Any, int]:
-    """Return a copy of a batch of any class, and the bytes of the arrays and tensors in it.
-
-    A batch whose tensors have a graph has those copied by themselves.
-    """
-    memo: dict[int, Any] = {}
-    try:
-        copied = copy.deepcopy(batch, memo)
-        parts = list(memo.values())  # all that was copied, in objects of any class
-    except RuntimeError:
-        copied = map_tensors(batch, lambda tensor: tensor.detach().clone())
-        parts = tensors_in(copied)
-    arrays = (part for part in parts if isinstance(part, torch.Tensor | np.ndarray))
-    return copied, sum(array.nbytes for array in arrays)

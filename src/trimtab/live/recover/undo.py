@@ -28,9 +28,9 @@ from trimtab.live.recover.audit import StateAudit
 from trimtab.live.recover.experiments import Experiments
 from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
 from trimtab.live.recover.rules import FIELDS, Edits, Found, Proof, Undone, why_not
-from trimtab.live.recover.snapshots import Snapshots, reshard
 from trimtab.live.shield import Shield, log
 from trimtab.state.host_copy import local
+from trimtab.state.snapshots import Snapshots, reshard
 
 MAX_WAIT = 32
 """Updates that one optimizer waits for another to be restored with it. Chosen: a GAN steps one of

@@ -21,9 +21,8 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.live.optimizers import parameters_of
 from trimtab.state.host_copy import CopyToHost, CopyToLive, detached
-from trimtab.state.training_state import HasState
+from trimtab.state.training_state import HasState, parameters_of
 
 NUM_SLOTS = 3
 """Snapshots of each optimizer. One must be older than the last audit, and the newest is not audited
