@@ -17,14 +17,14 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:FutureWarning"),
     pytest.mark.filterwarnings("ignore:.*:UserWarning"),
 ]
-SFT = pytest.param(
-    "SFTTrainer",
-    marks=[
-        pytest.mark.slow,  # importing TRL takes longer than the tests
-        pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed"),
-    ],
+TRL = [
+    pytest.mark.slow,  # importing TRL takes longer than the tests
+    pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed"),
+]
+OF_TRL = ("SFTTrainer", "GRPOTrainer")
+EACH = pytest.mark.parametrize(
+    "trainer", [pytest.param(name, marks=TRL) if name in OF_TRL else name for name in RUNS]
 )
-EACH = pytest.mark.parametrize("trainer", [SFT if name == "SFTTrainer" else name for name in RUNS])
 
 
 @EACH
@@ -76,5 +76,6 @@ def test_a_healthy_run_has_the_bits_of_a_protected_one(
     recovered = RUNS[trainer](Job(folder=tmp_path / "recover"))
     assert recovered.digest == protected.digest
     assert recovered.undone == []
-    assert len(losses) >= 8
+    # Of a trainer that makes its batches by itself no loss of a batch is known.
+    assert len(losses) >= 8 or trainer == "GRPOTrainer"
     assert all(0 < loss < 5 for loss in losses)

@@ -104,7 +104,9 @@ class Happening:
                 group["lr"] *= 5
 
     def _spoil(self, module: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        return output * torch.nan if self._fault == "nan" and self._num_done == ONSET else output
+        # Not where completions are generated: torch refuses to sample from NaN.
+        is_due = self._num_done == ONSET and torch.is_grad_enabled()
+        return output * torch.nan if self._fault == "nan" and is_due else output
 
 
 def left_by(job: Job, model: nn.Module, optimizer: Any) -> Left:
@@ -137,6 +139,13 @@ def train_sft(job: Job) -> Left:
 
     torch.manual_seed(0)
     return _train_hf(job, make_sft)
+
+
+def train_grpo(job: Job) -> Left:
+    """Train with TRL's GRPOTrainer, which generates the completions that it learns from."""
+    from tests.kit.hf import make_grpo
+
+    return _train_hf(job, make_grpo)
 
 
 def _train_hf(job: Job, make: Callable[..., Any], **options: Any) -> Left:
@@ -235,9 +244,45 @@ def train_lightning(job: Job) -> Left:
     return left_by(job, module, trainer.optimizers[0])
 
 
+def train_fabric(job: Job) -> Left:
+    """Train in a loop with Lightning Fabric."""
+    import lightning as L
+    from torch.utils.data import DataLoader
+
+    import trimtab
+
+    fabric = L.Fabric(accelerator="cpu", devices=1)
+    bare = make_model()
+    happening = Happening(job, bare.embed, bare.head)
+    model, optimizer = fabric.setup(bare, torch.optim.AdamW(bare.parameters(), lr=RATE))
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer.optimizer, lambda step: 1.0)
+    data: Any = batches()
+    loader = fabric.setup_dataloaders(DataLoader(data, batch_size=None))
+    with trimtab.watch(
+        model,
+        optimizer,
+        run_dir=job.folder / "run",
+        mode=job.mode,
+        batch_loss=lambda batch: loss_of(model, batch),
+    ) as guard:
+        for batch in loader:
+            loss = loss_of(model, batch)
+            guard.record(loss=loss, tokens=batch.numel(), batch=batch)
+            fabric.backward(loss)
+            norm = fabric.clip_gradients(model, optimizer, max_norm=1.0, error_if_nonfinite=False)
+            guard.record(grad_norm=norm)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+            happening.after_step(optimizer.optimizer, schedule)
+    return left_by(job, bare, optimizer.optimizer)
+
+
 RUNS: dict[str, Callable[[Job], Left]] = {
     "Trainer": train_hf,
     "SFTTrainer": train_sft,
     "Accelerate": train_accelerate,
     "Lightning": train_lightning,
+    "Fabric": train_fabric,
+    "GRPOTrainer": train_grpo,
 }
