@@ -91,7 +91,7 @@ def test_a_second_watch_is_a_second_agreement() -> None:
 
 
 def test_the_missing_rank_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rank_group, "_LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(rank_group, "_WARN_SECONDS", 0.2)
     store = HashStore()
     parts = [Agreement(store, rank, [0, 1, 2]) for rank in range(3)]
     parts[1].write(plain())

@@ -34,7 +34,7 @@ FAILS_AT = 15
 NUMBERS = [
     "trimtab.live.measure.step_meter.StepMeter.add_loss",
     "trimtab.live.measure.step_meter.as_scalar",
-    "trimtab.live.measure.step_meter.StepMeter.give_norm",
+    "trimtab.live.measure.step_meter.StepMeter.set_norm",
     "trimtab.live.measure.step_meter.StepMeter.head",
 ]
 """Without these nothing is known of a step: the guard steps aside."""

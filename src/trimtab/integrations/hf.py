@@ -149,7 +149,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
     def _get_batch_samples(self, original: Any, *arguments: Any, **options: Any) -> Any:
         guard, adapter = self.guard, self._adapter
         if guard is not None:
-            guard.look_at_random_state()  # a sampler draws from the generators at its first batch
+            guard.note_random_state()  # a sampler draws from the generators at its first batch
         began = time.perf_counter()
         samples = original(*arguments, **options)
         seconds = time.perf_counter() - began
@@ -166,7 +166,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         if guard is not None and not shield.is_down:
             with shield.guarding("tokens"):
                 tokens = _count_tokens(self._trainer, inputs)  # before labels are removed from them
-            guard.look_at_random_state()
+            guard.note_random_state()
         divided = original(model, inputs, *rest, **options)
         if guard is not None and not shield.is_down:
             with shield.guarding("loss"):

@@ -103,7 +103,7 @@ class Guard:
             monitor.facts.note_loss_scale()
         if loss is not None and monitor.num_losses == 1:
             with monitor.shields.resume.guarding("record"):
-                monitor.resume.look_at_record()
+                monitor.resume.note_first_record()
         with monitor.shields.numbers.guarding("record"):
             if loss is not None:
                 try:
@@ -113,7 +113,7 @@ class Guard:
                     self._report_once(f"trimtab: loss or tokens is not a number but {odd}")
             if grad_norm is not None:
                 try:
-                    monitor.meter.give_norm(grad_norm, is_from_user=True)
+                    monitor.meter.set_norm(grad_norm, is_from_user=True)
                 except OddNumber as odd:
                     self._report_once(f"trimtab: grad_norm is not a number but {odd}")
         if eval_loss is not None:
@@ -153,18 +153,18 @@ class Guard:
         if monitor.is_watching:
             with monitor.shields.numbers.guarding("clip_grad_norm_"):
                 if squares is None:
-                    monitor.meter.give_norm(norm, is_from_user=False)
+                    monitor.meter.set_norm(norm, is_from_user=False)
                 else:
-                    monitor.meter.give_squares_before_clip(squares)
+                    monitor.meter.set_squares_before_clip(squares)
         return norm
 
     def skip_resume_audit(self) -> None:
         """Do not compare the start with a saved state, for a trainer that has loaded none."""
         self._monitor.resume.skip()
 
-    def look_at_random_state(self) -> None:
+    def note_random_state(self) -> None:
         """For the resume audit: a trainer may restore random numbers after its first batch."""
-        self._states.look_at_generators()
+        self._states.note_generators()
 
     def skip(self) -> None:
         """Call it instead of `optimizer.step()`: the recorded step is not taken."""
@@ -215,7 +215,7 @@ class Guard:
         data_position = resumed if data_position is None else data_position
         if self._iterator is not None:
             self._iterator.end_step()
-        self._states.look_at_generators()  # making an iterator may draw from them
+        self._states.note_generators()  # making an iterator may draw from them
         if batches is None:
             batches = loader if self._checkpoints is None else self._checkpoints.batches(loader)
         start = self._source.position if data_position is None else data_position

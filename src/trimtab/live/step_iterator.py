@@ -125,12 +125,12 @@ class StateJournal:
         self._monitor.resume.loop = loop
         self._monitor.resume.position_is_given = position_is_given
 
-    def look_at_generators(self) -> None:
+    def note_generators(self) -> None:
         """One of the moments at which the generators may be as they were saved."""
         resume = self._monitor.resume
         if resume.is_before_first_record:
             with self._monitor.shields.resume.guarding("steps"):
-                resume.look_at_generators()
+                resume.note_generators()
 
     def close(self) -> None:
         """Weights may have been exchanged since the last step; where the data is, is known."""
@@ -177,7 +177,7 @@ class StepIterator:
         if step is not None:
             self._number += 1
             self._next_update, self._num_losses = self._monitor.next_step, self._monitor.num_losses
-            self._states.look_at_generators()
+            self._states.note_generators()
             self._open, self._boundary.is_in_loop = step, True
         return step
 

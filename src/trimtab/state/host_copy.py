@@ -1,7 +1,7 @@
 """Copies of nested containers of tensors: to host memory, and back into the same tensors.
 
 A copy keeps the structure (dicts, lists, tuples) and replaces each tensor by a `HostTensor`. Taking
-a copy again reuses its buffers. Putting it back writes into the existing tensors and containers:
+a copy again reuses its buffers. Restoring it writes into the existing tensors and containers:
 DDP buckets, compiled graphs, fused optimizer state and user code keep references to them.
 """
 
@@ -88,30 +88,30 @@ class CopyToHost:
 
 
 class CopyToLive:
-    """Puts a copy back into the tensors and containers that it was taken from."""
+    """Restores a copy into the tensors and containers that it was taken from."""
 
     def __init__(self) -> None:
         self._targets: list[torch.Tensor] = []
         self._sources: list[torch.Tensor] = []
 
-    def put(self, saved: Any, live: Any) -> Any:
-        """What belongs in the place of `live`: the same object wherever it can be kept.
+    def restore(self, saved: Any, live: Any) -> Any:
+        """Return what belongs in the place of `live`: the same object wherever it can be kept.
 
         Entries that did not exist when the copy was taken are removed; lost ones are made again.
         """
         if isinstance(saved, HostTensor):
-            return self._put_tensor(saved, live)
+            return self._restore_tensor(saved, live)
         if isinstance(saved, Mapping):
             target: MutableMapping[Any, Any] = live if isinstance(live, MutableMapping) else {}
             for key in [key for key in target if key not in saved]:
                 del target[key]
             for key, value in saved.items():
-                target[key] = self.put(value, target.get(key))
+                target[key] = self.restore(value, target.get(key))
             return target
         if isinstance(saved, list | tuple):
             fits = isinstance(live, list | tuple) and len(live) == len(saved)
             old = live if fits else [None] * len(saved)
-            parts = [self.put(value, part) for value, part in zip(saved, old, strict=True)]
+            parts = [self.restore(value, part) for value, part in zip(saved, old, strict=True)]
             if isinstance(saved, tuple):
                 return _tuple_like(saved, parts)
             if isinstance(live, list):
@@ -124,9 +124,9 @@ class CopyToLive:
         """Copy the values."""
         copy_all(self._targets, self._sources)
 
-    def _put_tensor(self, saved: HostTensor, live: Any) -> torch.Tensor:
+    def _restore_tensor(self, saved: HostTensor, live: Any) -> torch.Tensor:
         fits = isinstance(live, torch.Tensor) and saved.matches(detached(live))
-        tensor: torch.Tensor = live if fits else _make_again(saved)
+        tensor: torch.Tensor = live if fits else _recreate(saved)
         self._targets.append(detached(tensor))
         self._sources.append(saved.data)
         return tensor
@@ -159,7 +159,7 @@ def _template(tensor: torch.Tensor) -> DTensor | None:
     )
 
 
-def _make_again(saved: HostTensor) -> torch.Tensor:
+def _recreate(saved: HostTensor) -> torch.Tensor:
     """A tensor for values whose own tensor has been lost."""
     local = torch.empty_like(saved.like, device=saved.device)
     if saved.template is None:

@@ -71,9 +71,9 @@ class OtherState:
         live = {name: b.data for name, b in self._model.named_buffers()}
         for name, value in saved["buffers"].items():
             if name in live and value.matches(detached(live[name])):
-                copies.put(value, live[name])
+                copies.restore(value, live[name])
         for name, value in saved["scaler"].items():
-            copies.put(value, getattr(self._scaler, name))
+            copies.restore(value, getattr(self._scaler, name))
         copies.finish()
         modules = dict(self._model.named_modules())
         for name, value in saved["extra state"].items():
@@ -173,13 +173,13 @@ class Snapshots:
                 "changed"
             )
         copies = CopyToLive()
-        copies.put(slot.content["parameters"], parameters)
+        copies.restore(slot.content["parameters"], parameters)
         for position, parameter in enumerate(parameters):
             saved = slot.content["state"].get(position)
             if saved is None:  # made by an update that is undone
                 optimizer.state.pop(parameter, None)
             else:
-                optimizer.state[parameter] = copies.put(saved, optimizer.state.get(parameter))
+                optimizer.state[parameter] = copies.restore(saved, optimizer.state.get(parameter))
         copies.finish()
         if "others" in slot.content:
             self._others.restore(slot.content["others"])
@@ -260,7 +260,7 @@ def _is_copied(buffer: torch.Tensor) -> bool:
 def _as_tensors(saved: Any) -> Any:
     """Return a copy as ordinary tensors, for objects that load a state themselves."""
     copies = CopyToLive()
-    value = copies.put(saved, None)
+    value = copies.restore(saved, None)
     copies.finish()
     return value
 

@@ -125,19 +125,19 @@ class ResumeFacts:
         """Take the facts that came with a checkpoint."""
         self._loaded = {str(name): float(value) for name, value in json.loads(text).items()}
         self._is_resume = True
-        self.look_at_generators()
+        self.note_generators()
         return self._loaded
 
     def skip(self) -> None:
         """Compare nothing: the run goes on in the process that began it, with nothing loaded."""
         self._is_resume = False
 
-    def look_at_generators(self) -> None:
+    def note_generators(self) -> None:
         """One of the moments before the first batch is used."""
         if self.is_before_first_record:
             self._rng.append(random_facts())
 
-    def look_at_record(self) -> None:
+    def note_first_record(self) -> None:
         """The first loss is recorded."""
         self._rng.append(random_facts())
         found = scaler_facts(self._scaler)
@@ -169,7 +169,7 @@ class ResumeFacts:
             return None
         lr = numbers.get(signals.LR)
         if self._saved is not None:
-            return self._look_at_rate(lr, is_planned=is_planned)
+            return self._compare_rate(lr, is_planned=is_planned)
         if not self._is_resume:
             self.is_done = True
             return None
@@ -182,7 +182,7 @@ class ResumeFacts:
         self.is_done = any(item.symptom is Symptom.LR_RESTARTED for item in differences)
         return Audit(differences=tuple(differences), saved=saved, found=found)
 
-    def _look_at_rate(self, lr: float | None, *, is_planned: bool) -> Audit | None:
+    def _compare_rate(self, lr: float | None, *, is_planned: bool) -> Audit | None:
         saved = self._saved or {}
         self._num_rates -= 1
         restarted = not is_planned and lr is not None and is_restarted(saved, lr)

@@ -124,7 +124,7 @@ class SkipDetector:
         self._records_per_step = max(self._num_records, self._records_per_step)
         self._num_records = 0
 
-    def look(self) -> tuple[StepState | None, bool]:
+    def inspect(self) -> tuple[StepState | None, bool]:
         """Before a further loss of a step: how the step has ended, if it has; and whether a
         backward pass has followed the last loss."""
         if self.scaler_was_updated():

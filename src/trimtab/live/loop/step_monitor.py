@@ -3,7 +3,7 @@
     guard.record      losses are added up                            OPEN -> RECORDED
     pre-hook          gradients are inspected, numbers are summed
                       over ranks, the gate decides; those of `lag`
-                      exchanges ago arrive                           -> LOOKED_AT
+                      exchanges ago arrive                           -> INSPECTED
     the update        happens, or leaves every bit as it was
     post-hook         telemetry; the next step begins                -> APPLIED
     no update         the next record, the step loop or guard.skip() -> SKIPPED, OVERFLOW
@@ -198,10 +198,10 @@ class StepMonitor:
             if self._moved:
                 self._skips.takes_turns = True  # the others have not moved
                 self._close(StepState.APPLIED)
-            elif self._note.state is StepState.LOOKED_AT:
+            elif self._note.state is StepState.INSPECTED:
                 self._close(StepState.BROKEN_OFF)
             else:
-                ended, grew = self._skips.look()
+                ended, grew = self._skips.inspect()
                 if ended is not None:
                     self._close(ended)
         self._skips.note_record(loss)
@@ -270,11 +270,11 @@ class StepMonitor:
         if id(optimizer) in self._moved:  # one more update, without a record
             self._skips.takes_turns = True
             self._close(StepState.APPLIED)
-        if not self._moved and self._note.state is StepState.LOOKED_AT:
+        if not self._moved and self._note.state is StepState.INSPECTED:
             self._close(StepState.BROKEN_OFF)
         if not self.sync.ranks.has_left:
             self._exchange(optimizer)
-            self._note.state = StepState.LOOKED_AT
+            self._note.state = StepState.INSPECTED
         if self.keeper is not None and self.keeper.restores(optimizer):
             return  # there are no gradients left to take a step with
         if self.gate is not None:
@@ -345,7 +345,7 @@ class StepMonitor:
             if squares is not None:
                 head[HEAD.index("grad_squares")] = squares
             return Measured(head=head, loss=None)
-        self._look_at_gradients(optimizer)
+        self._inspect_gradients(optimizer)
         phase = self._num_steps % PHASES if self._note.is_recorded_here else 0
         return Measured(
             head=self.meter.head(phase),
@@ -353,7 +353,7 @@ class StepMonitor:
             may_shrink=self.meter.norm_is_of_gradients,
         )
 
-    def _look_at_gradients(self, optimizer: Optimizer) -> None:
+    def _inspect_gradients(self, optimizer: Optimizer) -> None:
         """Measure the norm of what is applied, unless it is known of these very gradients."""
         self._note.norm_is_after_clip = not self.meter.norm_is_given
         fresh = self._skips.fresh_optimizers(optimizer)
@@ -361,7 +361,7 @@ class StepMonitor:
             self.meter.unscale_given_norm()
             if self.gate is None or all(map(self.gate.is_as_clipped, fresh)):
                 return
-        self.meter.give_squares(self.meter.gradients.squares(fresh))
+        self.meter.set_squares(self.meter.gradients.squares(fresh))
 
     def _close(self, state: StepState) -> None:
         """End the step and begin the next one."""

@@ -264,7 +264,7 @@ class StepMeter:
         self._no_tokens += tokens is None
         self.num_losses += 1
 
-    def give_norm(self, norm: Any, *, is_from_user: bool) -> None:
+    def set_norm(self, norm: Any, *, is_from_user: bool) -> None:
         """Take the gradient norm before clipping, from the user or from the guard's clipping."""
         # A copy: the tensor may be changed later.
         self._given_norm = as_scalar(norm, self.device).clone()
@@ -276,7 +276,7 @@ class StepMeter:
         """Whether the norm is that of the present gradients, and not one that the user gave."""
         return not (self._given_norm is not None and self._is_from_user)
 
-    def give_squares(self, squares: torch.Tensor | None) -> None:
+    def set_squares(self, squares: torch.Tensor | None) -> None:
         """Take the sum of squares of the gradients that are about to be applied."""
         if squares is None:
             return
@@ -286,7 +286,7 @@ class StepMeter:
         scale = self._grad_scale()
         self._squares = squares if scale is None else squares / scale.square()
 
-    def give_squares_before_clip(self, squares: torch.Tensor | None) -> None:
+    def set_squares_before_clip(self, squares: torch.Tensor | None) -> None:
         """Take the sum of squares from before the guard's clipping, where ranks hold parts."""
         self._squares = squares
         self.norm_is_given = squares is not None

@@ -52,9 +52,9 @@ class FusedSupport:
         """
         if optimizer in self._originals:
             if _has_sparse_gradient(optimizer):
-                self._take_back(optimizer)
+                self._revert(optimizer)
             elif _has_partial_momentum(optimizer):
-                self._take_back(optimizer)
+                self._revert(optimizer)
                 log.warning(
                     "trimtab: %s runs in its own form again: parameters have joined that have no "
                     "momentum yet, such as a layer that was unfrozen, and torch's fused form "
@@ -90,13 +90,13 @@ class FusedSupport:
             group.update(fused=True, foreach=False)
             _move_counters(optimizer, group, to_device=True)
         if not _fits(optimizer) or not self._obeys(optimizer) or (is_new and not _runs(optimizer)):
-            self._take_back(optimizer)
+            self._revert(optimizer)
             return False
         if is_new:
             self.promoted.append(type(optimizer).__name__)
         return True
 
-    def _take_back(self, optimizer: Optimizer) -> None:
+    def _revert(self, optimizer: Optimizer) -> None:
         self._unfit.add(optimizer)
         self._originals.pop(optimizer).restore(optimizer)
 

@@ -96,19 +96,19 @@ class InFlight:
 class StepState(StrEnum):
     """Where a step stands; one step for each update that the user meant.
 
-        OPEN --record--> RECORDED --pre-hook--> LOOKED_AT --post-hook--> APPLIED
+        OPEN --record--> RECORDED --pre-hook--> INSPECTED --post-hook--> APPLIED
                              |                      |
                              |                      +-- exception in the update --> BROKEN_OFF
                              +-- guard.skip(), or the next step begins --> SKIPPED
                              +-- GradScaler passed over it --> OVERFLOW
 
-    Whether an update that was looked at was discarded is decided on the device: the host learns of
+    Whether an update that was inspected was discarded is decided on the device: the host learns of
     it with the step's numbers.
     """
 
     OPEN = "open"
     RECORDED = "recorded"
-    LOOKED_AT = "looked at"
+    INSPECTED = "inspected"
     APPLIED = "applied"
     SKIPPED = "skipped by the user"
     OVERFLOW = "overflow"

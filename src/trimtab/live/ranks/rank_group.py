@@ -30,7 +30,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trimtab.core.errors import ConfigError
 from trimtab.live.shield import log
 
-_LOOK_SECONDS = 30.0
+_WARN_SECONDS = 30.0
 """Between two warnings about ranks that have not called `watch` yet."""
 
 
@@ -181,13 +181,13 @@ class Agreement:
         while True:
             left = deadline - time.monotonic()
             try:
-                wait = datetime.timedelta(seconds=max(min(left, _LOOK_SECONDS), 0.01))
+                wait = datetime.timedelta(seconds=max(min(left, _WARN_SECONDS), 0.01))
                 self._store.wait([key], wait)
                 value: bytes = self._store.get(key)
                 return value
             except Exception as error:  # each kind of store has an error of its own
                 missing = who if isinstance(who, str) else who()
-                if left <= _LOOK_SECONDS:
+                if left <= _WARN_SECONDS:
                     raise ConfigError(
                         f"{missing} has not called trimtab.watch; call it on every rank that "
                         "trains, or name the ranks that do in the setting live.ranks"
