@@ -52,19 +52,20 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
 )
-app.command(cls=CommandWithPlugins)(diagnose)
-app.command()(check)
-app.command()(compare)
-app.command()(follow)
-app.command(cls=CommandWithPlugins)(ship)
-app.command()(run)
-app.command()(answer)
-app.command()(note)
-app.command(cls=CommandWithPlugins)(checkpoints)
-app.command()(selftest)
-app.command()(demo)
-app.add_typer(corpus_app)
-app.add_typer(lab_app)
+LOOK, BEFORE, WHILE, TRY = "Look at a run", "Before a run", "While it runs", "Try it"
+app.command(cls=CommandWithPlugins, rich_help_panel=LOOK)(diagnose)
+app.command(rich_help_panel=LOOK)(compare)
+app.command(rich_help_panel=LOOK)(follow)
+app.command(rich_help_panel=BEFORE)(check)
+app.add_typer(corpus_app, rich_help_panel=BEFORE)
+app.command(cls=CommandWithPlugins, rich_help_panel=WHILE)(checkpoints)
+app.command(cls=CommandWithPlugins, rich_help_panel=WHILE)(ship)
+app.command(rich_help_panel=WHILE)(run)
+app.command(rich_help_panel=WHILE)(answer)
+app.command(rich_help_panel=WHILE)(note)
+app.command(rich_help_panel=TRY)(demo)
+app.command(rich_help_panel=TRY)(selftest)
+app.add_typer(lab_app, rich_help_panel=TRY)
 
 
 def main() -> None:

@@ -56,7 +56,9 @@ def print_json(command: str, values: Mapping[str, Any], *, is_line: bool = False
 ConfigFile = Annotated[
     Path | None,
     typer.Option(
-        "--config", help="Settings in TOML: the tool.trimtab table of the file, or all of it."
+        "--config",
+        metavar="FILE",
+        help="Settings in TOML: the tool.trimtab table of the file, or all of it.",
     ),
 ]
 

@@ -51,6 +51,8 @@ def check(
 
     Shows what is wrong, why, and how to fix it. Nothing of the objects is changed.
 
+    Example: trimtab check training_args.json
+
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config, or no torch for
     objects.
     """

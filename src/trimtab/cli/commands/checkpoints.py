@@ -27,6 +27,8 @@ def checkpoints(
     Verdicts are those that follow from the journal as it is now. Nothing is written, and no file
     of a checkpoint is opened as anything but bytes.
 
+    Example: trimtab checkpoints runs/x1
+
     Exit code: 0 all are good, 1 some are bad or damaged, 2 usage error, 3 no checkpoints.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.

@@ -36,6 +36,8 @@ def compare(
     if the mean absolute difference is, if the difference does not exceed it at the end, and if at
     no step only one of the losses is finite. Each of OTHERS is compared with BASE in the same way.
 
+    Example: trimtab compare runs/new runs/base --within 0.02
+
     Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.

@@ -27,6 +27,8 @@ def show(
 ) -> None:
     """Show what a scan found: rare tokens, repeats, duplicates, damage, and where.
 
+    Example: trimtab corpus show stats
+
     Exit code: 0 nothing found, 1 findings (rare tokens alone are none), 2 usage error,
     3 unreadable result.
     """
@@ -200,6 +202,8 @@ def scan(
 
     `trimtab corpus show --json` prints them for programs.
 
+    Example: trimtab corpus scan data/ --out stats
+
     Exit code: 0 done, 2 usage error, 3 unreadable file.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
@@ -252,6 +256,8 @@ def _parse_shard(text: str | None) -> tuple[int | None, int | None]:
 
 def merge(folder: Annotated[Path, typer.Argument(help="The folder of the scan.")]) -> None:
     """Add up the shards of a scan, each once; reports the ones that are missing.
+
+    Example: trimtab corpus merge stats
 
     Exit code: 0 done, 2 usage error, 3 shards are missing or damaged.
     """

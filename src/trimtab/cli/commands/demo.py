@@ -30,6 +30,8 @@ def demo(
 
     Needs torch, tokenizers and torchdata: the `lab` extra.
 
+    Example: trimtab demo
+
     Exit code: 0 both runs ended, 2 usage error, 3 the extra is not installed.
     """
     # Imported here so that `trimtab --help` does not wait for torch.

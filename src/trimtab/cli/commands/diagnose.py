@@ -30,12 +30,15 @@ def diagnose(
     settings: Settings = None,
     reference: Annotated[
         Path | None,
-        typer.Option(help="A run over the same batches, to compare with step by step."),
+        typer.Option(
+            metavar="RUN", help="A run over the same batches, to compare with step by step."
+        ),
     ] = None,
     log_format: Annotated[
         str | None,
         typer.Option(
             "--format",
+            metavar="NAME",
             help="The format of the log.",
             show_default="by its content",
             autocompletion=formats,
@@ -43,21 +46,27 @@ def diagnose(
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(help="The name of the loss in the log.", show_default="by name"),
+        typer.Option(
+            metavar="NAME", help="The name of the loss in the log.", show_default="by name"
+        ),
     ] = None,
     step: Annotated[
         str | None,
-        typer.Option(help="The name of the step in the log.", show_default="by name"),
+        typer.Option(
+            metavar="NAME", help="The name of the step in the log.", show_default="by name"
+        ),
     ] = None,
     manifest: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="A JSON file with facts of the run: dtype, seed, world.",
             show_default="what the log states",
         ),
     ] = None,
     price: Annotated[
-        float | None, typer.Option(help="What an hour of the whole job costs, in $.", min=0.0)
+        float | None,
+        typer.Option(metavar="DOLLARS", help="What an hour of the whole job costs.", min=0.0),
     ] = None,
     write: Annotated[
         bool,
@@ -70,6 +79,7 @@ def diagnose(
     out: Annotated[
         Path | None,
         typer.Option(
+            metavar="DIR",
             help="Write the post-mortems, into a folder inside this one that belongs to this log.",
             show_default="nothing is written",
         ),
@@ -77,6 +87,7 @@ def diagnose(
     html: Annotated[
         Path | None,
         typer.Option(
+            metavar="FILE",
             help="Write a page with charts and post-mortems into this one file.",
             show_default="nothing is written",
         ),
@@ -91,6 +102,8 @@ def diagnose(
     `--set` also states facts of the run that the log does not: `--set dtype=bf16`.
 
     For a run directory also how many of its steps were kept. Writes nothing unless asked to.
+
+    Example: trimtab diagnose train.log --html page.html
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable or no usable loss.
     """

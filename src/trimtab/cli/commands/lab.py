@@ -64,6 +64,8 @@ def train(
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
 
+    Example: trimtab lab train runs/first --size 1M --steps 200
+
     Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
@@ -171,6 +173,8 @@ def list_kinds() -> None:
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
 
+    Example: trimtab lab list
+
     Exit code: 0 printed, 2 usage error, 3 the extra is not installed.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
@@ -206,6 +210,8 @@ def show(
     """Show the curves of a run with the fault marked, its clean twin, and what was done to it.
 
     `truth.json` in the run has the same for programs.
+
+    Example: trimtab lab show runs/f02
 
     Exit code: 0 shown, 2 usage error, 3 not a run of the lab.
     """
@@ -293,6 +299,8 @@ def run(
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
 
+    Example: trimtab lab run F02 --seed 3
+
     Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
     # Imported here so that `trimtab --help` does not wait for torch.
@@ -341,6 +349,8 @@ def suite(
     twin of each run is built too. --kinds and --seeds choose runs; both are comma-separated lists.
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Example: trimtab lab suite suites/small
 
     Exit code: 0 built, 2 usage error, 3 the lab cannot do this here.
     """

@@ -49,6 +49,8 @@ def practice(
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
 
+    Example: trimtab lab practice --seed 12
+
     Exit code: 0 done, 2 usage error, 3 the lab cannot do this here.
     """
     # Imported here so that `trimtab --help` does not wait for torch.

@@ -38,6 +38,8 @@ def follow(
     Incidents are those that the live judge has found so far. With --json every change is a line.
     --web serves one page for all runs and one for each, on this machine unless --address differs.
 
+    Example: trimtab follow runs/ --web
+
     Exit code: 0 the run ended or you left, 2 usage error, 3 no readable journal or no such folder.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
@@ -160,6 +162,8 @@ def answer(
     A run in `recover` whose weights are lost proposes a relaunch; `trimtab follow` shows it. After
     yes it ends with exit code 75 at its next step, after no training continues.
 
+    Example: trimtab answer runs/x1 yes
+
     Exit code: 0 answered, 2 usage error, 3 nothing waits for an answer.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
@@ -179,6 +183,8 @@ def note(
     text: Annotated[str, typer.Argument(help="What happened, for example 'lowered LR by hand'.")],
 ) -> None:
     """Add a note to a run, at the step where the run is now.
+
+    Example: trimtab note runs/x1 "lowered the rate by hand"
 
     Exit code: 0 written, 2 usage error, 3 no readable journal.
     """

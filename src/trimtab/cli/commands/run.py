@@ -24,6 +24,8 @@ def run(
     command must resume by itself from its newest checkpoint. Signals are passed on to it. Three
     launches in a row without a new step end it too.
 
+    Example: trimtab run -- torchrun train.py
+
     Exit code: that of the command; 75 or 76 if the run ended itself and is not launched again.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.

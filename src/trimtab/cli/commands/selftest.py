@@ -19,6 +19,8 @@ def selftest(
     Trains a small model on the device for a few seconds per check. Nothing is written outside a
     temporary folder.
 
+    Example: trimtab selftest
+
     Exit code: 0 no check failed, 1 some failed, 2 usage error, 3 torch is missing.
     """
     # Imported here so that `trimtab --help` does not wait for torch.

@@ -28,6 +28,8 @@ def ship(
     A live run is followed until it ends. Addresses and credentials come from the environment
     (docs/integrations). Ctrl-C stops; the next call sends the rest.
 
+    Example: trimtab ship runs/x1 --to mlflow
+
     Exit code: 0 everything was sent, 1 something was not, 2 usage error, 3 no readable journal.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
