@@ -150,7 +150,7 @@ def test_a_usage_error_exits_2(log: Path) -> None:
     assert runner.invoke(app, ["diagnose", "x.csv", "--rules", "folklore"]).exit_code == 2
     unknown = runner.invoke(app, ["diagnose", "run.csv", "--format", "folklore"])
     assert unknown.exit_code == 2
-    assert "unknown log format 'folklore'; choose from csv, deepspeed" in unknown.stderr
+    assert "unknown log format 'folklore'; choose from csv, hf" in unknown.stderr
     assert runner.invoke(app, ["diagnose", "absent.csv"]).exit_code == 3
 
 
