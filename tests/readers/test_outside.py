@@ -141,7 +141,7 @@ class TestBroken:
     ) -> None:
         install_plugin(tmp_path, monkeypatch, READERS, "acme", source, "AcmeReader")
         assert read_log(write(CSV)).notes == ()
-        with pytest.raises(UnreadableLog, match=rf"begins with 'L=3.0.*left out: {reason}"):
+        with pytest.raises(UnreadableLog, match=rf"like 'L=3.0.*left out: {reason}"):
             read_log(write(LOG, "run.acme"))
         reading = read_log(write('up\n{"step": 1, "loss": 2}\n', "loss.jsonl"))
         assert (reading.format, len(reading.notes)) == ("jsonl", 2)

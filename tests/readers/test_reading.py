@@ -56,8 +56,11 @@ def test_progress_is_reported(write: Write, monkeypatch: pytest.MonkeyPatch) -> 
         (b"PK\x03\x04abc", "a zip archive"),
         (b"SQLite format 3\0abc", "an SQLite database"),
         (b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b", "binary data, it begins with the bytes 18 00"),
-        (b"epoch 1 done\nepoch 2 done\n", "begins with 'epoch 1 done.*no known format"),
-        (b"step 1, mfu 2.5\nstep 2, mfu 2.4\n", "known formats: .*JSON lines.*; CSV or TSV"),
+        (
+            b"epoch 1 done\nepoch 2 done\n",
+            "2 like 'epoch 1 done' with 'epoch'.*name it with --loss",
+        ),
+        (b"no numbers\nat all\n", "known formats: .*JSON lines.*; CSV or TSV"),
     ],
 )
 def test_files_that_are_no_logs(write: Write, content: bytes, message: str) -> None:

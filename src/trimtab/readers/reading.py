@@ -357,6 +357,8 @@ def _unknown(log: _Log, outside: _OutsideReaders, reason: str = "") -> Unreadabl
     path, head = log.path, log.head
     if not head:
         return no_log_in(path)
+    if "--loss" in reason:  # a text with numbers: what helps is a name, not another format
+        return UnreadableLog(reason)
     readers = (*FORMATS.values(), *outside.given, *outside.installed)
     known = "; ".join(reader.description for reader in readers)
     foreign = _describe_foreign(head)
