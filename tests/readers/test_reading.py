@@ -58,7 +58,7 @@ def test_progress_is_reported(write: Write, monkeypatch: pytest.MonkeyPatch) -> 
         (b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b", "binary data, it begins with the bytes 18 00"),
         (
             b"epoch 1 done\nepoch 2 done\n",
-            "2 like 'epoch 1 done' with 'epoch'.*name it with --loss",
+            "2 like 'epoch 1 done'.*name it with --loss",
         ),
         (b"no numbers\nat all\n", "known formats: .*JSON lines.*; CSV or TSV"),
     ],
