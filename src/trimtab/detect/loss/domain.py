@@ -1,4 +1,4 @@
-"""Domain: the scale on which a loss is compared with its past.
+"""Domain: the scale on which a loss is compared with its past; LossStart: where it began.
 
 A loss that is never negative is compared by its logarithm. The noise of a loss grows and shrinks
 with the loss: that of a classifier falls from 2 to 0.001, and its batches still differ by the same
@@ -7,11 +7,13 @@ From its first negative value on a loss is compared as it is.
 """
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from trimtab.core.block import FloatArray
-from trimtab.core.robust import TINY
+from trimtab.core.robust import TINY, median
+from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import BaselineSpec
 
 SMALLEST, LARGEST = 1e-9, 1e100
@@ -52,6 +54,60 @@ class Domain:
     def share(self, rise: float, level: float) -> float:
         """Return a rise as a share of the level."""
         return rise if self.is_log else rise / max(abs(level), TINY)
+
+
+# LossStart: where the loss began, and whether what it does now says anything.
+#
+# A loss that is about as high as at its start has no direction yet: that of an adversary never gets
+# one. Nor has a loss that wandered up from its best level before. Their ups and downs say nothing
+# about the model.
+
+START_RECORDS, MAX_FIRST_STEP = 8, 500
+"""Losses whose median is the start of a run, if the first of them comes by this step: a log that
+begins later does not show the start."""
+
+DIRECTION, NEAR_BEST = 0.2, 0.1
+"""The share by which a loss must have fallen under its start, or have risen above it, to say
+anything, and by which a loss that falls may be above its best level. Source: the losses of both
+sides of an adversary fall by up to 13 % before they wander (`scripts/bench judge`); a language
+model from scratch falls by a fifth in its first dozens of steps."""
+
+
+class LossStart(Stateful):
+    """The first losses of a run, by their logarithm."""
+
+    not_saved = ("_domain",)
+
+    def __init__(self, domain: Domain) -> None:
+        self._domain = domain
+        self._losses: list[float] = []
+        self._level = math.inf
+        self._is_known = False
+
+    def observe(self, losses: Sequence[float], step: int) -> None:
+        """Add the next losses; `step` is that of the first of them."""
+        if self._is_known or not losses:
+            return
+        if not self._losses and step > MAX_FIRST_STEP:
+            self._is_known = True
+            return
+        self._losses += losses[: START_RECORDS - len(self._losses)]
+        if len(self._losses) == START_RECORDS:
+            self._level, self._losses, self._is_known = median(self._losses), [], True
+
+    def is_news(self, *, best: float, before: float, now: float, is_slow: bool) -> bool:
+        """Return whether a rise says anything, given the best level so far.
+
+        Args:
+            best: The lowest level so far.
+            before: The level before the rise.
+            now: The level after it.
+            is_slow: Whether the rise took many records: a loss that wanders rises so too.
+        """
+        if not self._domain.is_log:
+            return True
+        has_direction = best < self._level - DIRECTION or now > self._level + DIRECTION
+        return has_direction and not (is_slow and before - best > NEAR_BEST)
 
 
 POSITIVE, SIGNED = Domain(is_log=True), Domain(is_log=False)

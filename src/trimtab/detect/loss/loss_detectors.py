@@ -17,7 +17,7 @@ from trimtab.core.findings import Finding, Severity
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.cells import CellMeans
-from trimtab.detect.loss.domain import POSITIVE, SIGNED, Domain
+from trimtab.detect.loss.domain import POSITIVE, SIGNED, START_RECORDS, Domain, LossStart
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
@@ -40,9 +40,10 @@ class LossTests(Stateful):
         self._domain = domain
         self._baseline = SignalBaseline(domain.baseline, lags=True)
         self._neighbours = Neighbours(domain.baseline)
-        self._spike = LossSpike(domain, threshold_scale)
+        self._start = LossStart(domain)
+        self._spike = LossSpike(domain, self._start, threshold_scale)
         self._cell_means = CellMeans()
-        self._level = LevelShift(domain, threshold_scale)
+        self._level = LevelShift(domain, self._start, threshold_scale)
 
     def restart(self) -> None:
         """Restart the baselines: what comes now is not comparable with the past."""
@@ -55,6 +56,7 @@ class LossTests(Stateful):
     ) -> tuple[list[Finding | None], float]:
         """Return what a loss shows, and its score."""
         point = Point(record.tick, record.step, self._domain.of(loss))
+        self._start.observe([point.value], record.step)
         score = self._baseline.update(point.value, record.step)
         near = self._neighbours.update(point.value)
         trust = trust_in(LOSS, record.qualities)
@@ -73,6 +75,8 @@ class LossTests(Stateful):
         """Return what the losses of some rows show, and their scores."""
         series = Series.of(block, LOSS, rows)
         series = dataclasses.replace(series, value=self._domain.of_many(series.value))
+        if len(series):
+            self._start.observe(series.value[:START_RECORDS].tolist(), int(series.step[0]))
         scores = self._baseline.update_many(series.value, series.step)
         near = self._neighbours.update_many(series.value)
         trust = trust_in(LOSS, block.qualities)

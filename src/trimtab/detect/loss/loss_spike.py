@@ -17,6 +17,7 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from operator import gt
 from typing import Any, NamedTuple
 
@@ -26,7 +27,7 @@ from trimtab.core.block import FloatArray
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
-from trimtab.detect.loss.domain import Domain
+from trimtab.detect.loss.domain import Domain, LossStart
 from trimtab.detect.tools.baseline import Score, Scores
 from trimtab.detect.tools.score_history import Bounds, ScoreHistory
 from trimtab.detect.tools.series import Point, RunningSums, Series
@@ -40,7 +41,7 @@ SUMS, JOINT_SUMS, NEAR_SUMS = 5, 2, 1
 JOINT, NEAR = 6, 9
 """The first of the tests that use loss and norm together, and of those that use the neighbours."""
 
-MIN_RISE = (0.02,) + (0.012,) * SUMS + (0.006,) * (1 + JOINT_SUMS) + (0.02, 0.012)
+MIN_RISE = (0.02,) + (0.008,) * SUMS + (0.006,) * (1 + JOINT_SUMS) + (0.02, 0.012)
 """Rise of the loss, as a share of it, under which nothing is a spike. Source: 0 to 1.2 % are equal
 on public runs; less is not worth an alarm."""
 
@@ -55,7 +56,10 @@ class Limits:
 
     bounds: tuple[Bounds, ...]
     burn_in_records: int = 256
-    """Records at the start of a run with higher thresholds."""
+    burn_in: float = 2.0
+    """What is added to every threshold in the first records of a run: the start is curved, a
+    warm-up rises, and the run's own tail is not known. Source: measured, 2 halves the false
+    alarms."""
 
     @property
     def lows(self) -> tuple[float, ...]:
@@ -64,9 +68,8 @@ class Limits:
 
     def times(self, threshold_scale: float) -> "Limits":
         """Return the same limits with thresholds this many times higher."""
-        return Limits(
-            tuple(bound.times(threshold_scale) for bound in self.bounds), self.burn_in_records
-        )
+        bounds = tuple(bound.times(threshold_scale) for bound in self.bounds)
+        return dataclasses.replace(self, bounds=bounds)
 
 
 _NEVER = Bounds(prior=math.inf, low=math.inf, cap=math.inf, rank=1)
@@ -99,12 +102,13 @@ EVERY_STEP = dataclasses.replace(
         single=_NEVER, sums=Bounds(prior=6.5, low=6.5, cap=13.0, rank=2), joint=None, near=_NO_NEAR
     ),
     burn_in_records=512,
+    burn_in=3.25,
 )
 """A single high loss is a batch, and so is a single one with a high norm: only what lasts is
 evidence. In healthy every-step pretraining the sums stay under 6; in classifiers, regressions and
 policies they reach 10 (`scripts/bench judge`), so a run that shows such sums while it is quiet
 raises its threshold up to 13; a cap of 9.75 and a burn-in of 256 records cost 14 incidents where
-these cost 8, and find no more."""
+these cost 8, and find no more. Until it is known the threshold is the middle of that range."""
 
 EVERY_FEW_STEPS = _with_levels(
     _limits(
@@ -165,17 +169,11 @@ NORM_SHARE = 0.9
 NO_NORM = -1.0
 """The joint score where no norm was recorded: it counts against a spike."""
 
-BURN_IN = 2.0
-"""Added to every threshold in the first records of a run (`Limits.burn_in_records`): the start is
-curved and a warm-up rises. Source: measured, halves the false alarms."""
-
 ONSET_SCORE = 1.5
 """The onset is where the excess over this score, summed up to the alarm, is largest."""
 
-SLOW_RECORDS, NEAR_BEST = 16, 0.1
-"""A slow rise, by a sum over this many records or more, is an alarm only where the loss was within
-this share of its best level so far. A loss that has wandered up before, such as an adversary's, has
-no direction; a loss that should fall is near its best. Chosen."""
+SLOW_RECORDS = 16
+"""A sum over this many records or more shows a slow rise. Chosen."""
 
 RECORDS_PER_WARNING = 32
 """Records after a warning in which there is no second one. Chosen."""
@@ -199,10 +197,11 @@ class LossSpike(Stateful):
     """Alarms where the loss, alone or with the gradient norm, rises beyond the noise of the run."""
 
     name = "loss-spike"
-    not_saved = ("_domain", "_threshold_scale", "_limits", "_lows")
+    not_saved = ("_domain", "_start", "_threshold_scale", "_limits", "_lows")
 
-    def __init__(self, domain: Domain, threshold_scale: float = 1.0) -> None:
+    def __init__(self, domain: Domain, start: LossStart, threshold_scale: float = 1.0) -> None:
         self._domain = domain
+        self._start = start
         self._threshold_scale = threshold_scale
         self._set_stride(1.0)
         self._sums = RunningSums(SUMS)
@@ -210,7 +209,7 @@ class LossSpike(Stateful):
         self._near_sums = RunningSums(NEAR_SUMS)
         self._history = ScoreHistory(len(LENGTHS))
         self._recent: deque[tuple[int, int, float]] = deque(maxlen=_LONGEST)
-        """Tick, step and score of the records since the last alarm."""
+        """Tick, step and score, not clipped, of the records since the last alarm."""
         self._best = math.inf
         """The lowest level that was expected so far."""
         self._num_records = 0
@@ -231,7 +230,7 @@ class LossSpike(Stateful):
         near_z = near.z if near is not None else 0.0
         both = min(max(z, near_z), NORM_SHARE * norm_z) if norm_z == norm_z else NO_NORM
         score = min(max(z, LOWEST), HIGHEST)
-        self._recent.append((point.tick, point.step, score))
+        self._recent.append((point.tick, point.step, z))
         sums = self._sums.add(score)
         joint_sums = self._joint_sums.add(min(max(both, LOWEST), HIGHEST))
         near_sums = self._near_sums.add(min(max(near_z, LOWEST), HIGHEST_NEAR))
@@ -321,14 +320,15 @@ class LossSpike(Stateful):
         self._num_records += quiet
         recent = slice(max(first + quiet - _LONGEST, first), first + quiet)
         ticks, steps = series.tick[recent].tolist(), series.step[recent].tolist()
-        self._recent.extend(zip(ticks, steps, clipped[0][:quiet][-_LONGEST:].tolist(), strict=True))
+        self._recent.extend(zip(ticks, steps, z[:quiet][-_LONGEST:].tolist(), strict=True))
         return quiet
 
     def _exceeded(
         self, scores: Sequence[float], loss: Score, near: Score, norm_z: float
     ) -> _Hit | None:
         """Return the first test that alarms, or else warns; None if none is beyond its limit."""
-        burn_in = BURN_IN if self._num_records <= self._limits.burn_in_records else 0.0
+        limits = self._limits
+        burn_in = limits.burn_in if self._num_records <= limits.burn_in_records else 0.0
         has_norm = norm_z == norm_z
         warning = None
         for test, score in enumerate(scores):
@@ -338,22 +338,27 @@ class LossSpike(Stateful):
             if test >= NEAR and loss.recurs:  # neighbours do not show a second level
                 continue
             threshold = burn_in + self._history.threshold(test, bounds)
-            known = loss
+            known, rise = loss, self._rise(LENGTHS[test]) * loss.scale
             if test >= NEAR:
-                known = near
+                known, rise = near, score / ROOTS[test] * near.scale
                 threshold *= WITH_NORM if has_norm else 1.0
-            rise = score / ROOTS[test] * known.scale
             if score <= threshold or self._domain.share(rise, known.expected) <= MIN_RISE[test]:
                 continue
             level = min(bounds.max_level, self._history.return_level(test))
-            is_slow = LENGTHS[test] >= SLOW_RECORDS
-            if score > level and (not is_slow or self._is_near_best(loss.expected)):
+            is_news = self._start.is_news(
+                best=self._best,
+                before=loss.expected,
+                now=known.expected + rise,
+                is_slow=LENGTHS[test] >= SLOW_RECORDS,
+            )
+            if score > level and is_news:
                 return _Hit(test, score, threshold, Severity.ALARM)
             warning = warning or _Hit(test, score, threshold, Severity.WARN)
         return warning
 
-    def _is_near_best(self, level: float) -> bool:
-        return not self._domain.is_log or level - self._best <= NEAR_BEST
+    def _rise(self, length: int) -> float:
+        """Return the mean of the latest scores: clipped ones would hide the rise of a calm loss."""
+        return sum(z for _, _, z in islice(reversed(self._recent), length)) / length
 
     def _warn(self, hit: _Hit, point: Point, loss: Score) -> Finding | None:
         """Return the finding, unless there was one just before; its evidence stays."""
@@ -407,7 +412,7 @@ def _onset(recent: Sequence[tuple[int, int, float]]) -> tuple[int, int]:
     """Return where the rise that ends with the last record most likely began."""
     onset, excess, best = recent[-1], 0.0, -math.inf
     for entry in reversed(recent):
-        excess += entry[2] - ONSET_SCORE
+        excess += min(max(entry[2], LOWEST), HIGHEST) - ONSET_SCORE
         if excess > best:
             best, onset = excess, entry
     return onset[0], onset[1]

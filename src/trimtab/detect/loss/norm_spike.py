@@ -40,6 +40,11 @@ RISING_LOSS_SCORE = 2.0
 is a warning, that makes it an alarm. Source: a loss that rises slowly is followed by its baseline
 and stays under 3 scales; noise is over 2 in one record of 40, over 1 in one of 6."""
 
+USUAL_RANK, USUAL_TICKS, MAX_LARGE = 3, 2048, 64
+"""Where single large norms come again and again (a rare class, a jackpot), two in a row are chance:
+the mean of their logarithms must exceed the third highest among those of the last 2,048 records, of
+which so many are remembered."""
+
 HUGE_RATIO, SPARSE = 30.0, 2.0
 """In a log with this many steps from record to record, one norm this many times larger is strong:
 it may be one of several. Source: the textbook's limit of a long-tail batch."""
@@ -86,6 +91,8 @@ class NormSpike(Stateful):
         self._last = (0.0, 0.0)
         """Logarithms of how many times too large the last two norms were; 0 where they were
         usual."""
+        self._large: list[tuple[int, float]] = []
+        """Tick and the same logarithm of the latest norms that were a mere warning."""
 
     def update(self, point: Point, log_norm: float, score: Score | None) -> Finding | None:
         """Judge a finite, positive norm."""
@@ -101,12 +108,14 @@ class NormSpike(Stateful):
         triple = min(first, second, excess) > _TRIPLE and three > _TRIPLE_ALARM
         holds = not self._norm.has_memory or excess > first - MAX_FALL
         is_strong = holds and (pair or triple)
-        is_strong |= score.stride >= SPARSE and excess > _HUGE
-        return (
-            self._finding(point, score, is_strong)
-            if is_strong or excess > self._log_warn_ratio
-            else None
-        )
+        is_huge = score.stride >= SPARSE and excess > _HUGE
+        if not (is_strong or is_huge or excess > self._log_warn_ratio):
+            return None
+        mean = three / 3 if triple else 0.5 * (first + excess)
+        is_strong = is_huge or (is_strong and self._is_unusual(mean, point.tick))
+        if not is_strong:
+            self._large = [*self._large[-MAX_LARGE:], (point.tick, excess)]
+        return self._finding(point, score, is_strong)
 
     def update_many(self, series: Series, log_norms: FloatArray, scores: Scores) -> list[Finding]:
         """Judge many norms, as `update` would one by one."""
@@ -118,17 +127,28 @@ class NormSpike(Stateful):
         self._last = float(known[-2]), float(known[-1])
         two, three = np.minimum(first, excess), first + second + excess
         strong = (two > _PAIR) & (first + excess > _ALARM)
-        strong |= (np.minimum(two, second) > _TRIPLE) & (three > _TRIPLE_ALARM)
+        triple = (np.minimum(two, second) > _TRIPLE) & (three > _TRIPLE_ALARM)
+        strong |= triple
         if self._norm.has_memory:
             strong &= excess > first - MAX_FALL
-        strong |= (scores.stride >= SPARSE) & (excess > _HUGE)
+        huge = (scores.stride >= SPARSE) & (excess > _HUGE)
+        mean = np.where(triple, three / 3, 0.5 * (first + excess))
         findings = []
-        found = (scores.z > MIN_SCORE) & (strong | (excess > self._log_warn_ratio))
+        found = (scores.z > MIN_SCORE) & (strong | huge | (excess > self._log_warn_ratio))
         for at in np.flatnonzero(found).tolist():
-            score = scores.one(at)
+            score, point = scores.one(at), series.one(at)
             if score is not None:
-                findings.append(self._finding(series.one(at), score, bool(strong[at])))
+                is_strong = bool(strong[at]) and self._is_unusual(float(mean[at]), point.tick)
+                is_strong |= bool(huge[at])
+                if not is_strong:
+                    self._large = [*self._large[-MAX_LARGE:], (point.tick, float(excess[at]))]
+                findings.append(self._finding(point, score, is_strong))
         return findings
+
+    def _is_unusual(self, mean: float, tick: int) -> bool:
+        """Return whether several large norms are larger than single ones of this run."""
+        highest = sorted(excess for at, excess in self._large if tick - at <= USUAL_TICKS)
+        return len(highest) < USUAL_RANK or mean > highest[-USUAL_RANK]
 
     def _finding(self, point: Point, score: Score, is_strong: bool) -> Finding:
         # Between two records of a thinned log lie steps that were not recorded: only a warning.
