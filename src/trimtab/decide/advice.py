@@ -10,6 +10,7 @@ from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import Cause
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.detect.loss.domain import DIRECTION
 from trimtab.explain.diagnosis import Diagnosis
 
 SURE = 0.8
@@ -103,6 +104,12 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         return _wait(
             "Continue; apply the fix at the next restart if it comes again.",
             "The bad steps were discarded and never reached the weights.",
+        )
+    if not recurs and _has_no_direction(incident):
+        return _wait(
+            "Continue, and compare an evaluation with one before; say objective='measure' if this "
+            "loss should fall.",
+            "This loss has hardly been under its start, so its rise alone says little.",
         )
     if not recurs and _is_one_signal(incident):
         return _wait(
@@ -244,6 +251,14 @@ def _after_silence(diagnosis: Diagnosis) -> Action:
             "The loss did not follow, and no cause is known.",
         )
     return _apply_remedy(diagnosis)
+
+
+def _has_no_direction(incident: Incident) -> bool:
+    """Return whether the loss alone rose, in a run old enough to know, and had never fallen."""
+    if _is_young(incident) or not HARD_FACTS.isdisjoint(incident.symptoms):
+        return False
+    gained = [f.facts["gained"] for f in incident.findings if "gained" in f.facts]
+    return bool(gained) and max(gained) < DIRECTION
 
 
 def _is_one_signal(incident: Incident) -> bool:

@@ -78,11 +78,12 @@ class LossStart(Stateful):
 
     not_saved = ("_domain",)
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: Domain, *, is_measure: bool = False) -> None:
+        """Create it; `is_measure` if the user says that the loss always says something."""
         self._domain = domain
         self._losses: list[float] = []
         self._level = math.inf
-        self._is_known = False
+        self._is_known = is_measure or not domain.is_log
 
     def observe(self, losses: Sequence[float], step: int) -> None:
         """Add the next losses; `step` is that of the first of them."""
@@ -108,6 +109,10 @@ class LossStart(Stateful):
             return True
         has_direction = best < self._level - DIRECTION or now > self._level + DIRECTION
         return has_direction and not (is_slow and before - best > NEAR_BEST)
+
+    def facts(self, best: float) -> dict[str, float]:
+        """Return what a finding says of the start: by which share the best level is under it."""
+        return {"gained": self._level - best} if math.isfinite(self._level) else {}
 
 
 POSITIVE, SIGNED = Domain(is_log=True), Domain(is_log=False)

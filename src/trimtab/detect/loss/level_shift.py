@@ -266,6 +266,7 @@ class LevelShift(Stateful):
                 "records": float(RECORDS_PER_CELL * SPANS[at]),
                 "rise": self._domain.back(rise.reference + rise.height)
                 - self._domain.back(rise.reference),
+                **self._start.facts(self._best),
             },
         )
 

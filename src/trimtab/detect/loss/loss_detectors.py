@@ -4,6 +4,7 @@ grad_norm, update / lr, g^2/v --> SignalBaseline --> NormSpike
                                       | score of grad_norm
 loss --> SignalBaseline, Neighbours --> LossSpike
          SignalBaseline --> CellMeans --> LevelShift
+         Turn
 """
 
 import dataclasses
@@ -21,6 +22,7 @@ from trimtab.detect.loss.domain import POSITIVE, SIGNED, START_RECORDS, Domain, 
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
+from trimtab.detect.loss.turn import Turn
 from trimtab.detect.tools.baseline import (
     LOG_NORM_BASELINE,
     Scores,
@@ -36,20 +38,22 @@ class LossTests(Stateful):
 
     not_saved = ("_domain",)
 
-    def __init__(self, domain: Domain, threshold_scale: float) -> None:
+    def __init__(self, domain: Domain, threshold_scale: float, *, is_measure: bool) -> None:
         self._domain = domain
         self._baseline = SignalBaseline(domain.baseline, lags=True)
         self._neighbours = Neighbours(domain.baseline)
-        self._start = LossStart(domain)
+        self._start = LossStart(domain, is_measure=is_measure)
         self._spike = LossSpike(domain, self._start, threshold_scale)
         self._cell_means = CellMeans()
         self._level = LevelShift(domain, self._start, threshold_scale)
+        self._turn = Turn(domain)
 
     def restart(self) -> None:
         """Restart the baselines: what comes now is not comparable with the past."""
         self._baseline.restart()
         self._neighbours.restart()
         self._level.restart()
+        self._turn.restart()
 
     def update(
         self, record: Record, loss: float, norm_z: float
@@ -64,6 +68,7 @@ class LossTests(Stateful):
             score = score and score._replace(z=score.z * trust)
             near = near and near._replace(z=near.z * trust)
         findings = [_with_confidence(self._spike.update(point, score, near, norm_z), trust)]
+        findings.append(_with_confidence(self._turn.update(point), trust))
         cell = self._cell_means.update(point, score)
         if cell is not None:
             findings.append(_with_confidence(self._level.update(cell), trust))
@@ -84,6 +89,7 @@ class LossTests(Stateful):
             scores = dataclasses.replace(scores, z=scores.z * trust)
             near = dataclasses.replace(near, z=near.z * trust)
         found = self._spike.update_many(series, scores, near, norm_z)
+        found += self._turn.update_many(series)
         found += self._level.update_many(self._cell_means.update_many(series, scores))
         return [_with_confidence(finding, trust) for finding in found], scores.z
 
@@ -99,8 +105,9 @@ class LossDetectors(Detector):
 
     def __init__(self, threshold_scale: float = 1.0, objective: str = "auto") -> None:
         self._objective = objective
-        self._positive = LossTests(POSITIVE, threshold_scale)
-        self._signed = LossTests(SIGNED, threshold_scale)
+        is_measure = objective == "measure"
+        self._positive = LossTests(POSITIVE, threshold_scale, is_measure=is_measure)
+        self._signed = LossTests(SIGNED, threshold_scale, is_measure=is_measure)
         self._is_signed = False
         """Whether a loss was negative."""
         self._norms = StatefulDict(_new_norm_baseline)

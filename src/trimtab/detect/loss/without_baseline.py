@@ -36,6 +36,11 @@ GROSS_RECORDS, RISING_RECORDS = 3, 4
 a row. Source: no start of 42 public tuning runs, nor of the healthy kinds of `scripts/bench judge`,
 does this; one batch that is many times larger is ordinary where losses have heavy tails."""
 
+EVEN_RECORDS, EVEN_WIDTHS, EVEN_SHARE = 6, 8.0, 0.08
+"""Values before, widths of their range and share by which a loss counts as gross too: a start that
+is even to a percent and then rises by ten has changed. Chosen; no healthy kind of `scripts/bench
+judge` does it."""
+
 GROSS_SYMPTOMS = {LOSS: Symptom.LOSS_SPIKE, GRAD_NORM: Symptom.GRADIENT_SPIKE}
 
 
@@ -46,7 +51,10 @@ class GrossLoss(Detector):
     listens_to = KnownChange.CHANGED
 
     def __init__(self) -> None:
-        self._starts = {signal: _Start(times) for signal, times in GROSS_TIMES.items()}
+        self._starts = {
+            signal: _Start(times, may_be_even=signal == LOSS)
+            for signal, times in GROSS_TIMES.items()
+        }
         self._step = 0
         """Of the last record with a norm."""
 
@@ -67,8 +75,9 @@ class GrossLoss(Detector):
                 if record.step > last + 1:
                     start.num_left -= 1
                     continue  # between two records of a thinned log a warm-up may raise it
-            usual = start.update(value)
-            if usual is not None:
+            found = start.update(value)
+            if found is not None:
+                usual, limit = found
                 findings.append(
                     self.finding(
                         record,
@@ -76,7 +85,7 @@ class GrossLoss(Detector):
                         Severity.ALARM,
                         signal,
                         expected=usual,
-                        limit=GROSS_TIMES[signal] * usual,
+                        limit=limit,
                     )
                 )
         return findings
@@ -104,28 +113,40 @@ class GrossLoss(Detector):
 class _Start(Stateful):
     """The first values of one signal."""
 
-    not_saved = ("_times",)
+    not_saved = ("_times", "_may_be_even")
 
-    def __init__(self, times: float) -> None:
+    def __init__(self, times: float, *, may_be_even: bool) -> None:
         self._times = times
+        self._may_be_even = may_be_even
+        """Whether an even start says anything: in a warm-up the norms of gradients grow."""
         self.num_left = NUM_JUDGED
         """Values that are still judged."""
         self._before: list[float] = []
         self._gross: list[float] = []
         """The present stretch."""
 
-    def update(self, value: float) -> float | None:
-        """Add a value; return what was usual if it completes a gross stretch."""
+    def update(self, value: float) -> tuple[float, float] | None:
+        """Add a value; return what was usual and the limit if it completes a gross stretch."""
         self.num_left -= 1
-        usual = math.inf
-        if len(self._before) >= MIN_BEFORE:
-            usual = max(self._before[: max(len(self._before) - RISING_RECORDS, MIN_BEFORE)])
-        if value > self._times * usual > 0:
+        usual, limit = self._limit()
+        if value > limit > 0:
             self._gross.append(value)
-            return usual if len(self._gross) == GROSS_RECORDS else None
+            return (usual, limit) if len(self._gross) == GROSS_RECORDS else None
         # The stretch is over: it was a part of the start.
         self._before, self._gross = [*self._before, *self._gross, value][-NUM_JUDGED:], []
         return None
+
+    def _limit(self) -> tuple[float, float]:
+        """Return what was usual, and what a gross value exceeds."""
+        before = self._before
+        if len(before) < MIN_BEFORE:
+            return math.inf, math.inf
+        usual = max(before[: max(len(before) - RISING_RECORDS, MIN_BEFORE)])
+        limit = self._times * usual
+        if self._may_be_even and len(before) >= EVEN_RECORDS:
+            low, high = min(before), max(before)
+            limit = min(limit, high + max(EVEN_WIDTHS * (high - low), EVEN_SHARE * abs(high)))
+        return usual, limit
 
 
 # ResumeGap: whether the loss continues after a resume where it was before.
@@ -280,7 +301,7 @@ after 256 records and 0.35 after 384."""
 
 
 SAME_AT_START, SAME_LATER = 8, 32
-"""Losses in a row, from the first of the run or later, that are equal to the last digit and not 0:
+"""Losses in a row, from the first of the run or later, that are equal to the last digit:
 the model does not move, or its output does not depend on its weights. Chosen: the first eight
 losses of a run that learns differ even with three digits; later a log with few digits repeats."""
 
@@ -303,7 +324,7 @@ class NoLearning(Detector):
         loss, rarity = record.signals.get(LOSS), record.signals.get(TOKEN_RARITY)
         if loss is None:
             return []
-        if self._is_stuck(loss):
+        if self._is_stuck(loss, record.signals.get(GRAD_NORM, 0.0)):
             return [self._finding(record, loss, 0.0)]
         if rarity is None:
             stayed = self._fall.update(loss, record.step)
@@ -333,14 +354,19 @@ class NoLearning(Detector):
         matters[1:] |= same[:-3]
         return rows[matters]
 
-    def _is_stuck(self, loss: float) -> bool:
-        """Return whether the loss has just been the same for long enough."""
+    def _is_stuck(self, loss: float, norm: float) -> bool:
+        """Return whether the loss has just been the same for long enough.
+
+        A loss of 0 is usual later (a hinge), or with gradients (a policy's), but not from the first
+        record without any: no target counts.
+        """
         if loss != self._last:
             self._is_first = self._num_same == 0
             self._last, self._num_same = loss, 0
         self._num_same += 1
         limit = SAME_AT_START if self._is_first else SAME_LATER
-        return self._num_same == limit and loss != 0 and math.isfinite(loss)
+        counts = loss != 0 or (self._is_first and norm == 0)
+        return self._num_same == limit and counts and math.isfinite(loss)
 
     def _mean_gain(self, gain: float) -> float | None:
         """Return the mean of the last gains over the token frequencies, when it is due."""
