@@ -359,7 +359,8 @@ def measure(make: type[Fault], seed: int, arm: str) -> dict[str, Any]:
             return {"final": final}
         events = read_journal(RunDirectory(Path(folder))).block.events
     undos = [e for e in events if e.kind == "undo"]
-    said = [e for e in events if e.kind == "incident" and e.step >= fault.onset]
+    # By ticks: after a restart the steps of the new guard begin at 0.
+    said = [e for e in events if e.kind == "incident" and e.tick >= fault.onset]
     audits = [e for e in events if e.kind == "resume audit" and e.facts.get("findings")]
     return {
         "final": final,

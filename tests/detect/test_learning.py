@@ -80,3 +80,16 @@ def test_a_gross_loss_shortly_after_a_planned_change_is_reported() -> None:
     values[AT + 5 : AT + 8] = 1e4
     run = block(LENGTH, loss=values, events=[at("planned change", AT)])
     assert [alarm.step for alarm in alarms(GrossLoss, run)] == [AT + 7]
+
+
+def test_an_even_start_that_rises_is_gross() -> None:
+    even = np.array([2.07, 2.05, 2.06, 2.06, 2.06, 2.07, 3.07, 2.39, 2.3, 2.31])
+    (alarm,) = alarms(GrossLoss, block(10, loss=even))
+    assert alarm.step == 8
+    assert alarms(GrossLoss, block(10, loss=np.linspace(2.6, 2.3, 10))) == []
+
+
+def test_a_loss_of_0_from_the_first_record_is_reported_unless_there_is_a_gradient() -> None:
+    (alarm,) = alarms(NoLearning, block(16, loss=0.0))
+    assert alarm.step == 7
+    assert alarms(NoLearning, block(16, loss=0.0, grad_norm=0.3)) == []

@@ -78,6 +78,38 @@ def test_a_loss_that_changes_its_sign_is_no_measure_of_health() -> None:
     assert found({"loss": loss}, Severity.WARN)
 
 
+def test_a_calm_loss_that_rises_by_half_is_found_although_scores_are_clipped() -> None:
+    loss = np.random.default_rng(6).normal(1.97, 0.002, 100)
+    loss[60:72] += 0.5
+    columns = {"loss": Column.complete(loss)}
+    block = Block.from_columns(columns, step=76_000 + np.arange(100))
+    assert any(finding.severity is Severity.ALARM for finding in detectors().update(block))
+
+
+def test_a_loss_near_its_start_has_no_direction() -> None:
+    loss = np.random.default_rng(7).normal(1.38, 0.01, LENGTH)
+    loss[AT : AT + 16] += 0.15
+    assert found({"loss": loss}) == []
+    assert found({"loss": loss}, Severity.WARN)
+    loss[:100] += 0.6  # one that has fallen has
+    assert found({"loss": loss})
+
+
+def test_a_smooth_curve_that_turns_is_found() -> None:
+    loss = 9.0 * np.exp(-np.linspace(0.0, 0.6, 60))
+    assert alarm_ticks(thinned(loss)) == []
+    turned = np.append(loss, loss[-1] * np.array([1.01, 1.04, 1.08]))
+    assert alarm_ticks(thinned(turned)) == [62]
+
+
+def test_large_norms_that_come_often_are_no_alarm_when_two_meet() -> None:
+    rare = run()
+    rare["grad_norm"][300:AT:100] *= 12.0
+    rare["grad_norm"][AT : AT + 2] *= 12.0
+    assert found(rare) == []
+    assert found(run(grad_norm=np.full(2, 12.0)))
+
+
 def test_one_high_loss_in_a_thinned_log_is_an_alarm() -> None:
     signals = {"loss": run(loss=np.array([0.5]))["loss"]}
     columns = {name: Column.complete(values) for name, values in signals.items()}
