@@ -88,7 +88,7 @@ def test_a_calm_loss_that_rises_by_half_is_found_although_scores_are_clipped() -
 
 def test_a_loss_near_its_start_has_no_direction() -> None:
     loss = np.random.default_rng(7).normal(1.38, 0.01, LENGTH)
-    loss[AT : AT + 16] += 0.15
+    loss[AT : AT + 16] += 0.03
     assert found({"loss": loss}) == []
     assert found({"loss": loss}, Severity.WARN)
     loss[:100] += 0.6  # one that has fallen has

@@ -4,6 +4,7 @@ The textbook has one action per class. Trimtab replaces those that depend on mor
 and waits for what does not touch the weights.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
@@ -203,10 +204,25 @@ SUDDEN = frozenset(
 """What damages weights. A level that rose without any of these is mostly the data."""
 
 
+SMALL_SHARE = 0.1
+"""A loss that has settled under this share of its start is near 0, where it moves by any factor:
+regressions and moving targets do. A language model is never there. Chosen."""
+
+
+def _start_of(incident: Incident) -> float:
+    """Return the loss that the run started with, as far as a finding says; else 0."""
+    for finding in incident.findings:
+        if "gained" in finding.facts and finding.expected is not None:
+            return finding.expected * math.exp(finding.facts["gained"])
+    return 0.0
+
+
 def _is_clear(incident: Incident) -> bool:
     """Return whether a lingering loss is clearly higher, after something that damages weights."""
     level = incident.last.loss if incident.new_level is None else incident.new_level
     if level is None or incident.baseline_mean is None or incident.baseline_deviation is None:
+        return False
+    if level < SMALL_SHARE * _start_of(incident):
         return False
     rise = level - incident.baseline_mean
     return rise > CLEAR_RISE * incident.baseline_deviation and not SUDDEN.isdisjoint(

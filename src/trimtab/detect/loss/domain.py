@@ -66,11 +66,12 @@ START_RECORDS, MAX_FIRST_STEP = 8, 500
 """Losses whose median is the start of a run, if the first of them comes by this step: a log that
 begins later does not show the start."""
 
-DIRECTION, NEAR_BEST = 0.2, 0.1
-"""The share by which a loss must have fallen under its start, or have risen above it, to say
-anything, and by which a loss that falls may be above its best level. Source: the losses of both
-sides of an adversary fall by up to 13 % before they wander (`scripts/bench judge`); a language
-model from scratch falls by a fifth in its first dozens of steps."""
+DIRECTION, SUDDEN_DIRECTION, ABOVE_START, NEAR_BEST = 0.2, 0.1, 0.05, 0.1
+"""The share by which a loss must have fallen under its start, or have risen above it, so that a
+slow rise says anything; the same two for a sudden rise; and by which a loss that falls may be above
+its best level when it rises slowly. Source: the losses of both sides of an adversary fall by up to
+13 % before they wander, those with a penalty by 5 % (`scripts/bench judge`); a language model from
+scratch falls by a fifth in its first dozens of steps."""
 
 
 class LossStart(Stateful):
@@ -107,7 +108,8 @@ class LossStart(Stateful):
         """
         if not self._domain.is_log:
             return True
-        has_direction = best < self._level - DIRECTION or now > self._level + DIRECTION
+        below, above = (DIRECTION,) * 2 if is_slow else (SUDDEN_DIRECTION, ABOVE_START)
+        has_direction = best < self._level - below or now > self._level + above
         return has_direction and not (is_slow and before - best > NEAR_BEST)
 
     def facts(self, best: float) -> dict[str, float]:

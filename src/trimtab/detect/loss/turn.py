@@ -27,6 +27,10 @@ RANGE = RangeSpec(before=24, newest=3, downwards=False)
 """Source: no alarm in 90,500 steps of the healthy tuning kinds of `scripts/bench judge` nor outside
 an event in 206,000 records of the public tuning runs."""
 
+MIN_STRIDE = 2
+"""Steps from record to record: where every step is logged the order of the data makes such turns,
+and the sums of `loss-spike` find those that last."""
+
 MIN_RISE = 0.02
 """The rise over the three records, as a share of the loss. Chosen."""
 
@@ -41,26 +45,31 @@ class Turn(Stateful):
         self._domain = domain
         self._range = RangeTest(RANGE)
         self._latest: list[float] = []
-        """The values that the newest changes are between."""
+        self._steps: list[int] = []
+        """The values that the newest changes are between, and their steps."""
 
     def restart(self) -> None:
         """Forget the past: what comes now is not comparable."""
         self._range.restart()
-        self._latest = []
+        self._latest, self._steps = [], []
 
     def update(self, point: Point) -> Finding | None:
         """Judge a finite loss on the scale of its domain."""
         self._latest = [*self._latest[-RANGE.newest :], point.value]
+        self._steps = [*self._steps[-RANGE.newest :], point.step]
         if len(self._latest) < 2:
             return None
         found = self._range.update(self._latest[-1] - self._latest[-2])
-        return None if found is None else self._finding(point, self._latest)
+        if found is None:
+            return None
+        return self._finding(point, self._latest, point.step - self._steps[0])
 
     def update_many(self, series: Series) -> list[Finding]:
         """Judge many finite losses, as `update` would one by one."""
         if not len(series):
             return []
         known = np.concatenate((self._latest, series.value))
+        steps = [*self._steps, *series.step.tolist()]
         before = len(self._latest)
         changes = np.diff(known[max(before - 1, 0) :])
         findings = []
@@ -68,14 +77,24 @@ class Turn(Stateful):
             place = at + (1 if before == 0 else 0)
             last = before + place
             latest = known[last - RANGE.newest : last + 1].tolist()
-            finding = self._finding(series.one(place), latest)
+            took = steps[last] - steps[last - RANGE.newest]
+            finding = self._finding(series.one(place), latest, took)
             if finding is not None:
                 findings.append(finding)
         self._latest = known[-RANGE.newest - 1 :].tolist()
+        self._steps = steps[-RANGE.newest - 1 :]
         return findings
 
-    def _finding(self, point: Point, latest: list[float]) -> Finding | None:
-        """Return the alarm if the loss rose at each of the newest records, and by enough."""
+    def _finding(self, point: Point, latest: list[float], steps: int) -> Finding | None:
+        """Return the alarm if the loss rose at each of the newest records, and by enough.
+
+        Args:
+            point: The newest record.
+            latest: The values that the newest changes are between.
+            steps: From the first of these to the last.
+        """
+        if steps < MIN_STRIDE * RANGE.newest:
+            return None
         first = latest[0]
         is_rising = all(after > before for before, after in pairwise(latest))
         rise = self._domain.share(point.value - first, first)

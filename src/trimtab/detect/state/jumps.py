@@ -46,6 +46,9 @@ changes keeps healthy runs under 3 times the largest change, half of it does not
 MIN_CELLS = 4
 """Cells that must be known before anything is judged."""
 
+MIN_EARLY = 8
+"""Changes that must be known before a fall is judged by its early floor."""
+
 _VALUES_AT_ONCE = 8192
 """Values that are judged at once: they stay in the processor's cache."""
 
@@ -66,6 +69,8 @@ class JumpLimits:
     """The same for a fall."""
     floor: float
     """Relative change under which nothing is a jump, however calm the signal is."""
+    early_floor: float = math.inf
+    """The same for a fall among the first changes, where not even 64 are known."""
 
 
 class Jump(NamedTuple):
@@ -123,9 +128,13 @@ class JumpTest(Stateful):
         size = abs(change)
         if size > self._top:
             times = self._limits.up if change > 0 else self._limits.down
-            if times is not None and len(self._tops) >= MIN_CELLS:
+            floor = self._limits.floor
+            if len(self._tops) < MIN_CELLS:  # so far only a clear fall is judged, if anything
+                is_early = change < 0 and (self._tops or self._in_cell >= MIN_EARLY)
+                floor = self._limits.early_floor if is_early else math.inf
+            if times is not None:
                 largest = max(self._highest, self._top)
-                limit = max(largest * times, self._limits.floor)
+                limit = max(largest * times, floor)
                 if size > limit:
                     jump = Jump(change, largest)
                     size = limit
@@ -217,9 +226,9 @@ class JumpRule:
     """Smaller values count as this: for shares, which may be 0."""
 
 
-def _update_rule(*, down: float, floor: float = 0.1) -> JumpRule:
+def _update_rule(*, down: float, floor: float = 0.1, early_floor: float = math.inf) -> JumpRule:
     return JumpRule(
-        limits=JumpLimits(up=14.0, down=down, floor=floor),
+        limits=JumpLimits(up=14.0, down=down, floor=floor, early_floor=early_floor),
         up=Symptom.UPDATE_SPIKE,
         down=Symptom.UPDATE_SHIFT,
         by_rate=True,
@@ -240,8 +249,9 @@ RULES = {
     # 7.1 down, but then by a sixth: its updates are those of a few rows, and one batch can turn
     # them around. A large epsilon makes it fall by 6 to 18 times, and by a fifth or more.
     f"{UPDATE_NORM}/embedding": _update_rule(down=7.0, floor=0.2),
-    # 3.6 down: the embedding is its largest part.
-    UPDATE_NORM: _update_rule(down=7.0, floor=0.2),
+    # 3.6 down: the embedding is its largest part. In the first 64 changes of the healthy kinds of
+    # `scripts/bench judge` 2.8 down; a large epsilon halves it or more.
+    UPDATE_NORM: _update_rule(down=7.0, floor=0.2, early_floor=1.0),
     # One gradient of one batch can raise it by any factor. 1.4 down: v falls by 1 - beta2 at most,
     # unless something else wrote it.
     ADAM_V_NORM: JumpRule(
