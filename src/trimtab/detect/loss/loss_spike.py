@@ -78,7 +78,7 @@ class Limits:
 
 _NEVER = Bounds(prior=math.inf, low=math.inf, cap=math.inf, rank=1)
 _NO_NEAR = _NEVER, _NEVER
-_SUMS = Bounds(prior=6.5, low=6.5, cap=9.0, rank=3)
+_SUMS = Bounds(prior=6.0, low=6.0, cap=9.0, rank=3)
 
 
 def _limits(
