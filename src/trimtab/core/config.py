@@ -389,8 +389,8 @@ class Config(Section):
     rule_set: RuleSetName = RuleSetName.TRIMTAB
     """The rule set to judge by."""
     rules: Mapping[str, MetricRule] = field(default_factory=dict)
-    """Your own rules, each a table `[rules.METRIC]` with the name as it is recorded:
-    [Rules on your metrics](howto/thresholds.md#rules-on-your-metrics)."""
+    """Your own rules, each a table `[rules.METRIC]` with the name as it is recorded
+    (docs/howto/thresholds.md)."""
     live: LiveConfig = field(default_factory=LiveConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)
