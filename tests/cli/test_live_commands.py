@@ -169,8 +169,8 @@ def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     result = runner.invoke(app, ["demo", "--out", str(tmp_path / "demo")])
     assert result.exit_code == 0, result.output
     assert time.process_time() - started < 60
-    curves = re.findall(r"(?m)^  (no guard|recover) .*loss (\S+)$", result.stdout)
-    assert [name for name, _ in curves] == ["no guard", "recover"]
+    curves = re.findall(r"(?m)^  (observe|recover) .*loss (\S+)$", result.stdout)
+    assert [name for name, _ in curves] == ["observe", "recover"]
     assert curves[0][1] == "nan"
     assert float(curves[1][1]) < 5.0
     assert "step 180: a bit of a weight flips" in result.stdout

@@ -97,6 +97,14 @@ def test_a_metric_that_never_was_finite_or_is_so_now_and_then_is_not_reported() 
     assert not alarms(lambda: MetricRules({}), run)
 
 
+def test_gradients_that_overflow_under_a_loss_scaler_are_no_metric_of_the_users() -> None:
+    norms = np.full(100, 0.5)
+    norms[50:60] = np.inf
+    columns = {"grad_norm/mlp": Column.complete(norms), "grad_norm": Column.complete(norms)}
+    run = Block.from_columns(columns, step=np.arange(100))
+    assert not alarms(lambda: MetricRules({}), run)
+
+
 def test_a_rule_of_a_file_opens_an_incident_without_our_causes_and_says_to_look(
     tmp_path: Path,
 ) -> None:

@@ -112,6 +112,19 @@ RESUME_AUDIT: Final = "resume_audit"
 CLOCKS: Final = frozenset({CLOCK, STEP_SECONDS, DATA_SECONDS, TOKENS_PER_SECOND})
 """Signals that measure time: never the same twice."""
 
+MEASURED: Final = CLOCKS | {
+    *(LOSS, GRAD_NORM, TOKENS, CLIPPED_GRAD_NORM, LR, PLANNED_LR, LOSS_SCALE, DISCARDED),
+    *(MAX_RANK_LOSS, MAX_LOSS_RANK, PARAM_NORM, UPDATE_NORM, UPDATE_PER_LR, ADAM_STEP),
+    *(ADAM_M_NORM, ADAM_V_NORM, GRAD_MOMENTUM_COSINE, GRAD_TO_V_RMS, ZERO_GRAD_SHARE),
+    *(FINGERPRINT, UNIQUE_TOKEN_SHARE, TOKEN_RARITY, SHIFT_SHARE, RESUME_AUDIT),
+}
+"""What a guard measures itself; a metric of the user's may not take these names."""
+
+
+def is_measured(name: str) -> bool:
+    """Return whether a signal is one that a guard measures itself, whole or of one layer."""
+    return name in MEASURED or name.startswith((GRAD_NORM_OF, ACTIVATION_RMS))
+
 
 class Quality(IntEnum):
     """How a recorded value relates to what happened at its step; lower is worse."""

@@ -11,7 +11,7 @@ import torch
 import trimtab
 from trimtab.core.block import Block
 from trimtab.core.config import Mode
-from trimtab.core.signals import DISCARDED, LOSS
+from trimtab.core.signals import DISCARDED
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.corpus.data import Batch, DataConfig, TokenCorpus, WindowDataset, make_loader
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
@@ -40,12 +40,6 @@ class DemoRun:
 
     folder: Path
     block: Block
-
-    @property
-    def final_loss(self) -> float:
-        """Mean of the last 20 losses."""
-        losses = self.block.column(LOSS)
-        return float(losses.values[losses.present][-20:].mean())
 
     @property
     def num_discarded(self) -> int:

@@ -14,7 +14,7 @@ from trimtab.core import signals
 from trimtab.core.incidents import Incident
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
-from trimtab.live.measure.step_meter import Number, OddNumber, is_reserved
+from trimtab.live.measure.step_meter import Number, OddNumber
 from trimtab.live.shield import Shield, log
 from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIterator
 
@@ -297,7 +297,7 @@ class Guard:
         monitor = self._monitor
         if monitor.recorder is None:
             return
-        if is_reserved(name):
+        if signals.is_measured(name):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
             return
         with monitor.shields.user.guarding("record"):

@@ -46,6 +46,7 @@ from trimtab.report.wording import (
     event_text,
     percent,
     runner_up,
+    steps_text,
 )
 
 UNKNOWN = "not recorded"
@@ -143,7 +144,7 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     named = diagnosis.incident_class
     outcome = "not over when the log ends" if named is None else _OUTCOMES[named]
     yield "what", f"{incident.symptoms[0]}, {peak}; {outcome}"
-    yield "when", f"{_steps(diagnosis)}{_time(diagnosis, run)}"
+    yield "when", f"{steps_text(incident)}{_time(diagnosis, run)}"
     yield "why", cause_text(diagnosis)
     yield "done", _done_in_short(diagnosis)
     yield "to do", diagnosis.action.instruction
@@ -157,15 +158,6 @@ _OUTCOMES = {
     IncidentClass.SILENT: "the loss did not follow",
     IncidentClass.PLATEAU: "learned nothing",
 }
-
-
-def _steps(diagnosis: Diagnosis) -> str:
-    incident = diagnosis.incident
-    if incident.end is None:
-        return f"from step {incident.onset.step} on"
-    if incident.end.step == incident.onset.step:
-        return f"step {incident.onset.step}"
-    return f"steps {incident.onset.step} to {incident.end.step}"
 
 
 def _time(diagnosis: Diagnosis, run: RunReport) -> str:

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import Incident, IncidentClass, severity_rank
+from trimtab.core.incidents import IncidentClass, severity_rank
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import (
     CLOCK,
@@ -43,6 +43,7 @@ from trimtab.report.wording import (
     deciding_lines,
     possible_cause,
     runner_up,
+    steps_text,
 )
 
 MAX_ROWS = 20
@@ -198,7 +199,7 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
     incident = diagnosis.incident
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
-    title.append(f", {_steps(incident)}, ", style="not bold")
+    title.append(f", {steps_text(incident)}, ", style="not bold")
     title.append(diagnosis.outcome, style=_STYLES.get(named, "not bold") if named else "not bold")
     symptoms = ", ".join(printable(str(symptom)) for symptom in incident.symptoms)
     title.append(f": {symptoms}, loss {_losses(diagnosis)}", style="not bold")
@@ -227,7 +228,7 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
 
 
 def _places(diagnoses: Sequence[Diagnosis]) -> str:
-    """Return where incidents began, in order: "3 more, at steps 900, 1,200 and 4,100"."""
+    """Return where incidents began, in order: "3 more, at steps 900, 1,200, 4,100"."""
     if not diagnoses:
         return ""
     steps = [f"{step:,}" for step in sorted(one.incident.onset.step for one in diagnoses)]
@@ -238,13 +239,6 @@ def _places(diagnoses: Sequence[Diagnosis]) -> str:
 def _has_look_alikes(diagnosis: Diagnosis) -> bool:
     """Return whether the sentence about the cause already names those like it."""
     return diagnosis.ranking is not None and len(diagnosis.ranking.alike) > 1
-
-
-def _steps(incident: Incident) -> str:
-    first, end = incident.onset.step, incident.end
-    if end is None or end.step <= first:
-        return f"step {first:,}"
-    return f"steps {first:,} to {end.step:,}"
 
 
 def _foreign(finding: Finding, package: str) -> str:

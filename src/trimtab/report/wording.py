@@ -79,6 +79,14 @@ def short_cause(diagnosis: Diagnosis) -> str:
     return f"{diagnosis.cause.id} {diagnosis.cause.title}{said}"
 
 
+def steps_text(incident: Incident) -> str:
+    """Return where an incident was: "step 900", or "steps 650 to 1,060"."""
+    first, end = incident.onset.step, incident.end
+    if end is None or end.step <= first:
+        return f"step {first:,}"
+    return f"steps {first:,} to {end.step:,}"
+
+
 def asked(diagnosis: Diagnosis) -> Iterator[tuple[str, str, Observed]]:
     """Yield everything that was asked: its id, the question, and the answer."""
     if diagnosis.walk is not None:

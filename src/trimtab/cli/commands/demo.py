@@ -23,10 +23,10 @@ def demo(
         typer.Option(metavar="DIR", help="Folder for the runs; each time a numbered one inside."),
     ] = Path("trimtab-demo"),
 ) -> None:
-    """Break a small GPT twice, unwatched and guarded, and see which one survives.
+    """Break two runs of a small GPT, one only observed, and see which one survives.
 
     Two runs with the same seed and the same faults train side by side: one only observed, one in
-    the mode "recover". Then the post-mortem in short. It takes about 40 s on two cores.
+    the mode "recover". Then the post-mortem in short. It takes about half a minute.
 
     Needs torch, tokenizers and torchdata: the `lab` extra.
 
@@ -58,7 +58,7 @@ def demo(
     typer.echo("")
     output.write_into_run(report, directory)
     typer.echo(
-        f"the run that was not guarded: trimtab diagnose {alone.folder}\n"
+        f"the run that was only observed: trimtab diagnose {alone.folder}\n"
         "your own log: trimtab diagnose LOG",
         err=True,
     )
@@ -102,7 +102,7 @@ def _curves(
 def _drawing(alone: Sequence[float], recovered: Sequence[float]) -> "Text":
     from rich.text import Text
 
-    return Text("\n").join([Text(_curve("no guard", alone)), Text(_curve("recover", recovered))])
+    return Text("\n").join([Text(_curve("observe", alone)), Text(_curve("recover", recovered))])
 
 
 def _curve(name: str, losses: Sequence[float]) -> str:
@@ -121,7 +121,7 @@ def _outcome(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
 
     lost, discarded = recovered.updates_lost, recovered.num_discarded
     return [
-        _curve("no guard", alone.block.column(LOSS).values.tolist()),
+        _curve("observe", alone.block.column(LOSS).values.tolist()),
         _curve("recover", recovered.block.column(LOSS).values.tolist()),
         f"undone: {lost} updates; kept out of the weights: {discarded} steps; nothing else of the "
         "run was touched",

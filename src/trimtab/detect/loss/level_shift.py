@@ -146,8 +146,7 @@ them stay, and drifts are found as well as without."""
 
 BURN_IN_CELLS, BURN_IN = 192, 2.0
 """Added to the threshold in the first cells of a run, as for spikes: 1,536 records, because slow
-waves show late. Source: with half of it three of 68,000 healthy steps of the tuning kinds are an
-alarm more, and nothing is found that is not found now."""
+waves show late. Chosen on the tuning half of `scripts/bench judge`."""
 
 FLOOR = 0.0005
 """The smallest scale, as a share of the loss."""

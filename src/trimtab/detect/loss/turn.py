@@ -24,8 +24,7 @@ from trimtab.detect.tools.range_test import RangeSpec, RangeTest
 from trimtab.detect.tools.series import Point, Series
 
 RANGE = RangeSpec(before=24, newest=3, downwards=False)
-"""Source: no alarm in 90,500 steps of the healthy tuning kinds of `scripts/bench judge` nor outside
-an event in 206,000 records of the public tuning runs."""
+"""Chosen on the tuning halves of `scripts/bench judge` and of the public runs."""
 
 MIN_STRIDE = 2
 """Steps from record to record: where every step is logged the order of the data makes such turns,

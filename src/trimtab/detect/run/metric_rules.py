@@ -5,7 +5,9 @@
     for = 200
 
 A metric that was finite and then is not is reported without a rule, since most people plot their
-own metrics, where a NaN leaves a gap that is easily overlooked.
+own metrics, where a NaN leaves a gap that is easily overlooked. Signals that a guard measures are
+left to its own detectors: under a loss scaler the gradients of some steps overflow, and that is
+normal.
 """
 
 import math
@@ -20,8 +22,8 @@ from trimtab.core.config import MetricRule
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity
 from trimtab.core.robust import median
+from trimtab.core.signals import is_measured
 from trimtab.core.state import Stateful, StatefulDict
-from trimtab.detect.state.hard_limits import SYMPTOMS as WATCHED_BY_NON_FINITE
 
 NUM_REFERENCE = 64
 """Values whose median is what `change` compares with. Chosen: a warm-up of the loader or of the
@@ -67,7 +69,7 @@ class MetricRules(Detector):
         for name, column in block.columns.items():
             if name in self._rules:
                 is_relevant |= column.present
-            elif name not in WATCHED_BY_NON_FINITE:
+            elif not is_measured(name):
                 rows = np.flatnonzero(column.present)
                 nonfinite = column.nonfinite[rows]
                 is_relevant[rows[nonfinite]] = True
@@ -82,7 +84,7 @@ class MetricRules(Detector):
         for name, value in record.signals.items():
             if math.isfinite(value):
                 self._nonfinite[name] = 0
-            elif name in self._nonfinite and name not in WATCHED_BY_NON_FINITE:
+            elif name in self._nonfinite and not is_measured(name):
                 self._nonfinite[name] += 1
                 rule = self._rules.get(name)
                 if self._nonfinite[name] == MIN_NONFINITE and (rule is None or rule.nan):

@@ -202,7 +202,7 @@ class RowLosses:
 
     def __init__(self) -> None:
         self.copies: list[HostCopy] = []
-        """What is under way of this step, one a micro-batch."""
+        """What is under way of this step, one per micro-batch."""
 
     def add(self, losses: Any) -> None:
         """Take the losses of a micro-batch: [batch, sequence] by token, or [batch]."""

@@ -76,7 +76,7 @@ class GradientNorm:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._copies: dict[torch.Tensor, float] = {}
-        """How many ranks hold the same part of a parameter; 1 rank until ranks have met."""
+        """How many ranks hold the same part of a parameter; 1 until they were compared."""
         self._usual_copies = 1.0
         self._differ = False
 
@@ -398,26 +398,6 @@ def read_head(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 # The user's own signals, and the learning rates.
-
-_RESERVED = frozenset(
-    {
-        *(signals.LOSS, signals.GRAD_NORM, signals.TOKENS, signals.CLIPPED_GRAD_NORM, signals.LR),
-        signals.PLANNED_LR,
-        *(signals.LOSS_SCALE, signals.DISCARDED, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
-        *(signals.PARAM_NORM, signals.UPDATE_NORM, signals.UPDATE_PER_LR, signals.ADAM_STEP),
-        *(signals.ADAM_M_NORM, signals.ADAM_V_NORM, signals.GRAD_MOMENTUM_COSINE),
-        *(signals.GRAD_TO_V_RMS, signals.ZERO_GRAD_SHARE, signals.FINGERPRINT),
-        *(signals.UNIQUE_TOKEN_SHARE, signals.TOKEN_RARITY, signals.SHIFT_SHARE),
-        signals.RESUME_AUDIT,
-        *signals.CLOCKS,
-    }
-)
-"""Signals that trimtab measures itself; a user's signal may not take their names."""
-
-
-def is_reserved(name: str) -> bool:
-    """Whether a signal is one of trimtab's own."""
-    return name in _RESERVED or name.startswith((signals.GRAD_NORM_OF, signals.ACTIVATION_RMS))
 
 
 class UserSignals:
