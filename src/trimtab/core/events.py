@@ -13,6 +13,10 @@ EXPERIMENT = "experiment"
 """A few forward passes on remembered batches. Facts: `name` ("again", "first_nonfinite", "fp32" or
 "half"), `answer` in one word, `sentence`."""
 
+RELAUNCH = "relaunch"
+"""The run has ended itself, to be started again from a proven checkpoint. Facts: `reason`,
+`bad_data`, the data positions of the steps around the onset, which the next run discards."""
+
 NOT_UNDONE = "harm not undone"
 """Harm was proven and not undone. Facts: `why`, `how_sure`, `tensor`, `because`,
 `is_hardware`."""

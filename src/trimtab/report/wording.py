@@ -5,7 +5,7 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
-from trimtab.core.events import EXPERIMENT, NOT_UNDONE, UNDO, UNDO_OUTCOME
+from trimtab.core.events import EXPERIMENT, NOT_UNDONE, RELAUNCH, UNDO, UNDO_OUTCOME
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.text import digits
@@ -31,6 +31,7 @@ _ACTS = frozenset(
         NOT_UNDONE,
         "step discarded",
         "gradient scaled down",
+        RELAUNCH,
         "proposal",
         "answer",
     }
@@ -142,6 +143,8 @@ def event_text(event: Event) -> str:
         has_helped = "it has helped" if facts.get("helped") else "it has not helped"
         before, after = (_value(facts.get(name)) for name in ("loss_before", "loss_after"))
         text = f"{has_helped}: the loss is {after}, before the harm it was {before}"
+    elif event.kind == RELAUNCH:
+        text = str(facts.get("reason", ""))
     elif event.kind == NOT_UNDONE:
         text = f"{facts.get('why')}; nothing is undone: {facts.get('because')}"
     else:

@@ -28,6 +28,7 @@ class Recorder:
         self.run.home.mkdir(parents=True)
         self.events: list[tuple[str, dict[str, Any]]] = []
         self.on_change: Any = None
+        self.recent = ()
 
     def event(self, kind: str, step: int, facts: dict[str, Any]) -> None:
         self.events.append((kind, facts))
@@ -65,7 +66,7 @@ def test_a_person_decides(given: bool, tmp_path: Path, monkeypatch: pytest.Monke
     answer(recorder.run, is_approved=given)
     made.poll()
     assert len(asked) == given
-    assert [kind for kind, _ in recorder.events] == ["proposal", "answer"]
+    assert [kind for kind, _ in recorder.events] == ["proposal", "answer", *["relaunch"] * given]
 
 
 def test_only_lost_weights_and_each_incident_once(tmp_path: Path) -> None:
@@ -91,32 +92,36 @@ def test_unattended_does_not_ask(tmp_path: Path) -> None:
     assert Proposal.read(recorder.run) is None
 
 
-def run_until_lost(folder: Path, config: Config, *, steps: int = 420, **planted: Any) -> Any:
+def run_until_lost(
+    folder: Path, config: Config, *, steps: int = 420, is_harmed: bool = True, **planted: Any
+) -> Any:
     """Train, save, and lose the weights past everything that an undo can prove."""
     torch.manual_seed(0)
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     checkpoints = trimtab.Checkpoints(model, optimizer, run_dir=folder)
+    checkpoints.resume()
     guard = trimtab.watch(
         model, optimizer, run_dir=folder, mode="recover", config=config, checkpoints=checkpoints
     )
     data = batches(4, size=16)
     with guard:
-        for step in range(steps):
-            if step == 300:  # by code, so it is not undone
+        for step in guard.steps(data[at % 4] for at in range(steps)):
+            if step.number == 300 and is_harmed:  # by code, so it is not undone
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter.normal_(std=4.0)
                 for group in optimizer.param_groups:
                     group["lr"] = 1e-7
-            loss = loss_of(model, data[step % 4])
+            (batch,) = step
+            loss = loss_of(model, batch)
             guard.record(loss=loss)
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            if step == 100:
+            if step.number == 100:
                 guard.checkpoint()
-            if step == 250:
+            if step.number == 250:
                 plant(guard, **planted)
     return guard
 
@@ -136,7 +141,9 @@ def plant(guard: Any, *, into: str = "") -> None:
         undo.request(1)
 
 
-def test_an_unattended_run_ends_for_a_relaunch(tmp_path: Path) -> None:
+def test_unattended_a_lost_run_ends_and_its_relaunch_discards_the_data_of_the_onset(
+    tmp_path: Path,
+) -> None:
     with pytest.raises(RunStopped) as stopped:
         run_until_lost(tmp_path, Config().override({"ladder.unattended": True}), steps=2000)
     assert stopped.value.code == 75
@@ -144,7 +151,19 @@ def test_an_unattended_run_ends_for_a_relaunch(tmp_path: Path) -> None:
     assert request is not None
     assert request.code == RunExit.RELAUNCH
     assert "does not recover" in request.reason
-    assert journal_of(tmp_path).step[-1] < 1900
+    first = journal_of(tmp_path)
+    assert first.step[-1] < 1900
+    bad = next(e.facts["bad_data"] for e in first.events if e.kind == "relaunch")
+    assert 300 in bad
+    assert len(bad) == 20
+    run_until_lost(tmp_path, Config(), steps=330, is_harmed=False)
+    both = journal_of(tmp_path)
+    again = both[len(first) :]
+    assert again.step[0] == 101  # from the checkpoint, with its data
+    discarded = again.column("discarded").values == 1.0
+    assert again.data_position[discarded].tolist() == bad
+    reasons = {str(e.facts["reasons"]) for e in both.events if e.kind == "step discarded"}
+    assert reasons == {"['the run left its course at this data before it was relaunched']"}
 
 
 @pytest.mark.parametrize("into", ["on_change", "poll", "report"])

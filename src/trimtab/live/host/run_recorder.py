@@ -25,6 +25,7 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
 from trimtab.judge import Judge
+from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.incident_log import IncidentLog, explanation_facts
 from trimtab.live.host.judge_state import JudgeState
@@ -144,6 +145,8 @@ class RunRecorder:
         earlier = read_journal(run, find_damage=False).block if run.exists() else Block.empty()
         self.past = _past(earlier, first_step)
         """What the journal says about the state that the run resumes from."""
+        self.bad_data = BadData.of_events(earlier.events)
+        """The batches that earlier attempts were relaunched because of."""
         self.resume: ResumeFacts | None = None
         """Compares the first records with it."""
         self._is_planned = False

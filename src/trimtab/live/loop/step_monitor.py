@@ -346,6 +346,8 @@ class StepMonitor:
                 head[HEAD.index("grad_squares")] = squares
             return Measured(head=head, loss=None)
         self._inspect_gradients(optimizer)
+        if self.recorder is not None and self.facts.loop is not None:
+            self._note.has_bad_data = self.recorder.bad_data.has(self.facts.loop.data_position)
         phase = self._num_steps % PHASES if self._note.is_recorded_here else 0
         return Measured(
             head=self.meter.head(phase),

@@ -27,7 +27,7 @@ from trimtab.live.measure.activations import read_activations, silent_blocks
 from trimtab.live.measure.step_meter import HEAD, have_slipped, read_head
 from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
 from trimtab.live.protect.gate import Decision, Gate
-from trimtab.live.protect.gate_reporter import HARM, VOTE, GateReporter
+from trimtab.live.protect.gate_reporter import BAD_DATA, HARM, VOTE, GateReporter
 from trimtab.live.ranks.exchange import OUT, InFlight, RankSync, StepNote
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.shield import Shields, log
@@ -298,6 +298,7 @@ class StepSync:
                     measured.loss,
                     is_recorded=note.is_recorded_here,
                     may_shrink=measured.may_shrink,
+                    has_bad_data=note.has_bad_data,
                     harm=None if self._keeper is None else self._keeper.harm,
                 )
             elif earlier is not None:
@@ -357,6 +358,8 @@ class StepSync:
             state = None if label.sent is None else (label.sent, values[_NUM_SUMS:first])
             if state is not None and report:
                 report[HARM] = values[first - 1]
+            if label.note.has_bad_data and report:
+                report[BAD_DATA] = 1.0
             agreed = _Agreed(num_leaving=values[0], head=head, report=report, state=state)
             if self._is_draining:
                 self._unseen.append(agreed)

@@ -119,11 +119,13 @@ class Gate:
         *,
         is_recorded: bool,
         may_shrink: bool,
+        has_bad_data: bool = False,
         harm: torch.Tensor | None = None,
     ) -> Decision:
         """Decide about a step together with all ranks; `loss` is None where the guard failed.
 
         While `harm` is above 0 the state is not what training made of it, and waits for an undo.
+        `has_bad_data` is what the first rank knows, and its vote is enough.
         """
         head = total[1 : 1 + len(HEAD)]
         verdict: Verdict | None = None
@@ -135,7 +137,9 @@ class Gate:
                 else:
                     verdict = self.rule.judge(head[: len(RULE_HEAD)], may_scale=may_shrink)
                     discards = self._only_nonfinite_if_unrecorded(head, verdict, sync)
-                if harm is not None:
+                if has_bad_data:
+                    discards = torch.ones_like(self._flag)
+                elif harm is not None:
                     discards = (discards > 0) | (harm > 0)
         agreed = sync.vote(discards, loss)
         torch.eq(agreed, DISCARD, out=self._flag)

@@ -21,6 +21,9 @@ VOTE = "vote"
 HARM = "harm"
 """The name of the number of ranks whose state waits for an undo."""
 
+BAD_DATA = "bad_data"
+"""The name of whether the run was relaunched from before the data of the step."""
+
 OF_RANKS = (
     *(signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK),
     *(signals.MAX_RANK_GRAD, signals.MAX_GRAD_RANK),
@@ -162,6 +165,8 @@ def report_promotion(sink: EventSink | None, step: int, name: str) -> None:
 def _reasons(found: Mapping[str, float], report: Mapping[str, float]) -> list[str]:
     if report.get(HARM, 0.0) > 0:
         return ["the state was harmed"]
+    if report.get(BAD_DATA, 0.0) > 0:
+        return ["the run left its course at this data before it was relaunched"]
     reasons = [
         f"{name.replace('_', ' ')} not finite"
         for name in (signals.LOSS, signals.GRAD_NORM)

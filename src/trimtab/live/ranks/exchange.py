@@ -123,6 +123,8 @@ class StepNote:
     clock: float = 0.0
     signals: dict[str, float] = field(default_factory=dict)
     data_position: int = NO_POSITION
+    has_bad_data: bool = False
+    """Whether it is discarded because the run was relaunched from before its data."""
     norm_is_after_clip: bool = False
     """Whether the norm was taken in the optimizer's hook, where clipping may lie before it."""
     state: StepState = StepState.OPEN

@@ -9,8 +9,10 @@ import time
 from collections.abc import Callable
 
 from trimtab.core.config import LadderConfig
+from trimtab.core.events import RELAUNCH
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.journal.approval import Proposal, answer_to, withdraw
+from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.shield import Shield, log
 
@@ -48,6 +50,8 @@ class Proposals:
         self._proven_step = proven_step
         self._relaunch = relaunch
         self._waiting: Proposal | None = None
+        self._bad_data = BadData()
+        """Of the incident that a relaunch was proposed for."""
         self._proposed: set[int] = set()
         self._polled = 0.0
         recorder.on_change = self.on_change
@@ -78,7 +82,7 @@ class Proposals:
         self._recorder.event("answer", proposal.step, facts)
         log.warning("trimtab: %s: %s", words, proposal.action)
         if answer:
-            self._relaunch(proposal.reason)
+            self._end(proposal.reason, proposal.step)
 
     def _propose(self, incident: Incident) -> None:
         is_lost = incident.incident_class is IncidentClass.DIVERGENT
@@ -92,9 +96,10 @@ class Proposals:
         lost = now - checkpoint
         action = f"relaunch from the proven checkpoint of step {checkpoint}, {lost} steps back"
         reason = f"incident {incident.number} since step {onset} does not recover"
+        self._bad_data = BadData.around(onset, self._recorder.recent)
         if self._config.unattended:
             log.warning("trimtab: step %d: %s, because %s", now, action, reason)
-            self._relaunch(reason)
+            self._end(reason, now)
             return
         seconds = self._config.approve_seconds
         self._waiting = Proposal(
@@ -116,3 +121,9 @@ class Proposals:
             self._recorder.run.root,
             seconds,
         )
+
+    def _end(self, reason: str, step: int) -> None:
+        """End the run, and journal the data that the next one discards."""
+        facts = {"reason": reason, "bad_data": sorted(self._bad_data.positions)}
+        self._recorder.event(RELAUNCH, step, facts)
+        self._relaunch(reason)
