@@ -51,7 +51,7 @@ class RuleSet:
 TRIMTAB = RuleSet(
     name="trimtab",
     make_detectors=trimtab_detectors,
-    make_closing=lambda config: TrimtabClosing(),
+    make_closing=lambda config: TrimtabClosing(config.detect.objective),
     explain=explain_by_evidence,
     advise=advise,
 )

@@ -184,3 +184,20 @@ def test_batches_are_skipped_only_where_that_can_help(
     assert action.kind is ActionKind.ROLL_BACK
     assert ("skip" in action.instruction) is skips
     assert ("Apply the fix" in action.instruction) is not skips
+
+
+@pytest.mark.parametrize("is_policy", [True, False])
+def test_the_level_of_a_policys_loss_leads_to_no_act(is_policy: bool) -> None:
+    loss, norm = np.full(600, 2.0), np.full(600, 1.0)
+    loss[:300] += np.linspace(1.0, 0.0, 300)
+    loss += np.random.default_rng(0).normal(0, 0.02, 600)
+    loss[400:], norm[400:440] = loss[400:] + 3.0, 30.0
+    columns = {"loss": loss, "grad_norm": norm}
+    if is_policy:
+        columns["reward"] = np.full(600, 0.5)
+    run = block_of(columns)
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    actions = [judge.explain(incident, run).action for incident in judge.incidents]
+    assert any(action and action.kind is not ActionKind.WAIT for action in actions) != is_policy

@@ -8,6 +8,7 @@ from tests.kit.synthetic import Array, block_of, falling_loss
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
+from trimtab.core.config import Config, DetectConfig
 from trimtab.core.events import EXPERIMENT
 from trimtab.core.run import RunFacts
 from trimtab.explain.causes.plausible import base_rates
@@ -25,7 +26,8 @@ def spiked(facts: RunFacts | None = None, **signals: np.ndarray) -> Diagnosis:
     loss[AT : AT + 10] += 3.0
     norm[AT] = 40.0
     run = block_of({"loss": loss, "grad_norm": norm, **signals})
-    judge = Judge()
+    # A policy's loss has no spikes: here the user says that it is a measure all the same.
+    judge = Judge(Config(detect=DetectConfig(objective="measure")))
     judge.update(run)
     judge.finish()
     return judge.explain(judge.incidents[0], run, facts)

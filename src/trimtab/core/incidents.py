@@ -102,6 +102,9 @@ class Incident:
     it does not, and in the time in which most incidents come back."""
     new_level: float | None = None
     """The level of the loss that became the new normal, where it did not come back."""
+    is_surrogate: bool = False
+    """Whether its loss is known to have no direction, such as that of a policy: only non-finite
+    values count then, and what it says of its level means nothing."""
     started_again: bool = False
     """Whether the loss returned to where the run began and fell as it did then: a restart."""
 

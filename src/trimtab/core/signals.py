@@ -106,6 +106,54 @@ Detectors use `reference_loss`."""
 
 REFERENCE_LOSS: Final = REFERENCE_OF + LOSS
 
+# Reinforcement learning: what a policy gets, how far it moves, what it writes.
+
+REWARD: Final = "reward"
+"""Mean reward of the rollouts of a step; `reward/<name>` for one of several reward functions."""
+
+REWARD_STD: Final = "reward_std"
+"""Standard deviation of the rewards, over a group or over the batch, as the trainer defines it."""
+
+EVAL_REWARD: Final = "eval_reward"
+"""Reward or accuracy on held-out prompts."""
+
+NO_SIGNAL_SHARE: Final = "no_signal_share"
+"""Share of groups whose rewards are all equal: they have no advantage and teach nothing."""
+
+KL: Final = "kl"
+"""Divergence of the policy from its reference, or from the policy before the update."""
+
+ENTROPY: Final = "entropy"
+"""Mean entropy of the policy, in nats per token or action."""
+
+CLIP_FRACTION: Final = "clip_fraction"
+"""Share of tokens or actions whose ratio is clipped."""
+
+RATIO: Final = "ratio"
+"""Mean probability ratio of the policy to the one that made the rollouts; 1 on policy."""
+
+ADVANTAGE_STD: Final = "advantage_std"
+"""Standard deviation of the advantages, before any normalisation."""
+
+VALUE_LOSS: Final = "value_loss"
+"""Loss of the value function."""
+
+EXPLAINED_VARIANCE: Final = "explained_variance"
+"""Share of the variance of the returns that the value function explains; 1 at best."""
+
+RESPONSE_LENGTH: Final = "response_length"
+"""Mean length of the responses, in tokens, or of the episodes, in steps."""
+
+TRUNCATED_SHARE: Final = "truncated_share"
+"""Share of responses that reach the length limit."""
+
+LOGPROB_GAP: Final = "logprob_gap"
+"""Mean absolute difference between the log-probabilities of the same tokens in the engine that made
+the rollouts and in the model that is trained."""
+
+POLICY_SIGNALS: Final = frozenset({REWARD, CLIP_FRACTION, ADVANTAGE_STD, NO_SIGNAL_SHARE})
+"""Where one of these is recorded a policy is trained, and its loss has no direction."""
+
 RESUME_AUDIT: Final = "resume_audit"
 """What a resume has not restored, as bits; only in records of the first steps after it."""
 

@@ -11,7 +11,7 @@ from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import Cause
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.detect.loss.domain import DIRECTION
+from trimtab.detect.loss.domain import DIRECTION, NEAR_BEST
 from trimtab.explain.diagnosis import Diagnosis
 
 SURE = 0.8
@@ -110,7 +110,7 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         return _wait(
             "Continue, and compare an evaluation with one before; say objective='measure' if this "
             "loss should fall.",
-            "This loss has hardly been under its start, so its rise alone says little.",
+            "This loss has no direction: it changes sign, is a policy's, or has wandered before.",
         )
     if not recurs and _is_one_signal(incident):
         return _wait(
@@ -217,12 +217,16 @@ def _start_of(incident: Incident) -> float:
     return 0.0
 
 
+def _is_near_zero(incident: Incident) -> bool:
+    """Return whether the loss has settled near 0, as far as its start is known."""
+    level = incident.last.loss if incident.new_level is None else incident.new_level
+    return level is not None and level < SMALL_SHARE * _start_of(incident)
+
+
 def _is_clear(incident: Incident) -> bool:
     """Return whether a lingering loss is clearly higher, after something that damages weights."""
     level = incident.last.loss if incident.new_level is None else incident.new_level
     if level is None or incident.baseline_mean is None or incident.baseline_deviation is None:
-        return False
-    if level < SMALL_SHARE * _start_of(incident):
         return False
     rise = level - incident.baseline_mean
     return rise > CLEAR_RISE * incident.baseline_deviation and not SUDDEN.isdisjoint(
@@ -270,11 +274,22 @@ def _after_silence(diagnosis: Diagnosis) -> Action:
 
 
 def _has_no_direction(incident: Incident) -> bool:
-    """Return whether the loss alone rose, in a run old enough to know, and had never fallen."""
-    if _is_young(incident) or not HARD_FACTS.isdisjoint(incident.symptoms):
+    """Return whether nothing but signals without a direction moved.
+
+    A surrogate never has one; another loss has none if it never fell, or had left its best level
+    before, in a run old enough to know, and near 0 it moves by any factor.
+    """
+    if not HARD_FACTS.isdisjoint(incident.symptoms):
         return False
-    gained = [f.facts["gained"] for f in incident.findings if "gained" in f.facts]
-    return bool(gained) and max(gained) < DIRECTION
+    if incident.is_surrogate:
+        return True
+    said = [f.facts for f in incident.findings if "gained" in f.facts]
+    if _is_young(incident) or not said:
+        return False
+    if _is_near_zero(incident):
+        return True
+    has_fallen = max(facts["gained"] for facts in said) >= DIRECTION
+    return not has_fallen or min(facts["above_best"] for facts in said) > NEAR_BEST
 
 
 def _is_one_signal(incident: Incident) -> bool:

@@ -27,7 +27,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
         HarmedState(),
         NonFinite(),
         LossDetectors(config.detect.threshold_scale, config.detect.objective),
-        GrossLoss(),
+        GrossLoss(config.detect.objective),
         Reference(),
         CounterOrder(),
         RepeatedBatches(),

@@ -1,4 +1,5 @@
-"""Domain: the scale on which a loss is compared with its past; LossStart: where it began.
+"""Domain: the scale on which a loss is compared with its past; LossStart: where it began;
+LossMeaning: since when it is known to say nothing about the model.
 
 A loss that is never negative is compared by its logarithm. The noise of a loss grows and shrinks
 with the loss: that of a classifier falls from 2 to 0.001, and its batches still differ by the same
@@ -11,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimtab.core.block import FloatArray
+from trimtab.core.block import Block, FloatArray, Record
 from trimtab.core.robust import TINY, median
+from trimtab.core.signals import LOSS, POLICY_SIGNALS
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import BaselineSpec
 
@@ -112,9 +114,50 @@ class LossStart(Stateful):
         has_direction = best < self._level - below or now > self._level + above
         return has_direction and not (is_slow and before - best > NEAR_BEST)
 
-    def facts(self, best: float) -> dict[str, float]:
-        """Return what a finding says of the start: by which share the best level is under it."""
-        return {"gained": self._level - best} if math.isfinite(self._level) else {}
+    def facts(self, *, best: float, before: float) -> dict[str, float]:
+        """Return what a finding says of the past: by which share the best level is under the start,
+        and by which the level before the rise was above the best."""
+        if not math.isfinite(self._level) or not math.isfinite(best):
+            return {}
+        return {"gained": self._level - best, "above_best": before - best}
+
+
+# LossMeaning: a surrogate (the loss of a policy or of an adversary) has no direction: its level
+# says nothing about the model, and nobody may act on it. It is known by a negative value, or by
+# signals that only the training of a policy has.
+
+
+class LossMeaning(Stateful):
+    """Since when the loss of a run is known to be a surrogate."""
+
+    not_saved = ("_is_said",)
+
+    def __init__(self, objective: str) -> None:
+        """Create it; `objective` is what the user says: auto, measure or surrogate."""
+        self._is_said = objective != "auto"
+        self._since: int | None = 0 if objective == "surrogate" else None
+        """The tick of the first record that shows it."""
+
+    def is_surrogate(self, tick: int) -> bool:
+        """Return whether it was known at a record."""
+        return self._since is not None and tick >= self._since
+
+    def observe(self, record: Record) -> None:
+        """Add the next record."""
+        if self._since is None and not self._is_said:
+            signals = record.signals
+            if signals.get(LOSS, 0.0) < 0 or not POLICY_SIGNALS.isdisjoint(signals):
+                self._since = record.tick
+
+    def observe_many(self, block: Block) -> None:
+        """Add the next records."""
+        if self._since is not None or self._is_said or not len(block):
+            return
+        shows = block.column(LOSS).values < 0
+        for name in POLICY_SIGNALS & block.columns.keys():
+            shows |= block.columns[name].present
+        if shows.any():
+            self._since = int(block.tick[int(np.argmax(shows))])
 
 
 POSITIVE, SIGNED = Domain(is_log=True), Domain(is_log=False)

@@ -18,7 +18,14 @@ from trimtab.core.findings import Finding, Severity
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.cells import CellMeans
-from trimtab.detect.loss.domain import POSITIVE, SIGNED, START_RECORDS, Domain, LossStart
+from trimtab.detect.loss.domain import (
+    POSITIVE,
+    SIGNED,
+    START_RECORDS,
+    Domain,
+    LossMeaning,
+    LossStart,
+)
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
@@ -101,10 +108,8 @@ class LossDetectors(Detector):
     listens_to = KnownChange.CHANGED
     skips_odd_batches = True
 
-    not_saved = ("_objective",)
-
     def __init__(self, threshold_scale: float = 1.0, objective: str = "auto") -> None:
-        self._objective = objective
+        self._meaning = LossMeaning(objective)
         is_measure = objective == "measure"
         self._positive = LossTests(POSITIVE, threshold_scale, is_measure=is_measure)
         self._signed = LossTests(SIGNED, threshold_scale, is_measure=is_measure)
@@ -115,6 +120,7 @@ class LossDetectors(Detector):
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
+        self._meaning.observe(record)
         findings: list[Finding | None] = []
         norm_z = math.nan
         for name in NORMS:
@@ -142,6 +148,7 @@ class LossDetectors(Detector):
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge many records, with the findings that `update` would return."""
+        self._meaning.observe_many(block)
         findings: list[Finding | None] = []
         norm_z = np.full(len(block), np.nan)
         for name in NORMS:
@@ -193,10 +200,9 @@ class LossDetectors(Detector):
 
     def _as_said(self, finding: Finding | None) -> Finding | None:
         """Return a finding about the loss as a warning where the loss is no measure of health."""
-        is_surrogate = self._objective == "surrogate" or (
-            self._objective == "auto" and self._is_signed
-        )
-        if finding is None or not is_surrogate or finding.severity is not Severity.ALARM:
+        if finding is None or finding.severity is not Severity.ALARM:
+            return finding
+        if not self._meaning.is_surrogate(finding.tick):
             return finding
         return dataclasses.replace(finding, severity=Severity.WARN)
 

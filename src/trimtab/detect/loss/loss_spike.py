@@ -404,7 +404,7 @@ class LossSpike(Stateful):
                 "with_norm": float(JOINT <= hit.test < NEAR),
                 "scale": back(loss.expected + loss.scale) - expected,
                 "onset_step": float(onset_step),
-                **self._start.facts(self._best),
+                **self._start.facts(best=self._best, before=loss.expected),
             },
         )
 

@@ -14,8 +14,9 @@ from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median, sigma_around
-from trimtab.core.signals import GRAD_NORM, LOSS, TOKEN_RARITY
+from trimtab.core.signals import GRAD_NORM, LOSS, POLICY_SIGNALS, TOKEN_RARITY
 from trimtab.core.state import Stateful
+from trimtab.detect.loss.domain import LossMeaning
 from trimtab.detect.tools.baseline import MIN_WINDOW, RECORDS_PER_CELL
 
 # GrossLoss: losses or norms far beyond the start of the run, while no baseline is known yet.
@@ -50,7 +51,8 @@ class GrossLoss(Detector):
     name = "gross-loss"
     listens_to = KnownChange.CHANGED
 
-    def __init__(self) -> None:
+    def __init__(self, objective: str = "auto") -> None:
+        self._meaning = LossMeaning(objective)
         self._starts = {
             signal: _Start(times, may_be_even=signal == LOSS)
             for signal, times in GROSS_TIMES.items()
@@ -70,6 +72,7 @@ class GrossLoss(Detector):
             value = record.signals.get(signal, math.nan)
             if not start.num_left or not math.isfinite(value):
                 continue
+            self._meaning.observe(record)
             if signal == GRAD_NORM:
                 last, self._step = self._step, record.step
                 if record.step > last + 1:
@@ -78,11 +81,12 @@ class GrossLoss(Detector):
             found = start.update(value)
             if found is not None:
                 usual, limit = found
+                is_measure = signal != LOSS or not self._meaning.is_surrogate(record.tick)
                 findings.append(
                     self.finding(
                         record,
                         GROSS_SYMPTOMS[signal],
-                        Severity.ALARM,
+                        Severity.ALARM if is_measure else Severity.WARN,
                         signal,
                         expected=usual,
                         limit=limit,
@@ -101,11 +105,12 @@ class GrossLoss(Detector):
     def state_dict(self) -> dict[str, Any]:
         """Return what the starts remember."""
         starts = {signal: start.state_dict() for signal, start in self._starts.items()}
-        return {"step": self._step, "starts": starts}
+        return {"step": self._step, "starts": starts, "meaning": self._meaning.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where the detector that gave this state stopped."""
         self._step = state["step"]
+        self._meaning.load_state_dict(state["meaning"])
         for signal, start in self._starts.items():
             start.load_state_dict(state["starts"][signal])
 
@@ -326,6 +331,8 @@ class NoLearning(Detector):
             return []
         if self._is_stuck(loss, record.signals.get(GRAD_NORM, 0.0)):
             return [self._finding(record, loss, 0.0)]
+        if loss < 0 or not POLICY_SIGNALS.isdisjoint(record.signals):
+            self._fall.stop()  # a surrogate need not fall
         if rarity is None:
             stayed = self._fall.update(loss, record.step)
             return (

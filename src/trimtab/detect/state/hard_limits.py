@@ -127,6 +127,10 @@ LONGER = 10
 """Times the longest stretch of zeros so far that a new one must last. Chosen: a policy that solves
 most of its tasks, or a hinge loss, has whole batches without a gradient, and ever more of them."""
 
+NOTHING_LEFT = 1e-6
+"""A loss this near to 0 has no gradient, and that is no fault: a hinge that all samples pass, a
+policy whose prompts are all solved. Chosen: the rounding of float32 around 1 is 1e-7."""
+
 _PREFIXES = (UPDATE_NORM, GRAD_NORM_OF)
 
 
@@ -150,6 +154,8 @@ class FrozenUpdates(Detector):
         if 0.0 not in signals.values() and not self._zeros:
             return []
         if signals.get(LR, 1.0) == 0.0 or signals.get(DISCARDED, 0.0) == 1.0:
+            return []
+        if abs(signals.get(LOSS, 1.0)) < NOTHING_LEFT:
             return []
         findings = []
         for name, value in signals.items():

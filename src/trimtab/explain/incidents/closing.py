@@ -48,14 +48,19 @@ class Ruling:
 class ClosingRules(ABC):
     """Decides for the tracker."""
 
+    objective: str = "auto"
+    """What the user says the loss is: auto, measure or surrogate."""
     history_records: int
     """Records before an onset that the tracker remembers."""
     lead_records: int = 0
     """The onset is dated back to a warning this many records before it, or before the next one."""
 
     @abstractmethod
-    def start(self, before: Sequence[Moment]) -> Course:
-        """Return the course of a new incident, with these records as its baseline."""
+    def start(self, before: Sequence[Moment], *, has_trend: bool) -> Course:
+        """Return the course of a new incident, with these records as its baseline.
+
+        A surrogate has no trend that it could come back to.
+        """
 
     @abstractmethod
     def is_loud(self, finding: Finding) -> bool:
@@ -146,10 +151,14 @@ class TrimtabClosing(ClosingRules):
     history_records = HISTORY_RECORDS
     lead_records = LEAD_RECORDS
 
-    def start(self, before: Sequence[Moment]) -> Course:
+    def __init__(self, objective: str = "auto") -> None:
+        self.objective = objective
+
+    def start(self, before: Sequence[Moment], *, has_trend: bool) -> Course:
         """Return a course whose baseline is the trend of the records before."""
         course = Course(trend=None, tail_records=TAIL_RECORDS, stride=stride_of(before))
-        course.trend = trend_of(before, is_thinned=course.is_thinned)
+        if has_trend:
+            course.trend = trend_of(before, is_thinned=course.is_thinned)
         return course
 
     def is_loud(self, finding: Finding) -> bool:
@@ -277,7 +286,9 @@ def _is_over(incident: OpenIncident) -> bool:
     course = incident.course
     if not incident.is_silent:
         return course.is_back(incident.waiting)
-    is_late = incident.calm >= course.recovery_records or course.trend is None
+    # Without a trend nothing can follow; a policy's other signals can.
+    is_young = course.trend is None and not incident.is_surrogate
+    is_late = incident.calm >= course.recovery_records or is_young
     return course.is_finite and is_late
 
 

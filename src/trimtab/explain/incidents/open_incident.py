@@ -86,6 +86,7 @@ class OpenIncident:
     outlook: Outlook | None = None
     back_in: int | None = None
     new_level: float | None = None
+    is_surrogate: bool = False
     started_again: bool = False
     end: Moment | None = None
     since_peak: list[float] = field(default_factory=list)

@@ -25,6 +25,7 @@ from trimtab.core.block import Block
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Finding, Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
 from trimtab.core.signals import LOSS
+from trimtab.detect.loss.domain import LossMeaning
 from trimtab.explain.incidents.closing import ClosingRules, Ruling
 from trimtab.explain.incidents.open_incident import OpenIncident, RunStart
 
@@ -45,9 +46,11 @@ class IncidentTracker:
         self.num_incidents = 0
         """Incidents so far; the next one has the number after it."""
         self._start = RunStart()
+        self._meaning = LossMeaning(rules.objective)
 
     def update(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
         """Process the next records and the findings among them; return what changed."""
+        self._meaning.observe_many(block)
         alarms: dict[int, list[Finding]] = {}
         warnings: dict[int, int] = {}
         for finding in findings:
@@ -95,6 +98,7 @@ class IncidentTracker:
             "since_closed": self._since_closed,
             "count": self.num_incidents,
             "start": self._start.state_dict(),
+            "meaning": self._meaning.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -109,6 +113,7 @@ class IncidentTracker:
         self._since_closed = int(state["since_closed"])
         self.num_incidents = int(state["count"])
         self._start.load_state_dict(state["start"])
+        self._meaning.load_state_dict(state["meaning"])
 
     def _remember(self, block: Block, first: int, last: int) -> None:
         """Add quiet records to the history."""
@@ -186,13 +191,15 @@ class IncidentTracker:
         before = list(self._recent)
         first = self._first_sign(moment, alarms, before)
         before, led_up = before[:first], before[first:]
+        is_surrogate = self._meaning.is_surrogate(moment.tick)
         incident = OpenIncident.begin(
             self.num_incidents,
             led_up[0] if led_up else moment,
-            self._rules.start(before),
+            self._rules.start(before, has_trend=not is_surrogate),
             alarms,
             is_loud=is_loud,
         )
+        incident.is_surrogate = is_surrogate
         for earlier in led_up:
             self._observe(incident, earlier, is_waiting=False)
         self._recent.clear()

@@ -27,11 +27,13 @@ the textbook asks for "still rising" without a number; two means of 10 differ by
 class TextbookClosing(ClosingRules):
     """The rules as the textbook states them. They neither date the onset back nor look ahead."""
 
+    objective = "measure"
+
     def __init__(self, config: TextbookThresholds) -> None:
         self._config = config
         self.history_records = config.window
 
-    def start(self, before: Sequence[Moment]) -> Course:
+    def start(self, before: Sequence[Moment], *, has_trend: bool) -> Course:
         """Return a course whose baseline is the mean and deviation of the finite losses before."""
         losses = [m.loss for m in before if m.loss is not None and math.isfinite(m.loss)]
         trend = None
