@@ -45,12 +45,29 @@ class HostTensor:
         return tensor.shape == self.like.shape and tensor.dtype == self.like.dtype
 
 
-class CopyToHost:
-    """Copies one state to the host; reuses the buffers of an earlier copy of the same structure."""
+class _Copies:
+    """Tensors to copy into others, all at once: grouped so that each group takes one kernel."""
 
     def __init__(self) -> None:
         self._targets: list[torch.Tensor] = []
         self._sources: list[torch.Tensor] = []
+
+    @torch.no_grad()
+    def finish(self) -> int:
+        """Copy the values; return the number of bytes."""
+        groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
+        for target, source in zip(self._targets, self._sources, strict=True):
+            key = (target.dtype, target.device, source.device)
+            into, out_of = groups.setdefault(key, ([], []))
+            into.append(target)
+            out_of.append(source)
+        for into, out_of in groups.values():
+            torch._foreach_copy_(into, out_of)
+        return sum(target.nbytes for target in self._targets)
+
+
+class CopyToHost(_Copies):
+    """Copies one state to the host; reuses the buffers of an earlier copy of the same structure."""
 
     def copy(self, value: Any, reuse: Any = None) -> Any:
         """Return the structure of `value` with host tensors; their values arrive with `finish`."""
@@ -65,11 +82,6 @@ class CopyToHost:
             parts = [self.copy(v, o) for v, o in zip(value, old, strict=True)]
             return parts if isinstance(value, list) else _tuple_like(value, parts)
         return value if isinstance(value, _PLAIN) else copy.deepcopy(value)
-
-    def finish(self) -> int:
-        """Copy the values; return the number of bytes that this rank keeps."""
-        copy_all(self._targets, self._sources)
-        return sum(target.nbytes for target in self._targets)
 
     def _copy_tensor(self, tensor: torch.Tensor, reuse: Any) -> HostTensor:
         local = detached(tensor)
@@ -87,12 +99,8 @@ class CopyToHost:
         return host
 
 
-class CopyToLive:
+class CopyToLive(_Copies):
     """Restores a copy into the tensors and containers that it was taken from."""
-
-    def __init__(self) -> None:
-        self._targets: list[torch.Tensor] = []
-        self._sources: list[torch.Tensor] = []
 
     def restore(self, saved: Any, live: Any) -> Any:
         """Return what belongs in the place of `live`: the same object wherever it can be kept.
@@ -100,7 +108,11 @@ class CopyToLive:
         Entries that did not exist when the copy was taken are removed; lost ones are made again.
         """
         if isinstance(saved, HostTensor):
-            return self._restore_tensor(saved, live)
+            fits = isinstance(live, torch.Tensor) and saved.matches(detached(live))
+            tensor: torch.Tensor = live if fits else _recreate(saved)
+            self._targets.append(detached(tensor))
+            self._sources.append(saved.data)
+            return tensor
         if isinstance(saved, Mapping):
             target: MutableMapping[Any, Any] = live if isinstance(live, MutableMapping) else {}
             for key in [key for key in target if key not in saved]:
@@ -119,30 +131,6 @@ class CopyToLive:
                 return live
             return parts
         return saved if isinstance(saved, _PLAIN) else copy.deepcopy(saved)
-
-    def finish(self) -> None:
-        """Copy the values."""
-        copy_all(self._targets, self._sources)
-
-    def _restore_tensor(self, saved: HostTensor, live: Any) -> torch.Tensor:
-        fits = isinstance(live, torch.Tensor) and saved.matches(detached(live))
-        tensor: torch.Tensor = live if fits else _recreate(saved)
-        self._targets.append(detached(tensor))
-        self._sources.append(saved.data)
-        return tensor
-
-
-@torch.no_grad()
-def copy_all(targets: list[torch.Tensor], sources: list[torch.Tensor]) -> None:
-    """Copy many tensors at once, grouped so that each group takes one kernel."""
-    groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
-    for target, source in zip(targets, sources, strict=True):
-        key = (target.dtype, target.device, source.device)
-        into, out_of = groups.setdefault(key, ([], []))
-        into.append(target)
-        out_of.append(source)
-    for into, out_of in groups.values():
-        torch._foreach_copy_(into, out_of)
 
 
 def _template(tensor: torch.Tensor) -> DTensor | None:

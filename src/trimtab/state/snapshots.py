@@ -155,8 +155,14 @@ class Snapshots:
 
         A snapshot of other parameters, such as before a layer was added, does not count.
         """
-        clean = (slot for slot in self._slots[which] if slot.is_clean and slot.step <= step)
-        return max((slot.step for slot in clean if self._fits(which, slot)), default=None)
+        parameters = parameters_of([self._optimizers[which]])
+        ids = [id(p) for p in parameters]
+        for slot in reversed(self._slots[which]):
+            if slot.is_clean and slot.step <= step and slot.parameters == ids:
+                pairs = zip(slot.content["parameters"], parameters, strict=True)
+                if all(saved.matches(detached(live)) for saved, live in pairs):
+                    return slot.step
+        return None
 
     def restore(self, which: int, step: int) -> None:
         """Copy a snapshot back into the same tensors, and drop the later ones.
@@ -167,7 +173,7 @@ class Snapshots:
         slot = next(slot for slot in slots if slot.step == step)
         optimizer = self._optimizers[which]
         parameters = parameters_of([optimizer])
-        if not self._fits(which, slot):
+        if self.newest(which, step) != step:
             raise RestoreError(
                 f"the parameters are not those of the snapshot before step {step}; nothing was "
                 "changed"
@@ -188,14 +194,6 @@ class Snapshots:
     def drop(self) -> None:
         """Give the memory back."""
         self._slots = [[] for _ in self._optimizers]
-
-    def _fits(self, which: int, slot: _Slot) -> bool:
-        """Return whether a snapshot is of the parameters that the optimizer has now."""
-        parameters = parameters_of([self._optimizers[which]])
-        return slot.parameters == [id(p) for p in parameters] and all(
-            saved.matches(detached(live))
-            for saved, live in zip(slot.content["parameters"], parameters, strict=True)
-        )
 
     def _content(self, which: int) -> dict[str, Any]:
         optimizer = self._optimizers[which]

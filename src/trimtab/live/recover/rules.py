@@ -11,7 +11,7 @@ term, a head that is reset) it jumps as far as in faults, and it is the user's t
 All ranks decide from the same sums at the same exchange, so they decide alike.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -65,11 +65,6 @@ class Found:
     unable: float = 0
     harm: float = 0
 
-    @classmethod
-    def of(cls, values: Mapping[str, float]) -> "Found":
-        """Read the sums by their names."""
-        return cls(**{name: values[name] for name in FIELDS})
-
     @property
     def is_sound(self) -> bool:
         """Whether an audit was made and has found nothing."""
@@ -106,10 +101,6 @@ class Edits:
     def add(self, update: int) -> "Edits":
         """Return the edits with one more."""
         return Edits(update, self.last >= 0 and update - self.last < HABIT)
-
-    def are_in(self, snapshot: int) -> bool:
-        """Return whether a snapshot has the last edit, or code makes it again anyway."""
-        return self.is_habit or snapshot > self.last
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,6 +37,7 @@ MAX_WAIT = 32
 its two at most some ten times as often as the other."""
 
 NO_SNAPSHOT = "there is no snapshot of these parameters from before it"
+EDITED = "your code has written weights since the last snapshot, which would be lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -180,7 +181,7 @@ class Undo:
 
         Gradients that are not finite may come from a weight that is not: it is looked at now.
         """
-        found = Found.of(dict(zip(FIELDS, values, strict=True)))
+        found = Found(**dict(zip(FIELDS, values, strict=True)))
         self._must_end = self._must_end or found.relaunch > 0
         if self.is_off:
             return
@@ -334,21 +335,26 @@ class Undo:
         self._report(UndoReport(proof=proof, tensor=None, updates_lost=None, why_not=NO_SNAPSHOT))
 
     def _decide(self, proof: Proof, found: Found, sent: Sent) -> None:
+        """Choose the snapshots to restore, or accept the harm; tell the user which."""
         problem = why_not(proof, sent.update, self._undone)
-        is_passing = False
-        targets = self._find_targets(max(int(found.ordered) - 1, 0))
+        targets = self._find_targets(max(int(found.ordered) - 1, 0)) or {}
+        # A run that is not finite is lost otherwise; a person who asks for an undo knows.
+        must_keep_edits = proof not in (Proof.NONFINITE, Proof.ORDERED)
+        loses_edits = any(
+            at <= self._edits[which].last and not self._edits[which].is_habit
+            for which, at in targets.items()
+        )
+        lost = None
         if problem is None and not targets:
             problem = NO_SNAPSHOT
-        elif problem is None and targets is not None and not self._may_lose_edits(proof, targets):
-            problem = "your code has written weights since the last snapshot, which would be lost"
-            is_passing = proof is Proof.FLIPPED
-        lost = None
-        if problem is None and targets is not None:
+        elif problem is None and loses_edits and must_keep_edits:
+            problem = EDITED
+        if problem is None:
             self._targets, self._asked_at = targets, list(self._num_updates)
             self._undone.append(Undone(proof=proof, update=sent.update))
             lost = max(self._num_updates[which] - at for which, at in targets.items())
         else:
-            if not is_passing:
+            if problem != EDITED or proof is not Proof.FLIPPED:  # else the next one may be undone
                 self._accepted.add(proof)
             self.harm = torch.zeros_like(self.harm)
         self._report(
@@ -359,14 +365,6 @@ class Undo:
                 why_not=problem,
             )
         )
-
-    def _may_lose_edits(self, proof: Proof, targets: dict[int, int]) -> bool:
-        """Return whether an undo keeps what code has written, or must not mind.
-
-        A run that is not finite is lost otherwise; a person who asks for an undo knows.
-        """
-        keeps = all(self._edits[which].are_in(at) for which, at in targets.items())
-        return keeps or proof in (Proof.NONFINITE, Proof.ORDERED)
 
     def _name(self, which: int, place: int | None) -> str | None:
         parts = state_tensors(self._optimizers[which])
