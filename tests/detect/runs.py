@@ -151,6 +151,9 @@ def every_kind_of_run(seed: int, length: int) -> Block:
         audit = columns["resume_audit"] = Column.missing(length)
         for at in np.random.default_rng(seed).integers(0, length, 2).tolist():
             audit.values[at], audit.present[at] = float(at), True
+    if seed % 3 == 2:  # replicas that part
+        differ = np.repeat([0.0, 2.0, 0.0], [length // 3, length // 3, length - 2 * (length // 3)])
+        columns["replicas_differ"] = Column.complete(differ)
     if seed % 4 == 0:
         for name, make in REFERENCES.items():
             columns[name] = Column.complete(make(np.random.default_rng(seed), length))

@@ -13,6 +13,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.core.block import Block
+from trimtab.core.signals import CLOCKS, NO_CURVES
 from trimtab.lab.trainer.local_ranks import run_ranks
 
 STEPS = 60
@@ -95,7 +96,7 @@ def last_full(block: Block) -> dict[str, float]:
     return {
         name: float(column.values[20])
         for name, column in block.columns.items()
-        if column.present[20] and name not in ("clock", "step_seconds", "tokens_per_second")
+        if column.present[20] and name not in CLOCKS | NO_CURVES
     }
 
 

@@ -20,6 +20,7 @@ class Symptom(StrEnum):
     """The symptoms that trimtab's detectors report. A user's detector may use any string."""
 
     HARMED_STATE = "weights or optimizer harmed"
+    REPLICAS_DIFFER = "replicas differ"
     NONFINITE_LOSS = "non-finite loss"
     NONFINITE_GRAD_NORM = "non-finite gradient norm"
     NONFINITE_NORM = "non-finite weight or optimizer norm"

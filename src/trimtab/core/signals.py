@@ -157,6 +157,24 @@ POLICY_SIGNALS: Final = frozenset({REWARD, CLIP_FRACTION, ADVANTAGE_STD, NO_SIGN
 RESUME_AUDIT: Final = "resume_audit"
 """What a resume has not restored, as bits; only in records of the first steps after it."""
 
+ROLES: Final = ("norm", "head", "embedding", "attention", "mlp", "other")
+"""The groups of parameters by what they do in a model; journals depend on the order."""
+
+WEIGHT_HASH: Final = "weight_hash/"
+"""Checksum of the weights of one role, after the update: equal values mean equal bits."""
+
+MOMENT_HASH: Final = "moment_hash/"
+"""Checksum of the optimizer's state of one role."""
+
+HASHES: Final = tuple(f"{prefix}{role}" for prefix in (WEIGHT_HASH, MOMENT_HASH) for role in ROLES)
+
+REPLICAS_DIFFER: Final = "replicas_differ"
+"""The roles whose replicas do not have the same bits on all ranks, as bits by `ROLES`; 0 if all
+have, missing if nothing is replicated."""
+
+NO_CURVES: Final = frozenset({FINGERPRINT, RESUME_AUDIT, REPLICAS_DIFFER, *HASHES})
+"""Signals that are no quantity: checksums and bits."""
+
 CLOCKS: Final = frozenset({CLOCK, STEP_SECONDS, DATA_SECONDS, TOKENS_PER_SECOND})
 """Signals that measure time: never the same twice."""
 
@@ -164,7 +182,7 @@ MEASURED: Final = CLOCKS | {
     *(LOSS, GRAD_NORM, TOKENS, CLIPPED_GRAD_NORM, LR, PLANNED_LR, LOSS_SCALE, DISCARDED),
     *(MAX_RANK_LOSS, MAX_LOSS_RANK, PARAM_NORM, UPDATE_NORM, UPDATE_PER_LR, ADAM_STEP),
     *(ADAM_M_NORM, ADAM_V_NORM, GRAD_MOMENTUM_COSINE, GRAD_TO_V_RMS, ZERO_GRAD_SHARE),
-    *(FINGERPRINT, UNIQUE_TOKEN_SHARE, TOKEN_RARITY, SHIFT_SHARE, RESUME_AUDIT),
+    *(UNIQUE_TOKEN_SHARE, TOKEN_RARITY, SHIFT_SHARE, *NO_CURVES),
 }
 """What a guard measures itself; a metric of the user's may not take these names."""
 

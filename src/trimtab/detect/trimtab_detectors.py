@@ -15,6 +15,7 @@ from trimtab.detect.state.hard_limits import (
     HarmedState,
     LossScale,
     NonFinite,
+    Replicas,
 )
 from trimtab.detect.state.jumps import StateJumps
 from trimtab.detect.state.norm_trend import NormTrend
@@ -25,6 +26,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
     return [
         ResumeAudit(),
         HarmedState(),
+        Replicas(),
         NonFinite(),
         LossDetectors(config.detect.threshold_scale, config.detect.objective),
         GrossLoss(config.detect.objective),

@@ -10,7 +10,7 @@ import numpy as np
 
 from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
 from trimtab.core.errors import LogError
-from trimtab.core.signals import LOSS
+from trimtab.core.signals import HASHES, LOSS
 
 MAX_WINDOW = 50
 """The longest trailing mean. Source: post-mortems average 50 records before a spike."""
@@ -88,6 +88,41 @@ def compare_losses(run: Block, base: Block, tolerance: float, until: int | None)
     )
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateDifference:
+    """Where the checksums of weights and optimizer of two runs first differ."""
+
+    num_compared: int
+    """Common steps with checksums."""
+    last_equal: int | None
+    """The last step before the first difference, or of all, at which everything is equal."""
+    differs_at: int | None
+    """The first step at which something differs; None if nothing does."""
+    signals: tuple[str, ...] = ()
+    """What differs there."""
+
+
+def compare_states(run: Block, base: Block, until: int | None) -> StateDifference | None:
+    """Compare the checksums of two runs that should be equal; None if they have none in common."""
+    found: dict[int, list[str]] = {}
+    for name in HASHES:
+        (steps, ours), (others, theirs) = _recorded(run, name), _recorded(base, name)
+        common, mine, other = np.intersect1d(steps, others, return_indices=True)
+        for step, is_equal in zip(common, ours[mine] == theirs[other], strict=True):
+            if until is None or step <= until:
+                found.setdefault(int(step), []).extend([] if is_equal else [name])
+    if not found:
+        return None
+    first = min((step for step, names in found.items() if names), default=None)
+    equal = [step for step in found if first is None or step < first]
+    return StateDifference(
+        num_compared=len(found),
+        last_equal=max(equal, default=None),
+        differs_at=first,
+        signals=() if first is None else tuple(found[first]),
+    )
+
+
 def trailing_differences(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray]:
     """Return the common steps, and the trailing mean of the run minus that of the base."""
     steps, ours, theirs = _common(run, base, until)
@@ -106,7 +141,7 @@ def _apart(ours: FloatArray, theirs: FloatArray, finite: BoolArray) -> FloatArra
 
 def _common(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray, FloatArray]:
     """Return the steps that both runs have, and the losses of both."""
-    (ours, mine), (theirs, other) = _losses(run), _losses(base)
+    (ours, mine), (theirs, other) = _recorded(run, LOSS), _recorded(base, LOSS)
     steps = ours
     if not np.array_equal(ours, theirs):
         # Both rise, so this needs less memory than a sorted union.
@@ -124,9 +159,9 @@ def _common(run: Block, base: Block, until: int | None) -> tuple[IntArray, Float
     return steps[:number], mine[:number], other[:number]
 
 
-def _losses(block: Block) -> tuple[IntArray, FloatArray]:
-    """Return the steps with a loss, in order, and the loss that was recorded last at each."""
-    column = block.column(LOSS)
+def _recorded(block: Block, name: str) -> tuple[IntArray, FloatArray]:
+    """Return the steps with a signal, in order, and the value that was recorded last at each."""
+    column = block.column(name)
     steps, values = block.step, column.values
     if not column.present.all():
         steps, values = steps[column.present], values[column.present]

@@ -104,6 +104,7 @@ class Shields:
     def __init__(self) -> None:
         self.numbers = Shield("loss and gradient norm", "the guard steps aside on all ranks")
         self.telemetry = Shield("telemetry", "it stops, the rest continues")
+        self.hashes = Shield("checksums", "they are not recorded, the rest continues")
         self.activations = Shield("activations", "they are not recorded, the rest continues")
         self.user = Shield("user signals", "they are not recorded, the rest continues")
         self.host = Shield("journal", "nothing is recorded any more, the rest continues")

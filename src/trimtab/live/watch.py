@@ -26,6 +26,7 @@ from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
+from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.measure.telemetry import SlowMeter, Telemetry
 from trimtab.live.optimizers import find_optimizers
@@ -68,6 +69,7 @@ class Parts:
         live = config.live
         slow = SlowMeter(
             Telemetry(model, optimizers, meter.gradients, device),
+            StateHash(model, optimizers, meter.gradients, device),
             Activations(model, device) if live.activations else None,
             shields,
             live.telemetry_every,

@@ -9,7 +9,7 @@ from trimtab.cli.options import AsJson, ExitCode, print_json
 
 if TYPE_CHECKING:
     from trimtab.core.run import Run
-    from trimtab.explain.comparison import Comparison
+    from trimtab.explain.comparison import Comparison, StateDifference
 
 
 def compare(
@@ -42,26 +42,30 @@ def compare(
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
-    from trimtab.core.signals import LOSS
+    from trimtab.core.jsonable import to_jsonable
+    from trimtab.core.signals import HASHES, LOSS
     from trimtab.diagnosis import read_run
-    from trimtab.explain.comparison import compare_losses
+    from trimtab.explain.comparison import compare_losses, compare_states
     from trimtab.report.pages.many_runs import Compared, compare_page
 
     paths = [run, *(others or ())]
     with output.reported_errors():
-        signals = (LOSS,) if html is None else None  # the page has charts of all of them
+        signals = (LOSS, *HASHES) if html is None else None  # the page has charts of all of them
         sources = [read_run(path, signals=signals) for path in paths]
         other = read_run(base, signals=signals)
         found = [compare_losses(one.block, other.block, within, until) for one in sources]
+        states = [compare_states(one.block, other.block, until) for one in sources]
     pairs = list(zip(paths, sources, found, strict=True))
     if as_json:
         shown = [_as_dict(one, path, base, until, (source, other)) for path, source, one in pairs]
+        for one_shown, state in zip(shown, states, strict=True):
+            one_shown["state"] = to_jsonable(state)
         print_json("compare", {"comparisons": shown})
     else:
         typer.echo(_heading(base, other) + (", the base" if others else ""))
-        for path, source, one in pairs:
+        for (path, source, one), state in zip(pairs, states, strict=True):
             typer.echo(_heading(path, source))
-            for line in _lines(one, until, (source, other)):
+            for line in (*_lines(one, until, (source, other)), *_state_lines(state)):
                 typer.echo(line)
     if html is not None:
         compared = [
@@ -117,6 +121,18 @@ def _lines(found: "Comparison", until: int | None, sources: "tuple[Run, Run]") -
         )
     lines.append(_verdict(found))
     return lines
+
+
+def _state_lines(found: "StateDifference | None") -> list[str]:
+    """Say from where on weights or optimizer differ, if both runs have checksums of them."""
+    if found is None:
+        return []
+    checked = f"{found.num_compared:,} common steps with checksums"
+    if found.differs_at is None:
+        return [f"weights and optimizer state are equal, bit for bit, at all {checked}"]
+    names = ", ".join(name.replace("_hash/", " of ") for name in found.signals)
+    before = "" if found.last_equal is None else f"; equal up to step {found.last_equal:,}"
+    return [f"the bits differ from step {found.differs_at:,} on ({names}){before}; {checked}"]
 
 
 def _verdict(found: "Comparison") -> str:

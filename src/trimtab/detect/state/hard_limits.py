@@ -1,6 +1,7 @@
 """Values that are wrong by themselves, whatever the run did before.
 
 HarmedState      harm to weights or optimizer that a guard has proven
+Replicas         ranks that should hold the same bits and do not
 NonFinite        NaN and infinite values
 FrozenUpdates    updates or gradients that are exactly zero
 LossScale        a loss scale that keeps falling, falls under 1, or never moves
@@ -12,8 +13,9 @@ import math
 import numpy as np
 
 from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.causes import Cause
 from trimtab.core.detector import Detector, KnownChange
-from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.signals import (
     ADAM_V_NORM,
     DISCARDED,
@@ -23,6 +25,8 @@ from trimtab.core.signals import (
     LOSS_SCALE,
     LR,
     PARAM_NORM,
+    REPLICAS_DIFFER,
+    ROLES,
     UPDATE_NORM,
 )
 
@@ -54,6 +58,69 @@ class HarmedState(Detector):
     def relevant_rows(self, block: Block) -> IntArray:
         """Return the first row: blocks are cut where an event is due."""
         return np.arange(min(len(block), 1))
+
+
+# Replicas: what ranks should hold alike differs, by the checksums of a guard.
+
+MIN_EQUAL = 10
+"""Checks with equal replicas before a difference is an alarm. Chosen: where replicas are meant to
+differ, as in local SGD, they are not equal ten times in a row."""
+
+MIN_DIFFERENT = 2
+"""Checks in a row with different ones. Chosen: code that changes one rank after another, such as a
+reset of a head, may be seen half-way once."""
+
+
+class Replicas(Detector):
+    """One alarm when replicas that were equal have come to differ."""
+
+    name = "replicas"
+    listens_to = KnownChange.CHANGED | KnownChange.RESUMED | KnownChange.WENT_BACK
+
+    def __init__(self) -> None:
+        self._num_equal = self._num_different = 0
+
+    def on_event(self, change: KnownChange) -> None:
+        """Begin again: the state was changed, or is that of another process."""
+        self._num_equal = self._num_different = 0
+
+    def update(self, record: Record) -> list[Finding]:
+        """Judge one record."""
+        bits = record.signals.get(REPLICAS_DIFFER)
+        if bits is None or not 0.0 <= bits < 1 << len(ROLES):
+            return []
+        if bits == 0.0:
+            self._num_equal = min(self._num_equal + 1, MIN_EQUAL)
+            self._num_different = 0
+            return []
+        self._num_different += 1
+        if self._num_different < MIN_DIFFERENT:
+            return []
+        was_equal, self._num_equal = self._num_equal == MIN_EQUAL, 0
+        if not was_equal:
+            return []
+        roles = [role for place, role in enumerate(ROLES) if int(bits) >> place & 1]
+        cause = Cause.REPLICAS_OUT_OF_SYNC
+        explanation = Explanation(
+            cause_id=cause.id,
+            cause_title=cause.title,
+            remedy=f"Ranks hold different weights or moments ({', '.join(roles)}): restart from a "
+            "checkpoint before that, and look for what writes them on one rank only.",
+        )
+        return [
+            self.finding(
+                record,
+                Symptom.REPLICAS_DIFFER,
+                Severity.ALARM,
+                REPLICAS_DIFFER,
+                expected=0.0,
+                explanation=explanation,
+            )
+        ]
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a check."""
+        return np.flatnonzero(block.column(REPLICAS_DIFFER).present)
 
 
 # NonFinite: NaN and infinite values, found before anything else and never part of a baseline.

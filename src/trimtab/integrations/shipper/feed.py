@@ -29,9 +29,6 @@ ALWAYS = frozenset(
 )
 """Signals of which every value is sent."""
 
-NEVER = frozenset({signals.FINGERPRINT, signals.RESUME_AUDIT})
-"""Signals that are no quantity: a checksum and bits make no curve."""
-
 ATTEMPT = "attempt"
 
 NONFINITE = "nonfinite"
@@ -137,7 +134,9 @@ class Thinning:
 
     def update(self, block: Block) -> Block:
         """Return what is sent of a block; blocks come in order, from the first record on."""
-        columns = {name: self._thin(name, block) for name in block.columns if name not in NEVER}
+        columns = {
+            name: self._thin(name, block) for name in block.columns if name not in signals.NO_CURVES
+        }
         columns[signals.CLOCK] = self._fill_clock(block)
         columns[ATTEMPT] = Column.complete(block.attempt.astype(np.float64))
         odd = np.zeros(len(block), dtype=np.bool_)

@@ -321,7 +321,7 @@ class StepMonitor:
                     self.slow.parameters, self.sync.ranks.group, self._config.replicas
                 )
                 self.meter.gradients.set_copies(self.slow.parameters, copies)
-                self.slow.prepare()
+                self.slow.prepare(self.sync.ranks.group)
         self.resume.world = self.sync.ranks.world
 
     def _exchange(self, optimizer: Optimizer) -> None:

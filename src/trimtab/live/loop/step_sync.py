@@ -24,6 +24,7 @@ from trimtab.core.config import LiveConfig
 from trimtab.core.errors import NonFiniteRun
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.measure.activations import read_activations, silent_blocks
+from trimtab.live.measure.state_hash import read_hashes
 from trimtab.live.measure.step_meter import HEAD, have_slipped, read_head
 from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
 from trimtab.live.protect.gate import Decision, Gate
@@ -133,7 +134,7 @@ class RecordAssembler:
         if step.found.get(signals.DISCARDED) == 1.0:
             # Without an update, what was computed is the one before.
             found = {n: v for n, v in found.items() if not n.startswith(signals.UPDATE_NORM)}
-        step.found |= found | read_activations(sums)
+        step.found |= found | read_hashes(sums, self._world) | read_activations(sums)
 
 
 _NUM_SUMS = 1 + len(HEAD)

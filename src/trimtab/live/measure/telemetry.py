@@ -20,6 +20,7 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.roles import assign_roles
+from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.state_sums import (
     BY_ROLE,
     WHOLE,
@@ -28,6 +29,7 @@ from trimtab.live.measure.state_sums import (
     sum_state,
 )
 from trimtab.live.measure.step_meter import GradientNorm, root
+from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.shield import Shields
 from trimtab.state.host_copy import local
 from trimtab.state.training_state import parameters_of
@@ -163,17 +165,19 @@ class SlowMeter:
     def __init__(
         self,
         telemetry: Telemetry,
+        hashes: StateHash,
         activations: Activations | None,
         shields: Shields,
         telemetry_every: int,
         device: torch.device,
     ) -> None:
         self._telemetry = telemetry
+        self._hashes = hashes
         self.activations = activations
         self._shields = shields
         self._every = telemetry_every
         self._device = device
-        self.slots = (*telemetry.slots, *(activations.slots if activations else ()))
+        self.slots = (*telemetry.slots, *hashes.slots, *(activations.slots if activations else ()))
         """What this rank measures."""
         self._places: torch.Tensor | None = None
         self.num_updates = 0
@@ -201,10 +205,12 @@ class SlowMeter:
         is_same = places == list(range(len(slots)))
         self._places = None if is_same else torch.tensor(places, device=self._device)
 
-    def prepare(self) -> None:
+    def prepare(self, group: RankGroup) -> None:
         """Weigh parameters by how many ranks hold them, once ranks have compared them."""
         with self._shields.telemetry.guarding("ranks"):
             self._telemetry.prepare()
+        with self._shields.hashes.guarding("ranks"):
+            self._hashes.prepare(group)
 
     def arm(self) -> None:
         """Measure the next step, if it is the turn of one."""
@@ -240,6 +246,7 @@ class SlowMeter:
         shields = self._shields
         for meter, shield in (
             (self._telemetry, shields.telemetry),
+            (self._hashes, shields.hashes),
             (self.activations, shields.activations),
         ):
             if meter is None:

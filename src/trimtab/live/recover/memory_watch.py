@@ -24,9 +24,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
+from trimtab.live.ranks.shards import bits, has_bits, is_in_words
 from trimtab.state.host_copy import detached, local
 
 SHARE_BYTES = 2 << 20
@@ -39,8 +39,6 @@ SHARES = 64
 HIGH_BITS = 4
 """Bits of the mantissa that count, besides exponent and sign: the lowest changes a value by 3 to
 6 %. Chosen: a clamp after each update has to take back less than that."""
-
-_INTEGERS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +126,15 @@ class MemoryWatch:
         for _ in tensors:
             place = self._next
             self._next = (place + 1) % len(tensors)
-            if _is_plain(tensors[place]):
+            # One element may be doubled by code on purpose.
+            if has_bits(tensors[place]) and local(tensors[place]).numel() > 1:
                 room -= sizes[place]
                 yield place
             if room <= 0:
                 return
 
     def _sum(self, share: Sequence[_Watched]) -> torch.Tensor:
-        sums = [_bits(detached(watched.tensor)).sum(dtype=torch.int64) for watched in share]
+        sums = [bits(detached(watched.tensor)).sum(dtype=torch.int64) for watched in share]
         return torch.stack([part.to(self._device) for part in sums])
 
 
@@ -169,38 +168,11 @@ def state_tensors(optimizer: Optimizer) -> list[StateTensor]:
     return found
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Return whether its bits can be summed. One element may be doubled by code on purpose."""
-    part = detached(tensor)
-    return (
-        type(part) in (torch.Tensor, nn.Parameter)
-        and part.is_floating_point()
-        and not part.is_sparse
-        and part.numel() > 1
-    )
-
-
-def _is_in_words(tensor: torch.Tensor) -> bool:
-    """Return whether the tensor can be viewed 8 bytes at a time."""
-    start = tensor.storage_offset() * tensor.element_size()
-    return tensor.is_contiguous() and tensor.nbytes % 8 == 0 and start % 8 == 0
-
-
 def _high_bits(tensor: torch.Tensor) -> int:
-    """Return sign, exponent and high mantissa bits of all elements in one number of `_bits`."""
+    """Return sign, exponent and high mantissa bits of all elements in one number of `bits`."""
     width = 8 * tensor.element_size()
     mantissa = round(-math.log2(torch.finfo(tensor.dtype).eps))
     one = ((1 << width) - 1) & ~((1 << (mantissa - HIGH_BITS)) - 1)
-    count = 64 // width if _is_in_words(tensor) else 1
+    count = 64 // width if is_in_words(tensor) else 1
     mask = sum(one << (width * place) for place in range(count))
     return mask - (1 << 64) if mask >= 1 << 63 else mask  # as a signed number
-
-
-def _bits(tensor: torch.Tensor) -> torch.Tensor:
-    """View a tensor as whole numbers, 8 bytes at a time where that is possible: 4 times faster.
-
-    Two elements in one number also keep `p.data.mul_(2)` of a whole tensor from being a power of 2.
-    """
-    if _is_in_words(tensor):
-        return tensor.view(-1).view(torch.int64)
-    return tensor.view(_INTEGERS[tensor.element_size()])

@@ -106,10 +106,8 @@ PANELS = (
     ),
 )
 
-_NOT_DRAWN = frozenset(
-    {signals.CLOCK, signals.FINGERPRINT, signals.DISCARDED, signals.RESUME_AUDIT, signals.TOKENS}
-)
-"""Signals that are no curve: times, names of batches, flags; discards have their own lane."""
+_NOT_DRAWN = signals.NO_CURVES | {signals.CLOCK, signals.DISCARDED, signals.TOKENS}
+"""Signals that are no curve: times, checksums, flags; discards have their own lane."""
 
 
 def make_charts(lines: RunLines) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
