@@ -386,8 +386,9 @@ def publish_faults(seeds: int, folder: str | None, only: Sequence[str]) -> None:
         *("discarded", "runs undone", "lost, median", "most", "reported"),
     )
     publish(
-        "Recover: faults",
-        f"scripts/bench recover faults --seeds {seeds}",
+        "Recover: faults" + (f", {' '.join(only)} again" if only else ""),
+        f"scripts/bench recover faults --seeds {seeds}"
+        + (f" --only {' '.join(only)}" if only else ""),
         f"A small language model ({STEPS} steps, AdamW, clipped), {seeds} paired seeds a fault "
         f"from {FIRST_SEED} on, on which no threshold was chosen. Final loss minus that of the run "
         "without a fault, in nat: mean and upper 95 % bound. Bar: the bound of `recover` at most "

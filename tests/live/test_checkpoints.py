@@ -114,6 +114,25 @@ def test_a_run_in_guard_steps_resumes_exactly(tmp_path: Path, mode: str, accumul
     assert attempts.tolist() == [0] * 13 + [1] * 12
 
 
+@pytest.mark.parametrize("enabled", [True, False])
+def test_checkpoints_are_saved_by_steps_in_guard_steps_and_where_they_are_asked_for(
+    tmp_path: Path, enabled: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trimtab")
+    job = Job(tmp_path / "steps", every_steps=6, keep=9)
+    job.train(20, every=100, enabled=enabled)
+    assert [entry.step for entry in job.checkpoints.entries] == [6, 12, 18]
+    assert caplog.text.count("going back to one costs up to 6 steps") == 1
+    if enabled:
+        job = Job(tmp_path / "own", every_steps=6, keep=9)
+        with job.watch() as guard:
+            for batch in job.loader[:20]:
+                job.train_step(guard, batch)
+                job.end_step()
+                guard.checkpoint(if_due=True)
+        assert [entry.step for entry in job.checkpoints.entries] == [6, 12, 18]
+
+
 @pytest.mark.parametrize("optimizer", [optim.AdamW, optim.SGD], ids=["adamw", "sgd"])
 def test_a_plain_loop_resumes_exactly(tmp_path: Path, optimizer: Any) -> None:
     def train(job: Job, until: int, every: int) -> None:

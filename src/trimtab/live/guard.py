@@ -226,13 +226,15 @@ class Guard:
         self._iterator = StepIterator(loop, self._monitor, self._boundary, self._states)
         return self._iterator
 
-    def checkpoint(self, step: int | None = None) -> None:
+    def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
         """Save a checkpoint, on all ranks, at the end of this step.
 
         In `guard.steps` that is when the next step is asked for, in a loop of your own it is now.
         `step` is the number of the next step, if it is not the one that the guard has counted.
+        With `if_due` it is saved only when `every_steps` or `every_seconds` of the checkpoints
+        have passed: for a loop of your own, at the end of each step.
         """
-        self._boundary.request(step, self._monitor.next_step)
+        self._boundary.request(step, self._monitor.next_step, if_due=if_due)
 
     def undo(self, updates: int = 1) -> None:
         """Restore weights and optimizer to a snapshot that is at least so many updates old.
@@ -381,9 +383,9 @@ class NoGuard:
     def undo(self, updates: int = 1) -> None:
         """Do nothing."""
 
-    def checkpoint(self, step: int | None = None) -> None:
+    def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
         """Save a checkpoint, on all ranks, at the end of this step."""
-        self._boundary.request(step, None)
+        self._boundary.request(step, None, if_due=if_due)
 
     def state_dict(self) -> dict[str, Any]:
         """There is nothing to save."""

@@ -46,19 +46,29 @@ class CheckpointBoundary:
         if checkpoints is not None:
             checkpoints.attach(attempt=self._attempt, judge=self._judge)
 
-    def request(self, step: int | None, next_step: int | None) -> None:
+    def request(self, step: int | None, next_step: int | None, *, if_due: bool) -> None:
         """Save at the end of this step; at once if no loop says when that is."""
         if self._checkpoints is None:
             raise ConfigError("trimtab.watch was given no checkpoints; pass checkpoints=...")
+        if if_due:
+            at = next_step if step is None else step
+            if self.is_in_loop or at is None or not self._checkpoints.cadence.is_due(at):
+                return  # at the end of a step of the loop it is asked anyway
         self._is_wanted, self._step = True, step
         if not self.is_in_loop:
             self.save_if_wanted(next_step, None)
 
     def save_if_wanted(self, next_step: int | None, data_position: int | None) -> None:
-        """The end of a step: save what was asked for in it."""
+        """The end of a step: save what was asked for in it, or if it is time."""
         checkpoints = self._checkpoints
-        if not self._is_wanted or checkpoints is None:
+        if checkpoints is None:
             return
+        if not self._is_wanted:
+            if data_position is None or next_step is None:
+                return  # not the end of a step of `guard.steps`
+            if not checkpoints.cadence.is_due(next_step):
+                return
+            self._step = None
         self._is_wanted = False
         step = next_step if self._step is None else self._step
         if step is None:

@@ -54,6 +54,11 @@ class CheckpointEntry:
         return self.facts.step
 
 
+FAR_STEPS = 1000
+"""Steps before the newest, by which one proven checkpoint is older. Source: the stability guides go
+back at least so far from a loss that does not recover."""
+
+
 class CheckpointIndex:
     """The entries in the order of saving; every change is on disk before the call returns."""
 
@@ -117,17 +122,22 @@ class CheckpointIndex:
         return sorted(usable, key=lambda entry: entry.in_doubt)
 
     def spare(self, keep: int) -> list[CheckpointEntry]:
-        """What retention may delete: all but the newest `keep` that are not bad, and three more.
+        """What retention may delete: all but the newest `keep` that are not bad, and some more.
 
-        The last proven one. The oldest after it that may become proven next: with short intervals
-        each would be deleted before it is old enough. The newest one even if it is bad: to look at.
+        The last proven one. The newest proven one that is `FAR_STEPS` older than the newest, and
+        the oldest proven one after it, which takes its place one day. The oldest that may become
+        proven next: with short intervals each would be deleted before it is old enough. The newest
+        one even if it is bad: to look at.
         """
         good = [entry for entry in self.entries if entry.verdict is not Verdict.BAD]
         places = [n for n, entry in enumerate(good) if entry.verdict is Verdict.PROVEN]
         last_proven = places[-1] if places else -1
         next_proven = [entry for entry in good[last_proven + 1 :] if not entry.in_doubt][:1]
         proven = good[last_proven : last_proven + 1] if places else []
-        needed = (*good[-keep:], *proven, *next_proven, *self.entries[-1:])
+        far = [n for n in places if good[n].step <= good[-1].step - FAR_STEPS][-1:]
+        far += [n for n in places if n not in far and n > max(far, default=-1)][:1]
+        older = [good[n] for n in far]
+        needed = (*good[-keep:], *proven, *older, *next_proven, *self.entries[-1:])
         kept = {entry.folder for entry in needed}
         return [entry for entry in self.entries if entry.folder not in kept]
 

@@ -1,15 +1,18 @@
 """Checkpoints: what the user holds to save a run and to resume it.
 
-checkpoints = trimtab.Checkpoints(model, optimizer, run_dir="runs/x1", scheduler=scheduler)
+checkpoints = trimtab.Checkpoints(
+    model, optimizer, run_dir="runs/x1", scheduler=scheduler, every_seconds=1800
+)
 checkpoints.resume()
 with trimtab.watch(model, optimizer, run_dir="runs/x1", checkpoints=checkpoints) as guard:
     for step in guard.steps(loader):
         ...
-        if step.number % 500 == 499:
-            guard.checkpoint()
+
+With `every_steps` or `every_seconds` the guard saves by itself; else `guard.checkpoint()` does.
 """
 
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +25,7 @@ from trimtab.core.checkpointer import Checkpointer, find_checkpointer
 from trimtab.core.errors import ConfigError, RestoreError
 from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
+from trimtab.state.checkpoints.cadence import Cadence
 from trimtab.state.checkpoints.content import (
     DcpCheckpointer,
     buffers_left_out,
@@ -72,6 +76,8 @@ class Checkpoints:
         state: Mapping[str, HasState] | None = None,
         checkpointer: Checkpointer | str | None = None,
         background: bool = False,
+        every_steps: int | None = None,
+        every_seconds: float | None = None,
         keep: int = 3,
         process_group: Any = None,
     ) -> None:
@@ -88,7 +94,11 @@ class Checkpoints:
             checkpointer: How files are written: your own object, the name of an installed one, or
                 torch's distributed checkpoints.
             background: Whether a save is written while training goes on.
-            keep: How many checkpoints stay, besides the last proven one and its successor.
+            every_steps: Save after so many steps, in a loop over `guard.steps`; in another loop,
+                where `guard.checkpoint(if_due=True)` is called. Whichever of both comes first.
+            every_seconds: The same, by the clock of the first rank.
+            keep: How many checkpoints stay, besides the last proven one, its successor, and a
+                proven one that is at least 1,000 steps older than the newest.
             process_group: The ranks that train the model, if not all do.
         """
         if keep < 1:
@@ -101,6 +111,8 @@ class Checkpoints:
         self._store = CheckpointStore(run.home, files, self._ranks, keep)
         self._selection = Selection(self._store, run)
         self._background = background
+        self.cadence = Cadence(self._ranks, every_steps, every_seconds)
+        """When the next checkpoint is due."""
         self._state: TrainingState | None = None
         if model is not None:
             self._state = TrainingState(
@@ -189,6 +201,7 @@ class Checkpoints:
         `guard.checkpoint()` instead: it knows the step, and what the gate has learnt.
         """
         state = self._require_state()
+        began = time.monotonic()
         self._store.wait()
         self._judge_now()
         mark, position = self.cursor.mark(data_position)
@@ -209,6 +222,7 @@ class Checkpoints:
         except Exception as error:  # a run is worth more than one of its checkpoints
             if self._ranks.is_first:
                 report_failure(step, error)
+        self.cadence.note_save(step, began)
 
     def add(self, folder: str | Path, step: int) -> None:
         """Take over a checkpoint that your loop has saved: verdicts, and links to its files.
