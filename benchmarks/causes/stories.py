@@ -24,6 +24,7 @@ from trimtab.core.signals import LOSS
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.judge import Judge
 from trimtab.readers import read_log
+from trimtab.report.run_report import RunReport
 
 _COLUMNS = {
     "loss": "loss",
@@ -169,6 +170,23 @@ def judge_story(folder: Path, story: Mapping[str, Any], *, given: bool) -> Judge
         knowable=not cause or cause in ranking,
         family=story["family"],
         incident="missed" if diagnosis is None else "given" if given else "judged",
+    )
+
+
+def story_report(folder: Path, story: Mapping[str, Any]) -> RunReport:
+    """Return trimtab's report on a story's series."""
+    run = _run_of(folder, story)
+    facts = RunFacts(dtype=_dtype(story["dtype"]), trainer=str(story["framework"]))
+    judge = Judge(plugins=False)
+    judge.update(run.block)
+    judge.finish()
+    return RunReport(
+        source=story["id"],
+        format=run.format,
+        rules="trimtab",
+        incidents=tuple(judge.explain(one, run.block, facts) for one in judge.incidents),
+        block=run.block,
+        facts=facts,
     )
 
 

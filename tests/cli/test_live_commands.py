@@ -1,6 +1,7 @@
 """The commands around a live run: follow, note, diagnose with goodput, demo."""
 
 import dataclasses
+import getpass
 import io
 import re
 import subprocess
@@ -38,6 +39,14 @@ def write_run(root: Path, records: int = 300, *, close: bool = True) -> JournalW
 
 
 class TestNote:
+    def test_a_follow_up_is_in_the_post_mortem_of_its_incident(self, tmp_path: Path) -> None:
+        write_run(tmp_path)
+        result = runner.invoke(app, ["note", str(tmp_path), "ask for QK-norm", "--incident", "1"])
+        assert result.exit_code == 0
+        runner.invoke(app, ["diagnose", str(tmp_path), "--write"])
+        (postmortem,) = tmp_path.rglob("postmortem.md")
+        assert f"{getpass.getuser()}: ask for QK-norm" in postmortem.read_text()
+
     def test_a_note_is_kept_at_the_step_where_the_run_is(self, tmp_path: Path) -> None:
         write_run(tmp_path)
         result = runner.invoke(app, ["note", str(tmp_path), "lowered LR by hand"])

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from trimtab.core.block import Block, Column
 from trimtab.core.errors import LogError
-from trimtab.explain.comparison import Comparison, compare_losses
+from trimtab.explain.comparison import Comparison, StepWindow, compare_signal
 
 
 def block(losses: list[float], steps: list[int] | None = None) -> Block:
@@ -16,7 +16,7 @@ def block(losses: list[float], steps: list[int] | None = None) -> Block:
 
 
 def compare(ours: list[float], theirs: list[float], within: float = 0.05) -> Comparison:
-    return compare_losses(block(ours), block(theirs), within, None)
+    return compare_signal(block(ours), block(theirs), within)
 
 
 CURVE = [4.0 - step / 500 for step in range(600)]
@@ -108,29 +108,29 @@ def test_a_run_that_is_nan_throughout() -> None:
 
 def test_until_is_the_last_step_that_counts() -> None:
     apart = [loss + (1.0 if step > 400 else 0.0) for step, loss in enumerate(CURVE)]
-    assert compare_losses(block(apart), block(CURVE), 0.05, 400).is_within
-    assert not compare_losses(block(apart), block(CURVE), 0.05, 410).is_within
+    assert compare_signal(block(apart), block(CURVE), 0.05, StepWindow(last=400)).is_within
+    assert not compare_signal(block(apart), block(CURVE), 0.05, StepWindow(last=410)).is_within
 
 
 def test_of_a_step_that_was_done_twice_the_last_time_counts() -> None:
     restarted = block([1.0, 9.0, 9.0, 2.0, 3.0], [0, 1, 2, 1, 2])
-    found = compare_losses(restarted, block([1.0, 2.0, 3.0]), 0.0, None)
+    found = compare_signal(restarted, block([1.0, 2.0, 3.0]), 0.0)
     assert found.is_within
     assert found.num_common == 3
 
 
 def test_logs_of_different_strides_share_some_steps() -> None:
     thinned = block(CURVE[::10], list(range(0, 600, 10)))
-    found = compare_losses(block(CURVE), thinned, 0.0, None)
+    found = compare_signal(block(CURVE), thinned, 0.0)
     assert found.is_within
     assert found.num_common == 60
 
 
 def test_no_common_step() -> None:
     with pytest.raises(LogError, match=r"in common: .* at steps 0 to 4, .* 9 to 9"):
-        compare_losses(block([1.0, 1.0], [0, 4]), block([1.0], [9]), 0.05, None)
+        compare_signal(block([1.0, 1.0], [0, 4]), block([1.0], [9]), 0.05)
     with pytest.raises(LogError, match="in common up to step 3"):
-        compare_losses(block([1.0], [5]), block([1.0], [5]), 0.05, 3)
+        compare_signal(block([1.0], [5]), block([1.0], [5]), 0.05, StepWindow(last=3))
 
 
 floats = st.floats(allow_nan=True, allow_infinity=True)

@@ -70,6 +70,7 @@ def test_the_postmortem_has_every_section() -> None:
         "Verification",
         "Cost",
         "Lesson",
+        "Follow-ups",
     ]
     for body in re.split(r"(?m)^## .*$", text)[1:]:
         assert body.strip()

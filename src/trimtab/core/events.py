@@ -1,5 +1,8 @@
 """The events of a journal that explanations and reports depend on."""
 
+NOTE = "note"
+"""A person's note. Facts: `text`, `author`, `clock`, and `incident` if it is a follow-up of one."""
+
 UNDO = "undo"
 """Weights and optimizer were restored from a snapshot. Facts: `why`, `how_sure`, `tensor`,
 `to_step`, `updates_lost`, `is_hardware` where a bit flipped in memory, and `is_ordered` where the

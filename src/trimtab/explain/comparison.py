@@ -1,6 +1,6 @@
-"""Comparison: how far apart the losses of two runs are, and from which step on they differ.
+"""Comparison: how far apart a signal of two runs is, and from which step on they differ.
 
-Trailing means are compared: at every common step the mean of the last losses of one run with that
+Trailing means are compared: at every common step the mean of the last values of one run with that
 of the other, over the same steps. Of a step that was done twice, the last time counts.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
 from trimtab.core.errors import LogError
-from trimtab.core.signals import HASHES, LOSS
+from trimtab.core.signals import CLOCKS, HASHES, LOSS
 
 MAX_WINDOW = 50
 """The longest trailing mean. Source: post-mortems average 50 records before a spike."""
@@ -19,24 +19,51 @@ SHARE = 10
 """The mean is over a tenth of the records if they are few, so that ten means do not overlap."""
 
 _HUGE = 1e300
-"""Losses are clipped to it, so that no sum of them overflows."""
+"""Values are clipped to it, so that no sum of them overflows."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepWindow:
+    """The steps from `first` to `last`, both included; None is no bound."""
+
+    first: int | None = None
+    last: int | None = None
+
+    def rows(self, steps: IntArray) -> slice:
+        """Return where the steps of the window are among steps that rise."""
+        start = 0 if self.first is None else int(np.searchsorted(steps, self.first))
+        end = (
+            len(steps)
+            if self.last is None
+            else int(np.searchsorted(steps, self.last, side="right"))
+        )
+        return slice(start, max(start, end))
+
+    def __str__(self) -> str:
+        if self.first is None:
+            return "" if self.last is None else f" up to step {self.last}"
+        return f" from step {self.first}" + ("" if self.last is None else f" to {self.last}")
+
+
+EVERY_STEP = StepWindow()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """How far apart two runs are."""
+    """How far apart a signal of two runs is."""
 
+    signal: str
     tolerance: float
     first_step: int
     last_step: int
     num_common: int
-    """Steps at which both runs have a loss."""
+    """Steps at which both runs have a value."""
     num_finite: int
     """Of these, where both are finite: only these enter the means."""
     window: int
     """Records in a trailing mean."""
     mean: float | None
-    """Mean of the absolute difference of the trailing means; None if no loss is finite in both."""
+    """Mean of the absolute difference of the trailing means; None if no value is finite in both."""
     worst: float | None
     worst_step: int | None
     num_beyond: int
@@ -46,7 +73,7 @@ class Comparison:
     difference_at_end: float | None
     """Trailing mean of the run minus that of the base."""
     num_broken: int
-    """Steps at which one loss is finite and the other is not."""
+    """Steps at which one value is finite and the other is not."""
     broken_at: int | None
     """The first of them."""
 
@@ -57,26 +84,39 @@ class Comparison:
         return near and self.parted_at is None and not self.num_broken
 
 
-def compare_losses(run: Block, base: Block, tolerance: float, until: int | None) -> Comparison:
-    """Compare the losses of two runs up to a step; raises LogError if they share none."""
-    steps, ours, theirs = _common(run, base, until)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FirstDifference:
+    """The first common step at which two runs have other values of a signal."""
+
+    signal: str
+    step: int
+    ours: float
+    theirs: float
+
+
+def compare_signal(
+    run: Block, base: Block, tolerance: float, window: StepWindow = EVERY_STEP, signal: str = LOSS
+) -> Comparison:
+    """Compare a signal of two runs in a window; raises LogError if they share no step with it."""
+    steps, ours, theirs = _common(run, base, window, signal)
     finite = np.isfinite(ours) & np.isfinite(theirs)
     broken = np.isfinite(ours) != np.isfinite(theirs)
     if not finite.any() and not broken.any():
-        raise LogError("neither loss is finite at any common step; there is nothing to compare")
+        raise LogError(f"neither {signal} is finite at any common step; nothing can be compared")
     num_finite = int(np.count_nonzero(finite))
-    window = _window(num_finite)
-    ends, differences = _trailing(steps[finite], _apart(ours, theirs, finite), window)
+    length = _window(num_finite)
+    ends, differences = _trailing(steps[finite], _apart(ours, theirs, finite), length)
     sizes = np.abs(differences)
     worst = int(np.argmax(sizes)) if len(sizes) else None
     beyond = sizes > tolerance
     return Comparison(
+        signal=signal,
         tolerance=tolerance,
         first_step=int(steps[0]),
         last_step=int(steps[-1]),
         num_common=len(steps),
         num_finite=num_finite,
-        window=window,
+        window=length,
         mean=float(sizes.mean()) if len(sizes) else None,
         worst=None if worst is None else float(sizes[worst]),
         worst_step=None if worst is None else int(ends[worst]),
@@ -86,6 +126,43 @@ def compare_losses(run: Block, base: Block, tolerance: float, until: int | None)
         num_broken=int(np.count_nonzero(broken)),
         broken_at=int(steps[np.argmax(broken)]) if broken.any() else None,
     )
+
+
+def trailing_differences(
+    run: Block, base: Block, window: StepWindow, signal: str = LOSS
+) -> tuple[IntArray, FloatArray]:
+    """Return the common steps, and the trailing mean of the run minus that of the base."""
+    steps, ours, theirs = _common(run, base, window, signal)
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    length = _window(int(np.count_nonzero(finite)))
+    return _trailing(steps[finite], _apart(ours, theirs, finite), length)
+
+
+def first_differences(run: Block, base: Block, window: StepWindow) -> list[FirstDifference]:
+    """Return where each signal of both runs first differs, the earliest first.
+
+    Values are compared exactly: two runs that should be equal are equal to the last bit. Clocks
+    and speeds differ between any two runs and are left out, checksums are compared by
+    `compare_states`.
+    """
+    found = []
+    for signal in run.columns:
+        if signal in CLOCKS or signal in HASHES or not base.column(signal).recorded:
+            continue
+        try:
+            steps, ours, theirs = _common(run, base, window, signal)
+        except LogError:
+            continue
+        differs = ~((ours == theirs) | (np.isnan(ours) & np.isnan(theirs)))
+        if differs.any():
+            row = int(np.argmax(differs))
+            values = float(ours[row]), float(theirs[row])
+            found.append(
+                FirstDifference(
+                    signal=signal, step=int(steps[row]), ours=values[0], theirs=values[1]
+                )
+            )
+    return sorted(found, key=lambda one: one.step)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,15 +179,16 @@ class StateDifference:
     """What differs there."""
 
 
-def compare_states(run: Block, base: Block, until: int | None) -> StateDifference | None:
+def compare_states(run: Block, base: Block, window: StepWindow) -> StateDifference | None:
     """Compare the checksums of two runs that should be equal; None if they have none in common."""
     found: dict[int, list[str]] = {}
     for name in HASHES:
-        (steps, ours), (others, theirs) = _recorded(run, name), _recorded(base, name)
-        common, mine, other = np.intersect1d(steps, others, return_indices=True)
-        for step, is_equal in zip(common, ours[mine] == theirs[other], strict=True):
-            if until is None or step <= until:
-                found.setdefault(int(step), []).extend([] if is_equal else [name])
+        try:
+            steps, ours, theirs = _common(run, base, window, name)
+        except LogError:
+            continue
+        for step, is_equal in zip(steps, ours == theirs, strict=True):
+            found.setdefault(int(step), []).extend([] if is_equal else [name])
     if not found:
         return None
     first = min((step for step, names in found.items() if names), default=None)
@@ -123,14 +201,6 @@ def compare_states(run: Block, base: Block, until: int | None) -> StateDifferenc
     )
 
 
-def trailing_differences(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray]:
-    """Return the common steps, and the trailing mean of the run minus that of the base."""
-    steps, ours, theirs = _common(run, base, until)
-    finite = np.isfinite(ours) & np.isfinite(theirs)
-    window = _window(int(np.count_nonzero(finite)))
-    return _trailing(steps[finite], _apart(ours, theirs, finite), window)
-
-
 def _window(num_finite: int) -> int:
     return min(max(num_finite // SHARE, 1), MAX_WINDOW)
 
@@ -139,29 +209,30 @@ def _apart(ours: FloatArray, theirs: FloatArray, finite: BoolArray) -> FloatArra
     return np.clip(ours[finite], -_HUGE, _HUGE) - np.clip(theirs[finite], -_HUGE, _HUGE)
 
 
-def _common(run: Block, base: Block, until: int | None) -> tuple[IntArray, FloatArray, FloatArray]:
-    """Return the steps that both runs have, and the losses of both."""
-    (ours, mine), (theirs, other) = _recorded(run, LOSS), _recorded(base, LOSS)
+def _common(
+    run: Block, base: Block, window: StepWindow, signal: str
+) -> tuple[IntArray, FloatArray, FloatArray]:
+    """Return the steps that both runs have, and the values of both."""
+    (ours, mine), (theirs, other) = values_by_step(run, signal), values_by_step(base, signal)
     steps = ours
     if not np.array_equal(ours, theirs):
         # Both rise, so this needs less memory than a sorted union.
         places = np.searchsorted(theirs, ours).clip(max=max(len(theirs) - 1, 0))
         is_common = theirs[places] == ours if len(theirs) else np.zeros(len(ours), dtype=np.bool_)
         steps, mine, other = ours[is_common], mine[is_common], other[places[is_common]]
-    number = len(steps) if until is None else int(np.searchsorted(steps, until, side="right"))
-    if not number:
-        bound = "" if until is None else f" up to step {until}"
+    rows = window.rows(steps)
+    if rows.start == rows.stop:
         raise LogError(
-            f"the runs have no step in common{bound}: the first has losses at steps "
+            f"the runs have no step in common{window}: the first has {signal} at steps "
             f"{_span(ours)}, the second at {_span(theirs)}; compare logs that were written "
             "at the same steps"
         )
-    return steps[:number], mine[:number], other[:number]
+    return steps[rows], mine[rows], other[rows]
 
 
-def _recorded(block: Block, name: str) -> tuple[IntArray, FloatArray]:
-    """Return the steps with a signal, in order, and the value that was recorded last at each."""
-    column = block.column(name)
+def values_by_step(block: Block, signal: str) -> tuple[IntArray, FloatArray]:
+    """Return the steps with a value, in order, and the value that was recorded last at each."""
+    column = block.column(signal)
     steps, values = block.step, column.values
     if not column.present.all():
         steps, values = steps[column.present], values[column.present]

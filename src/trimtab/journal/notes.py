@@ -4,23 +4,24 @@ They are in a separate file, `notes.log`, in the journal's line format: only the
 write the journal, and anyone may add a note.
 """
 
+import getpass
 import os
 import time
 
 from trimtab.core.block import Event
 from trimtab.core.errors import JournalError
+from trimtab.core.events import NOTE
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.files import read_regular
 from trimtab.journal.follow import PIECE_RECORDS, Follower
 from trimtab.journal.lines import decode_line, encode_line
 
-NOTE = "note"
 MAX_NOTE_CHARS = 10_000
 """One write of this many bytes to a local file is not interleaved with another."""
 
 
-def add_note(run: RunDirectory, text: str) -> int:
-    """Add a note at the current step of the run; returns the step."""
+def add_note(run: RunDirectory, text: str, incident: int | None = None) -> int:
+    """Add a note of this user at the current step of the run; returns the step."""
     if len(text) > MAX_NOTE_CHARS:
         raise JournalError(f"a note has at most {MAX_NOTE_CHARS} characters, got {len(text)}")
     tick = step = 0
@@ -31,7 +32,10 @@ def add_note(run: RunDirectory, text: str) -> int:
                 tick, step = int(block.tick[-1]) + 1, int(block.step[-1])
             if not follower.has_more:
                 break
-    line = encode_line({"tick": tick, "step": step, "text": text, "clock": time.time()})
+    entry = {"tick": tick, "step": step, "text": text, "clock": time.time(), "author": _author()}
+    if incident is not None:
+        entry["incident"] = incident
+    line = encode_line(entry)
     try:
         descriptor = os.open(run.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         try:
@@ -41,6 +45,13 @@ def add_note(run: RunDirectory, text: str) -> int:
     except OSError as error:
         raise JournalError(f"{run.notes} cannot be written: {error}") from error
     return step
+
+
+def _author() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):  # a container whose user id has no name
+        return "unknown"
 
 
 def read_notes(run: RunDirectory) -> list[Event]:

@@ -3,6 +3,7 @@
 <folder>/0001-step-000312/incident.json     for machines
 <folder>/0001-step-000312/postmortem.md     for people
 <folder>/0001-step-000312/postmortem.html   the same as a page, with its figures
+<folder>/0001-step-000312/verify.toml       its checks, for `trimtab compare --verify`
 <folder>/0001-step-000312/incident.svg      the signals around it
 <folder>/0001-step-000312/batch.json        the sequences and tokens, if the run kept them
 <folder>/0001-step-000312/tokens.svg        their histogram against the run's
@@ -20,20 +21,31 @@ from pathlib import Path
 
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
+from trimtab.core.text import printable
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.verification import format_checks
 from trimtab.journal.files import read_regular, replace_file
 from trimtab.report.document import to_markdown
 from trimtab.report.escaping import escape_markdown
 from trimtab.report.figures import draw_tokens
 from trimtab.report.pages.run_page import POSTMORTEM_FILE, postmortem_page
-from trimtab.report.postmortem import INCIDENT_FIGURE, TOKEN_FIGURE, build_postmortem
+from trimtab.report.postmortem import (
+    INCIDENT_FIGURE,
+    TOKEN_FIGURE,
+    VERIFY_FILE,
+    build_postmortem,
+    verification_checks,
+)
 from trimtab.report.run_report import RunReport
 
 log = logging.getLogger("trimtab")
 
 _MACHINE, _PEOPLE, _BATCH = "incident.json", "postmortem.md", "batch.json"
-_FILES = (_MACHINE, _PEOPLE, _BATCH, TOKEN_FIGURE, INCIDENT_FIGURE, POSTMORTEM_FILE)
+_FILES = (
+    *(_MACHINE, _PEOPLE, _BATCH, VERIFY_FILE),
+    *(TOKEN_FIGURE, INCIDENT_FIGURE, POSTMORTEM_FILE),
+)
 LESSONS_FILE = "LESSONS.md"
 
 _LESSONS_HEAD = ["# Lessons", "", "One line per lesson, by `trimtab diagnose RUN --write`.", ""]
@@ -91,6 +103,9 @@ def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
     (folder / _MACHINE).write_text(machine + "\n", encoding="utf-8")
     if diagnosis.batch is not None:
         write_batch(folder, diagnosis.batch)
+    if checks := verification_checks(diagnosis):
+        heading = f"trimtab compare NEW_RUN {printable(report.source)} --verify {VERIFY_FILE}"
+        (folder / VERIFY_FILE).write_text(format_checks(checks, heading), encoding="utf-8")
     document = build_postmortem(diagnosis, report)
     postmortem = folder / _PEOPLE
     postmortem.write_text(to_markdown(document, with_figures=True), encoding="utf-8")

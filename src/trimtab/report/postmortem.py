@@ -5,21 +5,32 @@ Figures, then what happened, why trimtab believes so, what to do, how to verify 
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import numpy as np
 
 from trimtab.core.block import Column
 from trimtab.core.causes import AnyCause, Standing
-from trimtab.core.events import UNDO
+from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import CLOCK, GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
+from trimtab.core.signals import (
+    CLOCK,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    TOKEN_RARITY,
+    TOKENS,
+    UNIQUE_TOKEN_SHARE,
+)
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
+from trimtab.explain.comparison import StepWindow
 from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.goodput import count_lost
+from trimtab.explain.verification import Check
 from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
 from trimtab.report.document import (
     BulletList,
@@ -54,10 +65,18 @@ UNKNOWN = "not recorded"
 INCIDENT_FIGURE, TOKEN_FIGURE = "incident.svg", "tokens.svg"
 """The files of the figures, beside the post-mortem."""
 
+VERIFY_FILE = "verify.toml"
+"""The checks of its section "Verification", for `trimtab compare --verify`."""
+
 _SHOWN = (LOSS, GRAD_NORM, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)
 _VERIFIED_NATS, _VERIFIED_DEVIATIONS = 0.05, 4
 """How far above the usual a loss may be after a fix: 0.05 nats, or what noise reaches. Source: the
 template of the textbook; a normal value is over 4 deviations once in 30,000 records."""
+_VERIFIED_NORM = 5
+"""How many times the usual gradient norm is allowed after a fix. Source: the worked example of the
+textbook allows 3.0 where 0.6 is usual."""
+_RULED_OUT = -3.0
+"""An observation that is 20 times rarer under a cause (log likelihood ratio) rules it out."""
 _MAX_ACTS = 20
 _MAX_DECIDING = 6
 _OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
@@ -68,7 +87,7 @@ def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
     """Return the post-mortem of one incident of a run."""
     sections: dict[str, Iterable[Content]] = {
         "In short": [ReportTable(("", ""), tuple(in_short(diagnosis, run)))],
-        "Symptoms": _symptoms(diagnosis),
+        "Symptoms": _symptoms(diagnosis, run),
         "Evidence": _evidence(diagnosis, run),
         "Hypotheses, ranked": _hypotheses(diagnosis),
         "Discriminating evidence": _discriminating(diagnosis),
@@ -81,11 +100,12 @@ def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
         "Verification": _verification(diagnosis, run),
         "Cost": [bullets(_cost(diagnosis, run))],
         "Lesson": [Paragraph(prose(diagnosis.lesson))],
+        "Follow-ups": [_follow_ups(diagnosis, run)],
     }
     if alternatives := list(_alternatives(diagnosis, run)):
         sections["What else could be done"] = [bullets(alternatives)]
     return ReportDocument(
-        title=_title(diagnosis),
+        title=_title(diagnosis, run),
         lead=_summary(diagnosis, run),
         sections=tuple(ReportSection(name, tuple(body)) for name, body in sections.items()),
         figures=tuple(_figures(diagnosis, run)),
@@ -113,10 +133,12 @@ def _figures(diagnosis: Diagnosis, run: RunReport) -> Iterator[Figure]:
         )
 
 
-def _title(diagnosis: Diagnosis) -> str:
+def _title(diagnosis: Diagnosis, run: RunReport) -> str:
+    """Return the incident with its time and run: it is read long after, among others."""
     incident = diagnosis.incident
-    kind, outcome = incident.symptoms[0], diagnosis.outcome
-    return f"Incident {incident.number}: {kind} at step {incident.onset.step}, {outcome}"
+    where = f"{_time(diagnosis, run) or 'time not recorded'}, run {Path(run.source).name}"
+    what = f"{incident.symptoms[0]} at step {incident.onset.step}, {diagnosis.outcome}"
+    return f"Incident {incident.number}: {what} ({where})"
 
 
 def _summary(diagnosis: Diagnosis, run: RunReport) -> str:
@@ -144,7 +166,8 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     named = diagnosis.incident_class
     outcome = "not over when the log ends" if named is None else _OUTCOMES[named]
     yield "what", f"{incident.symptoms[0]}, {peak}; {outcome}"
-    yield "when", f"{steps_text(incident)}{_time(diagnosis, run)}"
+    time = _time(diagnosis, run)
+    yield "when", f"{steps_text(incident)}{', ' if time else ''}{time}"
     yield "why", cause_text(diagnosis)
     yield "done", _done_in_short(diagnosis)
     yield "to do", diagnosis.action.instruction
@@ -161,12 +184,13 @@ _OUTCOMES = {
 
 
 def _time(diagnosis: Diagnosis, run: RunReport) -> str:
+    """Return when the incident began; empty if the run has no clock."""
     clock = run.block.column(CLOCK)
     row = run.block.row_of(diagnosis.incident.onset.tick)
     if row >= len(clock.values) or not clock.finite[row]:
         return ""
     time = datetime.fromtimestamp(float(clock.values[row]), UTC)
-    return f", {time:%Y-%m-%d %H:%M} UTC"
+    return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
 def _done_in_short(diagnosis: Diagnosis) -> str:
@@ -179,19 +203,24 @@ def _done_in_short(diagnosis: Diagnosis) -> str:
     return ", ".join(parts) or "nothing, as far as is recorded"
 
 
-def _symptoms(diagnosis: Diagnosis) -> Iterator[Content]:
+def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     position = symptoms.data_position
+    onset = run.block.row_of(incident.onset.tick)
+    tokens = run.block.column(TOKENS)
+    # The incident of a live run may begin after the records at hand.
+    known = onset < len(tokens.values) and bool(tokens.finite[onset])
     rows = (
         ("onset, step", str(incident.onset.step)),
         ("loss before (average over 50 records)", digits(symptoms.loss_before)),
         ("peak loss", f"{digits(symptoms.loss_peak)} at step {incident.peak.step}"),
-        ("loss 50 records after the peak", digits(symptoms.loss_after_50)),
-        ("loss 500 records after the peak", digits(symptoms.loss_after_500)),
+        ("loss 50 records after the peak", _loss_after(diagnosis, run, 50)),
+        ("loss 500 records after the peak", _loss_after(diagnosis, run, 500)),
         ("gradient norm before", digits(symptoms.grad_norm_before)),
         ("gradient norm, largest, before clipping", digits(symptoms.grad_norm_peak)),
         ("learning rate at the onset", digits(symptoms.lr)),
         ("dtype", symptoms.dtype or UNKNOWN),
+        ("tokens in the batch", f"{tokens.values[onset]:,.0f}" if known else UNKNOWN),
         ("batch position at the onset", UNKNOWN if position is None else str(position)),
         ("rarity of the batch's tokens (mean -log p)", digits(symptoms.token_rarity)),
         ("share of distinct tokens in the batch", digits(symptoms.unique_token_share)),
@@ -199,6 +228,20 @@ def _symptoms(diagnosis: Diagnosis) -> Iterator[Content]:
         ("findings in total", str(incident.num_findings)),
     )
     yield ReportTable(("what", "value"), rows)
+
+
+def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str:
+    """Return the loss some records after the peak; where there is none, what became of it."""
+    symptoms = diagnosis.symptoms
+    value = symptoms.loss_after_50 if records == 50 else symptoms.loss_after_500
+    is_lost = diagnosis.incident_class is IncidentClass.DIVERGENT
+    if value is not None:
+        return digits(value) + (", did not recover" if is_lost else "")
+    left = len(run.block) - 1 - run.block.row_of(diagnosis.incident.peak.tick)
+    if left >= records:
+        return UNKNOWN
+    ends = f"the log ends {counted(left, 'record')} after the peak"
+    return f"did not recover; {ends}" if is_lost else ends
 
 
 def _evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
@@ -323,10 +366,12 @@ def _discriminating(diagnosis: Diagnosis) -> Iterator[Content]:
         said = {name: weights.get(id, 0.0) for name, weights in shown.items()}
         ways = (
             ("favours", [name for name, weight in said.items() if weight >= SUPPORT]),
-            ("speaks against", [name for name, weight in said.items() if weight <= -SUPPORT]),
+            ("speaks against", [n for n, w in said.items() if _RULED_OUT < w <= -SUPPORT]),
+            ("rules out", [name for name, weight in said.items() if weight <= _RULED_OUT]),
         )
         words = "; ".join(f"{way} {', '.join(names)}" for way, names in ways if names)
-        if words and len(ways[1][1]) < len(shown):  # against all of them decides nothing
+        # Against all of them decides nothing.
+        if words and len(ways[1][1]) + len(ways[2][1]) < len(shown):
             negation = "" if result.is_yes else "not so: "
             statement = ALL_OBSERVATIONS[id].statement
             lines.append(f"{result.signal}: {negation}{statement} ({result.observation}): {words}.")
@@ -407,21 +452,53 @@ def _done(diagnosis: Diagnosis, run: RunReport) -> Content:
     return bullets(lines)
 
 
+def _follow_ups(diagnosis: Diagnosis, run: RunReport) -> Content:
+    """Return what people noted about this incident."""
+    number = diagnosis.incident.number
+    lines = [
+        f"Step {event.step}, {event_text(event)}"
+        for event in run.block.events
+        if event.kind == NOTE and event.facts.get("incident") == number
+    ]
+    if lines:
+        return bullets(lines)
+    return Paragraph(
+        prose(f'None yet: `trimtab note RUN "what is to be done" --incident {number}`')
+    )
+
+
 def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
-    incident, symptoms = diagnosis.incident, diagnosis.symptoms
+    incident = diagnosis.incident
     seed = UNKNOWN if run.facts.seed is None else str(run.facts.seed)
     # As long again as the incident took, and the textbook's 500 steps: a relapse shows by then.
     onset, until = incident.onset.step, 2 * incident.last.step - incident.onset.step + 500
     yield Paragraph(
         f"Run again with the remedy and the same seed ({seed}) past step {until}, then check:"
     )
-    yield CodeBlock((f"trimtab diagnose NEW_LOG    # no incident between {onset} and {until}",))
+    commands = [f"trimtab diagnose NEW_RUN    # no incident between {onset} and {until}"]
+    checks = verification_checks(diagnosis)
+    if checks:
+        commands.append(f"trimtab compare NEW_RUN THIS_RUN --verify {VERIFY_FILE}")
+    yield CodeBlock(tuple(commands))
+    if checks:
+        yield bullets([check.wanted for check in checks])
+
+
+def verification_checks(diagnosis: Diagnosis) -> list[Check]:
+    """Return what must hold in a run with the remedy: the same start, and no spike this time."""
+    incident, symptoms = diagnosis.incident, diagnosis.symptoms
+    onset, checks = incident.onset.step, []
+    around = StepWindow(onset, max(incident.last.step, incident.peak.step))
     if symptoms.loss_before is not None:
+        before = StepWindow(last=onset - 1)
+        checks.append(Check(window=before, within=_VERIFIED_NATS))
         noise = _VERIFIED_DEVIATIONS * (incident.baseline_deviation or 0.0)
-        limit = digits(symptoms.loss_before + max(_VERIFIED_NATS, noise))
-        above = f"{_VERIFIED_DEVIATIONS} deviations" if noise > _VERIFIED_NATS else _VERIFIED_NATS
-        step = incident.peak.step
-        yield Paragraph(f"The loss at step {step} must stay under {limit} ({above} above before).")
+        limit = float(digits(symptoms.loss_before + max(_VERIFIED_NATS, noise)))
+        checks.append(Check(window=around, max=limit))
+    if symptoms.grad_norm_before:
+        limit = float(digits(_VERIFIED_NORM * symptoms.grad_norm_before))
+        checks.append(Check(signal=GRAD_NORM, window=around, max=limit))
+    return checks
 
 
 def _alternatives(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
-from trimtab.core.events import EXPERIMENT, NOT_UNDONE, RELAUNCH, UNDO, UNDO_OUTCOME
+from trimtab.core.events import EXPERIMENT, NOT_UNDONE, NOTE, RELAUNCH, UNDO, UNDO_OUTCOME
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.text import digits
@@ -17,8 +17,6 @@ from trimtab.journal.run_totals import INCIDENT
 
 MIN_RUNNER_UP = 0.1
 """A second cause that is less probable is not shown."""
-
-NOTE = "note"
 
 QUIET = frozenset({INCIDENT, "state saved", "checkpoint", "evaluation", "gate armed"})
 """Kinds of events that every healthy run has."""
@@ -132,7 +130,8 @@ def event_text(event: Event) -> str:
     """Return what happened, without the step."""
     facts = event.facts
     if event.kind == NOTE:
-        text = str(facts.get("text", ""))
+        author = f"{facts['author']}: " if "author" in facts else ""
+        text = f"{author}{facts.get('text', '')}"
     elif event.kind == EXPERIMENT:
         text = str(facts.get("sentence", ""))
     elif event.kind == UNDO:

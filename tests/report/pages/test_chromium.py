@@ -21,7 +21,8 @@ from tests.report.pages.test_pages import odd_run
 from tests.report.server.test_server import serving
 from tests.report.test_reports import report_of
 
-from trimtab.explain.comparison import compare_losses
+from trimtab.core.run import Run
+from trimtab.explain.comparison import FirstDifference, StepWindow, compare_signal
 from trimtab.journal import JournalWriter, RunDirectory, add_note
 from trimtab.report.incident_files import write_incidents
 from trimtab.report.pages.many_runs import Compared, compare_page
@@ -46,9 +47,19 @@ def write_pages(report: RunReport, folder: Path) -> list[Path]:
     """Every kind of page of a run, as files."""
     (folder / "dashboard.html").write_text(dashboard_page(report), encoding="utf-8")
     write_incidents(report, folder / "incidents")
-    found = compare_losses(report.block, report.block, 0.05, None)
-    compared = Compared(name=report.source, block=report.block, found=found)
-    page = compare_page([compared], PAYLOADS[3], report.block, until=None)
+    found = compare_signal(report.block, report.block, 0.05)
+    run = Run(block=report.block)
+    difference = FirstDifference(signal=PAYLOADS[4], step=1, ours=1.0, theirs=2.0)
+    compared = Compared(
+        name=report.source,
+        run=run,
+        base_name=PAYLOADS[3],
+        base=run,
+        found=found,
+        differences=[difference],
+        state=None,
+    )
+    page = compare_page([compared], StepWindow())
     (folder / "compare.html").write_text(page, encoding="utf-8")
     return [*sorted(folder.rglob("*.html")), *sorted(folder.rglob("*.svg"))]
 

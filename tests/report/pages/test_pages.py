@@ -157,6 +157,7 @@ def test_a_figure_as_a_file_brings_its_colours_along(tmp_path: Path) -> None:
         "incident.svg",
         "postmortem.html",
         "postmortem.md",
+        "verify.toml",
     }
 
 

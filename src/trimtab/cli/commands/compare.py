@@ -1,124 +1,216 @@
-"""`trimtab compare`: how far two runs are apart, and from which step on."""
+"""`trimtab compare`: how far two runs are apart, from which step on, and whether checks hold."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from trimtab.cli.options import AsJson, ExitCode, print_json
+from trimtab.core.text import counted, printable
 
 if TYPE_CHECKING:
     from trimtab.core.run import Run
-    from trimtab.explain.comparison import Comparison, StateDifference
+    from trimtab.explain.comparison import Comparison, FirstDifference, StateDifference, StepWindow
+    from trimtab.explain.verification import Check, CheckResult
+    from trimtab.report.pages.many_runs import Compared
+
+MAX_DIFFERENCES = 3
+"""Signals that are named with their first difference; --json has all of them."""
 
 
 def compare(
     run: Annotated[Path, typer.Argument(help="A run directory or a log of any known format.")],
-    base: Annotated[Path, typer.Argument(help="The run or log to compare it with.")],
+    base: Annotated[
+        Path | None,
+        typer.Argument(help="The run or log to compare it with.", show_default=False),
+    ] = None,
     others: Annotated[
         list[Path] | None, typer.Argument(help="More runs to compare with BASE.")
     ] = None,
-    within: Annotated[
-        float, typer.Option(help="The largest mean difference of the losses.", min=0.0)
-    ] = 0.05,
-    until: Annotated[
-        int | None, typer.Option(help="The last step to compare.", show_default="the last in both")
+    signal: Annotated[str, typer.Option(metavar="NAME", help="What to compare.")] = "loss",
+    within: Annotated[float, typer.Option(help="The largest mean difference.", min=0.0)] = 0.05,
+    largest: Annotated[
+        float | None,
+        typer.Option("--max", help="The largest value in RUN; BASE is not needed then."),
+    ] = None,
+    window: Annotated[
+        str, typer.Option(metavar="FIRST:LAST", help="The steps to compare.", show_default="all")
+    ] = ":",
+    verify: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Make the checks of this file, as a post-mortem has it."),
     ] = None,
     html: Annotated[
-        Path | None,
-        typer.Option(help="Also write a page with charts into this file.", show_default="none"),
+        Path | None, typer.Option(metavar="FILE", help="Also write a page with charts.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the loss of RUN with that of BASE, step by step, and find from where on they differ.
+    """Compare RUN with BASE step by step, and find from where on they differ.
 
     The comparison is of trailing means over up to 50 common records. RUN is within the tolerance
     if the mean absolute difference is, if the difference does not exceed it at the end, and if at
-    no step only one of the losses is finite. Each of OTHERS is compared with BASE in the same way.
+    no step only one of the values is finite. The first step at which each signal differs at all
+    is listed. --max and --verify check RUN itself.
 
-    Example: trimtab compare runs/new runs/base --within 0.02
+    Example: trimtab compare runs/new runs/base --within 0.02 --window :500
 
     Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli import output
-    from trimtab.core.jsonable import to_jsonable
-    from trimtab.core.signals import HASHES, LOSS
-    from trimtab.diagnosis import read_run
-    from trimtab.explain.comparison import compare_losses, compare_states
-    from trimtab.report.pages.many_runs import Compared, compare_page
+    from trimtab.core.errors import ConfigError
+    from trimtab.explain.verification import Check, read_checks
 
-    paths = [run, *(others or ())]
     with output.reported_errors():
-        signals = (LOSS, *HASHES) if html is None else None  # the page has charts of all of them
-        sources = [read_run(path, signals=signals) for path in paths]
-        other = read_run(base, signals=signals)
-        found = [compare_losses(one.block, other.block, within, until) for one in sources]
-        states = [compare_states(one.block, other.block, until) for one in sources]
-    pairs = list(zip(paths, sources, found, strict=True))
+        steps = _parse_window(window)
+        checks = [] if verify is None else read_checks(verify)
+        if largest is not None:
+            checks.append(Check(signal=signal, window=steps, max=largest))
+        if checks:
+            passed = _verify(checks, run, base, as_json=as_json)
+        elif base is not None:
+            pairs = _compare([run, *(others or ())], base, (signal, within, steps))
+            passed = _show(pairs, steps, as_json=as_json, html=html)
+        else:
+            raise ConfigError("nothing to compare with: give BASE, --max or --verify")
+    raise typer.Exit(ExitCode.CLEAN if passed else ExitCode.FINDINGS)
+
+
+def _verify(checks: "list[Check]", run: Path, base: Path | None, *, as_json: bool) -> bool:
+    """Make the checks and print what was found; return whether all have passed."""
+    from trimtab.diagnosis import read_run
+    from trimtab.explain.verification import apply_check
+
+    block = read_run(run).block
+    other = None if base is None else read_run(base).block
+    results = [apply_check(check, block, other) for check in checks]
     if as_json:
-        shown = [_as_dict(one, path, base, until, (source, other)) for path, source, one in pairs]
-        for one_shown, state in zip(shown, states, strict=True):
-            one_shown["state"] = to_jsonable(state)
-        print_json("compare", {"comparisons": shown})
+        print_json("compare", {"comparisons": [], "checks": list(map(_check_dict, results))})
     else:
-        typer.echo(_heading(base, other) + (", the base" if others else ""))
-        for (path, source, one), state in zip(pairs, states, strict=True):
-            typer.echo(_heading(path, source))
-            for line in (*_lines(one, until, (source, other)), *_state_lines(state)):
-                typer.echo(line)
+        for result in results:
+            typer.echo(printable(f"{'ok  ' if result.passed else 'FAIL'}  {result.found}"))
+    return all(result.passed for result in results)
+
+
+def _compare(
+    paths: list[Path], base: Path, how: "tuple[str, float, StepWindow]"
+) -> "list[Compared]":
+    """Compare each run with the base in one signal, by a tolerance, in a window."""
+    from trimtab.diagnosis import read_run
+    from trimtab.explain.comparison import compare_signal, compare_states, first_differences
+    from trimtab.report.pages.many_runs import Compared
+
+    signal, within, steps = how
+    runs = [read_run(path) for path in paths]
+    other = read_run(base)
+    pairs = []
+    for path, run in zip(paths, runs, strict=True):
+        found = compare_signal(run.block, other.block, within, steps, signal)
+        pairs.append(
+            Compared(
+                name=str(path),
+                run=run,
+                base_name=str(base),
+                base=other,
+                found=found,
+                differences=first_differences(run.block, other.block, steps),
+                state=compare_states(run.block, other.block, steps),
+            )
+        )
+    return pairs
+
+
+def _show(
+    pairs: "list[Compared]", window: "StepWindow", *, as_json: bool, html: Path | None
+) -> bool:
+    """Print the comparisons, and write the page; return whether all are within."""
+    from trimtab.cli import output
+    from trimtab.report.pages.many_runs import compare_page
+
+    if as_json:
+        shown = [_as_dict(pair, window) for pair in pairs]
+        print_json("compare", {"comparisons": shown, "checks": []})
+    else:
+        more = ", the base" if len(pairs) > 1 else ""
+        typer.echo(_heading(pairs[0].base_name, pairs[0].base) + more)
+        for pair in pairs:
+            typer.echo("\n".join([_heading(pair.name, pair.run), *_lines(pair, window)]))
     if html is not None:
-        compared = [
-            Compared(name=str(path), block=source.block, found=one) for path, source, one in pairs
-        ]
-        output.write_page(compare_page(compared, str(base), other.block, until=until), html)
-    is_within = all(one.is_within for one in found)
-    raise typer.Exit(ExitCode.CLEAN if is_within else ExitCode.FINDINGS)
+        output.write_page(compare_page(pairs, window), html)
+    return all(pair.found.is_within for pair in pairs)
 
 
-def _as_dict(
-    found: "Comparison", run: Path, base: Path, until: int | None, sources: "tuple[Run, Run]"
-) -> dict[str, Any]:
+def _parse_window(text: str) -> "StepWindow":
+    """Return the steps that FIRST:LAST means; either may be left out."""
+    from trimtab.core.errors import ConfigError
+    from trimtab.explain.comparison import StepWindow
+
+    first, colon, last = (part.strip() for part in text.partition(":"))
+    if not colon or not all(part.isdecimal() for part in (first, last) if part):
+        raise ConfigError(f"--window takes FIRST:LAST, got {text!r}; for example --window 300:400")
+    return StepWindow(int(first) if first else None, int(last) if last else None)
+
+
+def _as_dict(pair: "Compared", window: "StepWindow") -> dict[str, Any]:
     from trimtab.core.jsonable import to_jsonable
 
     return {
-        "run": str(run),
-        "base": str(base),
-        "within": found.is_within,
-        "until": until,
-        **to_jsonable(found),
-        "notes": {"run": sources[0].notes, "base": sources[1].notes},
+        "run": pair.name,
+        "base": pair.base_name,
+        "within": pair.found.is_within,
+        "first": window.first,
+        "last": window.last,
+        **to_jsonable(pair.found),
+        "differences": to_jsonable(pair.differences),
+        "state": to_jsonable(pair.state),
+        "notes": {"run": pair.run.notes, "base": pair.base.notes},
     }
 
 
-def _heading(path: Path, source: "Run") -> str:
+def _check_dict(result: "CheckResult") -> dict[str, Any]:
+    check = result.check
+    return {
+        "signal": check.signal,
+        "first": check.window.first,
+        "last": check.window.last,
+        "max": check.max,
+        "within": check.within,
+        "passed": result.passed,
+        "found": result.found,
+    }
+
+
+def _heading(name: str, source: "Run") -> str:
     from trimtab.core.signals import LOSS
-    from trimtab.core.text import printable
 
     block = source.block
     return (
-        f"{printable(str(path))}  {source.format}, {len(block):,} records, "
+        f"{printable(name)}  {source.format}, {len(block):,} records, "
         f"steps {block.step.min():,} to {block.step.max():,}, {block.quality(LOSS).label} loss"
     )
 
 
-def _lines(found: "Comparison", until: int | None, sources: "tuple[Run, Run]") -> list[str]:
-    from trimtab.core.signals import LOSS
-
+def _lines(pair: "Compared", window: "StepWindow") -> list[str]:
+    found, signal = pair.found, pair.found.signal
     lines = [
         f"{found.num_common:,} common steps, {found.first_step:,} to {found.last_step:,}; "
         f"trailing means over {found.window} records"
     ]
-    if until is not None and found.last_step < until:
-        lines.append(f"note: the common steps end at {found.last_step:,}, before step {until:,}")
-    qualities = [source.block.quality(LOSS).label for source in sources]
+    if window.last is not None and found.last_step < window.last:
+        lines.append(
+            f"note: the common steps end at {found.last_step:,}, before step {window.last:,}"
+        )
+    qualities = [source.block.quality(signal).label for source in (pair.run, pair.base)]
     if len(set(qualities)) > 1:
-        lines.append(f"note: RUN has a {qualities[0]} loss, BASE a {qualities[1]} one")
+        lines.append(f"note: {signal} of RUN is {qualities[0]}, that of BASE {qualities[1]}")
     if found.mean is not None:
         lines.append(
-            f"loss differs by {found.mean:.4g} on average, by {found.worst:.4g} at most "
+            f"{signal} differs by {found.mean:.4g} on average, by {found.worst:.4g} at most "
             f"(step {found.worst_step:,})"
         )
+    lines.append(_first_differences(pair.differences))
+    lines += _state_lines(pair.state)
     lines.append(_verdict(found))
     return lines
 
@@ -135,13 +227,25 @@ def _state_lines(found: "StateDifference | None") -> list[str]:
     return [f"the bits differ from step {found.differs_at:,} on ({names}){before}; {checked}"]
 
 
+def _first_differences(differences: "Sequence[FirstDifference]") -> str:
+    """Say at which step each signal first differs, the earliest ones by name."""
+    if not differences:
+        return "first difference: none, all common signals are equal"
+    named = ", ".join(
+        f"{one.signal} at step {one.step:,} ({one.ours:.6g}, BASE {one.theirs:.6g})"
+        for one in differences[:MAX_DIFFERENCES]
+    )
+    more = len(differences) - MAX_DIFFERENCES
+    return printable(f"first difference: {named}" + (f"; {more} more signals" if more > 0 else ""))
+
+
 def _verdict(found: "Comparison") -> str:
     """Say whether RUN is within the tolerance, and from where on it differs if it is not."""
     limit = f"{found.tolerance:g}"
     if found.num_broken:
         return (
-            f"NOT within {limit}: at {found.num_broken:,} steps only one of the losses is finite, "
-            f"first at step {found.broken_at:,}"
+            f"NOT within {limit}: at {counted(found.num_broken, 'step')} only one of the runs is "
+            f"finite, first at step {found.broken_at:,}"
         )
     if found.parted_at is not None and found.difference_at_end is not None:
         side = "above" if found.difference_at_end > 0 else "below"
@@ -149,7 +253,7 @@ def _verdict(found: "Comparison") -> str:
             f"NOT within {limit}: the runs differ from step {found.parted_at:,} on; at the end RUN "
             f"is {abs(found.difference_at_end):.4g} {side} BASE"
         )
-    beyond = f"exceeded at {found.num_beyond:,} steps, but not at the end"
+    beyond = f"exceeded at {counted(found.num_beyond, 'step')}, but not at the end"
     if not found.is_within:
         return f"NOT within {limit}: {beyond}"
     return f"within {limit}" + (f" on average; {beyond}" if found.num_beyond else "")

@@ -181,8 +181,14 @@ def answer(
 def note(
     run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
     text: Annotated[str, typer.Argument(help="What happened, for example 'lowered LR by hand'.")],
+    incident: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="The incident that this is a follow-up of."),
+    ] = None,
 ) -> None:
-    """Add a note to a run, at the step where the run is now.
+    """Add a note to a run, at the step where the run is now, with your user name.
+
+    A note with --incident is listed in that incident's post-mortem, under "Follow-ups".
 
     Example: trimtab note runs/x1 "lowered the rate by hand"
 
@@ -193,5 +199,5 @@ def note(
     from trimtab.journal import add_note
 
     with reported_errors():
-        step = add_note(find_run(run), text)
+        step = add_note(find_run(run), text, incident)
     typer.echo(f"noted at step {step}")

@@ -8,8 +8,15 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column
+from trimtab.core.run import Run
 from trimtab.core.text import digits
-from trimtab.explain.comparison import Comparison, trailing_differences
+from trimtab.explain.comparison import (
+    Comparison,
+    FirstDifference,
+    StateDifference,
+    StepWindow,
+    trailing_differences,
+)
 from trimtab.report.escaping import Html, Text, html_table, tag
 from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import make_chart
@@ -24,6 +31,9 @@ _SHARED = (
     ("weight norm", signals.PARAM_NORM),
     ("tokens per second", signals.TOKENS_PER_SECOND),
 )
+
+_MAX_DIFFERENCES = 20
+"""Signals of a run in the table of first differences; layers have hundreds."""
 
 _FLEET_SCRIPTS = ("theme.js", "fleet.js")
 
@@ -47,22 +57,27 @@ class Compared:
     """One run beside the base."""
 
     name: str
-    block: Block
+    run: Run
+    base_name: str
+    base: Run
     found: Comparison
+    differences: Sequence[FirstDifference]
+    state: StateDifference | None
 
 
-def compare_page(
-    runs: Sequence[Compared], base_name: str, base: Block, *, until: int | None
-) -> str:
-    """Return the page of a comparison."""
-    lines = [RunLines.of(base), *(RunLines.of(run.block) for run in runs)]
-    names = _labels([base_name, *(run.name for run in runs)])
+def compare_page(runs: Sequence[Compared], window: StepWindow) -> str:
+    """Return the page of runs that are compared with one base."""
+    base_name, base = runs[0].base_name, runs[0].base.block
+    lines = [RunLines.of(base), *(RunLines.of(one.run.block) for one in runs)]
+    names = _labels([base_name, *(one.name for one in runs)])
     charts = []
-    for title, signal in _SHARED:
+    compared = runs[0].found.signal
+    own = () if compared in dict(_SHARED).values() else ((compared, compared),)
+    for title, signal in (*own, *_SHARED):
         held = [n for n, one in enumerate(lines) if one.block.column(signal).recorded]
         if len(held) > 1:
             charts.append(_overlay(title, signal, [(names[n], lines[n]) for n in held]))
-    charts.insert(1, _differences(runs, names[1:], base, until))
+    charts.insert(1, _differences(runs, names[1:], window))
     marks = [
         {"first": run.found.parted_at, "last": run.found.parted_at, "tone": "alarm", "number": n}
         for n, run in enumerate(runs, start=1)
@@ -78,6 +93,7 @@ def compare_page(
         tag("header", tag("h1", f"{', '.join(names[1:])} beside {names[0]}")),
         facts_list(facts),
         tag("section", _table(runs)),
+        tag("section", tag("h2", "First difference of each signal"), _differences_table(runs)),
         tag("section", tag("h2", "Charts"), tag("div", id="charts")),
     )
     return render_page(
@@ -105,16 +121,16 @@ def _labels(names: Sequence[str]) -> list[str]:
 
 
 def _differences(
-    runs: Sequence[Compared], names: Sequence[str], base: Block, until: int | None
+    runs: Sequence[Compared], names: Sequence[str], window: StepWindow
 ) -> dict[str, Any]:
     """Return the difference of the trailing means, with the tolerance as grey lines."""
     series: list[dict[str, Any]] = []
-    tolerance = runs[0].found.tolerance
+    tolerance, signal = runs[0].found.tolerance, runs[0].found.signal
     reach = tolerance
-    for name, run in zip(names, runs, strict=True):
-        steps, values = trailing_differences(run.block, base, until)
-        column = {signals.LOSS: Column.complete(values)}
-        line = RunLines.of(Block.from_columns(column, step=steps)).line(signals.LOSS, 1000)
+    for name, one in zip(names, runs, strict=True):
+        steps, values = trailing_differences(one.run.block, one.base.block, window, signal)
+        column = {signal: Column.complete(values)}
+        line = RunLines.of(Block.from_columns(column, step=steps)).line(signal, 1000)
         series.append({**line, "label": name})
         if len(values):
             reach = max(reach, float(np.percentile(np.abs(values), 99)))
@@ -125,7 +141,7 @@ def _differences(
         series.append(limit)
     return {
         "kind": "lines",
-        "title": "loss minus base, trailing means",
+        "title": f"{signal} minus base, trailing means",
         "log": False,
         "range": [-1.2 * reach, 1.2 * reach],
         "series": series,
@@ -133,7 +149,15 @@ def _differences(
 
 
 def _table(runs: Sequence[Compared]) -> Text:
-    head = ("run", "result", "parts at step", "mean difference", "largest", "at the end", "steps")
+    head = (
+        "run",
+        "result",
+        "differs from step",
+        "mean difference",
+        "largest",
+        "at the end",
+        "steps",
+    )
     rows = []
     for run in runs:
         found = run.found
@@ -156,6 +180,19 @@ def _table(runs: Sequence[Compared]) -> Text:
             )
         )
     return html_table(head, rows, numeric=(2, 3, 4, 5, 6), class_="cards")
+
+
+def _differences_table(runs: Sequence[Compared]) -> Text:
+    """Return where the signals of each run first differ from the base, the earliest first."""
+    rows = [
+        (run.name, one.signal, f"{one.step:,}", f"{one.ours:.6g}", f"{one.theirs:.6g}")
+        for run in runs
+        for one in run.differences[:_MAX_DIFFERENCES]
+    ]
+    if not rows:
+        return tag("p", "None: all common signals are equal at all common steps.")
+    head = ("run", "signal", "step", "value", "base")
+    return html_table(head, rows, numeric=(2, 3, 4), class_="cards")
 
 
 def fleet_page(fleet: Mapping[str, Any]) -> str:

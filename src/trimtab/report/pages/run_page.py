@@ -40,6 +40,7 @@ _ORDER = (
     "What else could be done",
     "Verification",
     "Lesson",
+    "Follow-ups",
     "Class",
     "Evidence",
     "The questions asked",
