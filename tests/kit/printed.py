@@ -225,9 +225,6 @@ BY_STEP: dict[str, Printed] = {
     "hf bar glued": lambda s, x: (
         f"  1%|▏         | {s}/1000 [00:10<10:00,  1.00s/it]{{'loss': {x}, 'learning_rate': 1e-05, 'epoch': 0.1}}\n"
     ),
-    "ppo trl": lambda s, x: (
-        f"{{'eps': 5, 'objective/kl': 0.1, 'objective/entropy': 30.2, 'objective/rlhf_reward': 0.2, 'loss/policy_avg': {x}, 'loss/value_avg': 0.3, 'val/ratio': 1.0, 'lr': 1e-06, 'episode': {s}, 'epoch': 0.1}}\n"
-    ),
     "unsloth": lambda s, x: (
         f"{{'loss': {x}, 'grad_norm': 0.5, 'learning_rate': 0.0002, 'epoch': {s}.0}}\n"
     ),

@@ -7,6 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from tests.kit.printed import BY_STEP, LOSSES, MULTIPLES, NOT_BY_PRINTED_STEP, STEPS
+from tests.kit.printed_more import MORE_BY_STEP, UNCLEAR
 from tests.readers.shapes import Write
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
@@ -29,6 +30,40 @@ def test_what_trainers_print(write: Write, name: str) -> None:
     steps = [step * MULTIPLES.get(name, 1) for step in STEPS]
     assert losses(run) == (list(range(6)) if name in NOT_BY_PRINTED_STEP else steps, LOSSES)
     assert any(note.startswith("Read as: step <- ") for note in run.notes) or run.format != "text"
+
+
+@pytest.mark.parametrize("name", MORE_BY_STEP)
+def test_what_more_trainers_print(write: Write, name: str) -> None:
+    lines = "".join(
+        MORE_BY_STEP[name](step, loss) for step, loss in zip(STEPS, LOSSES, strict=True)
+    )
+    steps, values = losses(read_log(write(f"starting the run\n{lines}\n", "train.log")))
+    assert steps == STEPS
+    assert values == pytest.approx(LOSSES, rel=6e-3)  # some print two digits
+
+
+@pytest.mark.parametrize("name", UNCLEAR)
+def test_several_losses_or_none_are_not_guessed(write: Write, name: str) -> None:
+    lines = "".join(UNCLEAR[name](step, loss) for step, loss in zip(STEPS, LOSSES, strict=True))
+    with pytest.raises(UnreadableLog, match="--loss"):
+        read_log(write(f"starting the run\n{lines}\n", "train.log"))
+
+
+def test_evaluations_under_a_headline_are_no_records(write: Write) -> None:
+    text = "".join(
+        f"Epoch {epoch}\nTraining...\nbatch 1 loss {9 - epoch}.5\nbatch 2 loss {9 - epoch}.25\n"
+        f"Validating...\nbatch 1 loss 7.0\n"
+        for epoch in range(3)
+    )
+    assert losses(read_log(write(text)))[1] == [9.5, 9.25, 8.5, 8.25, 7.5, 7.25]
+
+
+@pytest.mark.parametrize(("scale", "signal"), [("65536.0", "loss_scale"), ("4.0", "scale")])
+def test_a_scale_is_a_loss_scale_if_it_behaves_like_one(
+    write: Write, scale: str, signal: str
+) -> None:
+    run = read_log(write("".join(f"step {s} loss {9 - s}.5 scale {scale}\n" for s in range(1, 6))))
+    assert signal in run.block.columns
 
 
 def test_signals_beside_the_loss(write: Write) -> None:

@@ -25,6 +25,9 @@ COMMON = 0.6
 _FEW_LINES = 2
 """Lines up to which two shapes are as long as each other by chance."""
 
+_SUMMARY_SHARE = 0.1
+"""A few lines with a loss among ten times as many with parts of one sum the run up."""
+
 
 class Unclear(Exception):
     """The log has no reading that is better than all others."""
@@ -66,6 +69,11 @@ def choose(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Ch
     if not candidates:
         raise Unclear("no number in it is called a loss")
     best = _best(candidates)
+    if loss is None and roles.adds_up(best.shape.column(best.loss)):
+        raise Unclear(
+            f"{quoted_names([best.loss])} adds up from record to record, so it is not the loss of "
+            "each; if it is meant all the same, name it with --loss"
+        )
     rivals = [
         one.shape
         for one in candidates
@@ -107,11 +115,23 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
             for name, values in counters.items()
             if roles.counter_class(name) >= Counter.STEP and values[0] > 1
         }
-    return max(
-        (name for name in counters if name in moving),
-        key=lambda name: (roles.counter_class(name), len(np.unique(counters[name]))),
-        default=None,
-    )
+    order = {
+        name: (roles.counter_class(name), len(np.unique(counters[name])))
+        for name in counters
+        if name in moving
+    }
+    best = [name for name in order if order[name] == max(order.values())]
+    if best:
+        return max(best, key=roles.counter_preference)
+    # Whatever it is called, a number that rises by a constant counts, if only one does.
+    even = [
+        name for name, (values, there) in columns.items() if there.all() and _is_even(name, values)
+    ]
+    return even[0] if len(even) == 1 else None
+
+
+def _is_even(name: str, values: FloatArray) -> bool:
+    return roles.may_count(name) and roles.is_even(values)
 
 
 def stack(shapes: Sequence[Shape]) -> tuple[IntArray, IntArray, Columns]:
@@ -149,6 +169,11 @@ def _candidates(shapes: Sequence[Shape], loss: str | None, step: str | None) -> 
 def _fit(shape: Shape, name: str) -> int:
     if is_evaluation(shape):
         return 0
+    others = [other for other in shape.names if other != name]
+    if roles.may_be_part(name) and any(roles.loss_class(other) == 1 for other in others):
+        return min(roles.loss_class(name), 1)
+    if f"{name}[1]" in others:
+        return min(roles.loss_class(name), 1)  # a list of losses
     if roles.may_be_loss(name) and roles.falls(shape.column(name)):
         return 2
     return roles.loss_class(name)
@@ -185,6 +210,9 @@ def _best(candidates: Sequence[_Candidate]) -> _Candidate:
     fit = max(one.fit for one in candidates)
     fitting = [one for one in candidates if one.fit == fit]
     most = max(one.num_lines for one in fitting)
+    if most <= _FEW_LINES and most < _SUMMARY_SHARE * max(one.num_lines for one in candidates):
+        fitting = [one for one in candidates if one.num_lines > most]
+        fit, most = 1, max(one.num_lines for one in fitting)
     frequent = [one for one in fitting if one.num_lines > most / 3]
     # Any count of steps or batches will do; an epoch is a last resort.
     counted = max(min(one.counter, Counter.BATCH) for one in frequent)
@@ -200,21 +228,52 @@ def _best(candidates: Sequence[_Candidate]) -> _Candidate:
         for one in usable
         if one.shape is longest or one.num_lines == len(longest.lines) > _FEW_LINES
     ]
-    return max(rivals, key=lambda one: roles.loss_preference(one.loss))
+    return _preferred(rivals)
+
+
+def _preferred(rivals: Sequence[_Candidate]) -> _Candidate:
+    """Return the loss among columns that are each called the loss."""
+    best = max(rivals, key=lambda one: roles.loss_preference(one.loss))
+    preference = roles.loss_preference(best.loss)
+    for one in rivals:
+        if roles.loss_preference(one.loss) == preference and not _agree(one, best):
+            raise Unclear(
+                f"both {quoted_names([best.loss, one.loss])} may be the loss; name it with --loss"
+            )
+    return best
+
+
+def _agree(one: _Candidate, other: _Candidate) -> bool:
+    """Return whether two columns hold the same numbers, but for their rounding."""
+    return one.loss == other.loss or (
+        one.num_lines == other.num_lines
+        and np.allclose(
+            one.shape.column(one.loss), other.shape.column(other.loss), rtol=0.01, equal_nan=True
+        )
+    )
 
 
 def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
     """Return the loss among columns that are each called some loss."""
     by_name = {one.loss: one for one in rivals}
     total = _total(list(by_name.values()))
-    policy = [one for one in by_name.values() if roles.is_policy_loss(one.loss)]
-    for found in ([total] if total else [], list(by_name.values()), policy):
+    # A critic is a model of its own, beside the actor; the loss of values is part of another.
+    actors = [one for one in by_name.values() if not _is_of_critic(one)]
+    policy = actors if all(roles.is_policy_loss(one.loss) for one in actors) else []
+    called_total = [one for one in by_name.values() if roles.is_total(one.loss)]
+    for found in ([total] if total else [], list(by_name.values()), called_total, policy):
         if len(found) == 1:
             return found[0]
     raise Unclear(
         f"any of {quoted_names(list(by_name))} may be the loss, and none is the sum of the others; "
         "name it with --loss"
     )
+
+
+def _is_of_critic(one: _Candidate) -> bool:
+    """Return whether a loss is a critic's, or of something that is not used and always 0."""
+    unused = not one.shape.column(one.loss).any() and not roles.is_policy_loss(one.loss)
+    return unused or roles.is_critic_loss(one.loss)
 
 
 def _total(rivals: Sequence[_Candidate]) -> _Candidate | None:

@@ -193,10 +193,10 @@ _NO_TEXT = re.compile(r"[\s,;|]*")
 _LETTER = re.compile(r"[^\W\d_]")
 _SPARE = re.compile(r"(?<![\w./])[A-Za-z]+(?![\w./])")
 _OPENING = re.compile(r"([A-Za-z][\w/ .-]{0,60}?) ?\(([A-Za-z ]{0,20})$")
-_CLOSING = re.compile(r"( [A-Za-z]{1,20})?\) ?[:=] ?")
+_CLOSING = re.compile(r"( [A-Za-z]{1,20})?\)( [A-Za-z]{1,20})? ?[:=] ?")
 _CELL = re.compile(r"\|\s*([^|]{1,99}?)\s*\|\s*$")
 _COUNTING = re.compile(
-    r"(?i)(?:epoch|step|iter|iteration|batch|update|round|episode|run|fold|ep|it|rank|gpu)s?$|^s$"
+    r"(?i)(?:epoch|step|iter|iteration|(?:mini)?batch|update|round|episode|run|fold|ep|it|rank|gpu)s?$|^s$"
 )
 _GOES_ON = re.compile(r" [A-Za-z]{2,20}: ?")
 _BARE_WORDS = re.compile(r"\s*(?:[A-Za-z]{2,20} )+")
@@ -265,7 +265,10 @@ class _Namer:
             self._add_total(position, _TOTALS[bare], is_bar=bare.endswith("it/"))
             return
         before = self._field_at(position - 1)
-        if before and bare in (":", "=", "is", "was"):
+        if before and bare == "-" and _COUNTING.search(before.name):
+            del self.fields[before.name]  # Minibatch[1-10]: the last of them
+            self._add(position, before.name)
+        elif before and bare in (":", "=", "is", "was"):
             self._add_after_counter(position, before)
         elif before and not bare and self._is_count_of(before, self._tokens[position]):
             del self.fields[before.name]  # train loss 100 2.5
@@ -326,7 +329,8 @@ class _Namer:
         self.fields = {
             name: item for name, item in self.fields.items() if item.position < position - 1
         }
-        return f"{opening[1]} ({opening[2]}{self._tokens[position - 1]}{closing[1] or ''})"
+        inside = f"{opening[2]}{self._tokens[position - 1]}{closing[1] or ''}"
+        return f"{opening[1]} ({inside}){closing[2] or ''}"
 
     def _add(self, position: int, name: str, scale: float = 1.0) -> None:
         if len(name) <= NAME_CHARS and name not in self.fields:

@@ -43,7 +43,9 @@ def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table
     stand_in = None if wanted.loss else trainers.stand_in_for_loss(shapes)
     with np.errstate(all="ignore"):  # a log may hold numbers of any size
         try:
-            records = find_records(shapes, loss=wanted.loss or stand_in, step=wanted.step)
+            records = find_records(
+                shapes, collector.phases, loss=wanted.loss or stand_in, step=wanted.step
+            )
         except Unclear as error:
             raise UnreadableLog(f"{path} as text: {error}{_tried(shapes, wanted)}") from None
         table = _to_table(records, stand_in)
@@ -138,6 +140,8 @@ def _meanings(records: Records) -> dict[str, Alias]:
         signal, scale = roles.signal_of(name), 1.0
         if name in records.evaluations or roles.is_evaluation_loss(name):
             signal = EVAL_LOSS
+        elif name == "scale" and not roles.is_loss_scale(records.columns[name][1]):
+            signal = None
         elif signal is None:
             unit, values = records.units.get(name, ""), records.columns[name][1]
             scale = roles.step_seconds_scale(name, unit, values) or 0.0

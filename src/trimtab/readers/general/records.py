@@ -49,10 +49,19 @@ class Records:
     notes: list[str] = field(default_factory=list)
 
 
-def find_records(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Records:
-    """Return the records of a log; raises Unclear if there are none, or if they are ambiguous."""
+def find_records(
+    shapes: Sequence[Shape],
+    phases: Sequence[tuple[int, bool]] = (),
+    *,
+    loss: str | None,
+    step: str | None,
+) -> Records:
+    """Return the records of a log; raises Unclear if there are none, or if they are ambiguous.
+
+    `phases` are lines that say what is being done, and whether that is an evaluation.
+    """
     shapes = [shape for shape in shapes if shape.lines]
-    return _Assembly(shapes, choose(shapes, loss=loss, step=step), step).records()
+    return _Assembly(shapes, choose(shapes, loss=loss, step=step), step, phases).records()
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +92,14 @@ class _Rows:
 class _Assembly:
     """Puts the records of a log together."""
 
-    def __init__(self, shapes: Sequence[Shape], choice: Choice, wanted: str | None) -> None:
+    def __init__(
+        self,
+        shapes: Sequence[Shape],
+        choice: Choice,
+        wanted: str | None,
+        phases: Sequence[tuple[int, bool]],
+    ) -> None:
+        self._phases = phases
         self._loss = choice.loss
         self._counter = choice.counter
         self._wanted = wanted
@@ -103,6 +119,7 @@ class _Assembly:
         """Return the records."""
         rows = _Rows(*stack(self._chosen))
         rows = rows[np.argsort(rows.lines, kind="stable")]
+        rows = self._of_training(rows)
         self._refuse_empty_step(rows)
         rows = replace(rows, step=self._steps(rows))
         rows = self._of_one_rank(rows)
@@ -232,6 +249,24 @@ class _Assembly:
         return joined
 
     # Lines that are no further records
+
+    def _of_training(self, rows: _Rows) -> _Rows:
+        """Leave out records under lines that begin an evaluation, if others begin training."""
+        if not self._phases:
+            return rows
+        where = np.array([line for line, _ in self._phases])
+        evaluates = np.array([is_evaluation for _, is_evaluation in self._phases])
+        turns = np.flatnonzero(np.diff(evaluates, prepend=not evaluates[0]))
+        ends = np.count_nonzero(~evaluates[turns])
+        if min(ends, len(turns) - ends) < 2:
+            return rows  # said once, or only when an evaluation begins
+        place = np.searchsorted(where, rows.lines) - 1
+        others = (place >= 0) & evaluates[np.maximum(place, 0)]
+        if others.any() and not others.all():
+            count = np.count_nonzero(others)
+            self._notes.append(f"Records of evaluations, left out: {count}.")
+            return rows[~others]
+        return rows
 
     def _of_one_rank(self, rows: _Rows) -> _Rows:
         """Leave out what further ranks print."""

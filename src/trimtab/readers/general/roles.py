@@ -39,10 +39,16 @@ _NORM_WORDS = _words("norm total global train optim actor l 2 raw") | _GRADIENT
 _OTHER_NORMS = _words("clipped clip param params weight weights update")
 _RATE_WORDS = _words("learning rate lr current train abs cur base")
 _TIMESTEPS = _words("timestep timesteps")
+_OPTIMIZER_STEPS = _words("update updates optimizer optim opt")
+_ITERATIONS = _words("iter iters iteration iterations it niter")
+_SHARES = _words("progress percent percentage pct")
 _TIMES = _words("time timing took")
 _STEP_TIME = _TIMES | _words("dt step iter iteration per train in s ms elapsed")
 _SPENT = _words("batch reader data time step iter")
 _IS_LOSS = re.compile("loss(es)?$")
+
+_LARGE_SCALE = 128.0
+"""Loss scales begin at 2**16 in torch and Megatron and at 128 in old recipes with a fixed one."""
 
 
 class Counter(IntEnum):
@@ -119,6 +125,12 @@ def loss_class(name: str) -> int:
     return 3 if "total" in found or any(_IS_LOSS.search(word) for word in found) else 2
 
 
+def may_be_part(name: str) -> bool:
+    """Return whether a name that fits the loss is that of a part of it, if there are others."""
+    found = set(words_of(name))
+    return bool(found & _LOSS["part"]) and "total" not in found
+
+
 def may_be_loss(name: str) -> bool:
     """Return whether a name is that of a loss if its values fall, as `train` beside `val`."""
     return words_of(name) in (("learn",), ("train",), ("training",), ("total",))
@@ -145,9 +157,39 @@ def loss_preference(name: str) -> tuple[int, ...]:
     )
 
 
+def is_total(name: str) -> bool:
+    """Return whether a name is that of a sum of losses."""
+    return "total" in words_of(name)
+
+
 def is_policy_loss(name: str) -> bool:
     """Return whether a name is that of the loss of a policy."""
     return bool(_LOSS["policy"].intersection(words_of(name)))
+
+
+def is_critic_loss(name: str) -> bool:
+    """Return whether a name is that of the loss of a critic."""
+    return bool(_LOSS["critic"].intersection(words_of(name)))
+
+
+def adds_up(values: FloatArray) -> bool:
+    """Return whether values are a sum that grows, as a loss that is never divided by its count.
+
+    It grows by about as much from record to record as it begins with; a loss that rises begins
+    far above what it rises by.
+    """
+    known = values[np.isfinite(values)]
+    moves = np.diff(known)
+    starts = np.concatenate([[0], np.flatnonzero(moves < 0) + 1])
+    grown = moves[moves >= 0]
+    if len(known) < 6 or (known < 0).any() or len(starts) > 0.2 * len(known) or not grown.any():
+        return False
+    usual = float(np.median(grown))
+    return bool(
+        usual > 0
+        and np.median(known[starts]) < 3 * usual
+        and np.quantile(grown, 0.9) < 3 * np.quantile(grown, 0.1)
+    )
 
 
 # Counters
@@ -187,6 +229,18 @@ def counter_class(name: str) -> Counter:
         if words[-1] in names and len(words) <= 3 and not is_evaluation(name):
             return kind
     return Counter.NONE
+
+
+def counter_preference(name: str) -> tuple[bool, ...]:
+    """Return the order among counters of one kind; an iteration may be part of a step."""
+    found = set(words_of(name))
+    return "global" in found, bool(found & _OPTIMIZER_STEPS), not found & _ITERATIONS
+
+
+def may_count(name: str) -> bool:
+    """Return whether a name that no list knows may be that of a counter."""
+    found = set(words_of(name))
+    return not found & (_COUNTER["never"] | _COUNTER["samples"] | EVALUATION | _SHARES)
 
 
 def counts(values: FloatArray) -> bool:
@@ -235,13 +289,21 @@ def signal_of(name: str) -> str | None:
     found, joined = set(words_of(name)), "".join(words_of(name))
     if found & EVALUATION:
         return None
-    if joined == "lr" or (found & {"lr", "rate"} and found <= _RATE_WORDS):
+    if joined == "lr" or (found & {"lr", "learning"} and found <= _RATE_WORDS):
         return LR
     if joined in ("norm", "gnorm", "gradnorm") or (
         "norm" in found and found & _GRADIENT and found <= _NORM_WORDS
     ):
         return None if found & _OTHER_NORMS else GRAD_NORM
     return LOSS_SCALE if joined in ("lossscale", "gradscale", "scale", "lossscaler") else None
+
+
+def is_loss_scale(values: FloatArray) -> bool:
+    """Return whether values behave as a loss scale: powers of two that move, or are large."""
+    known = values[np.isfinite(values)]
+    if not len(known) or (known <= 0).any() or (np.frexp(known)[0] != 0.5).any():
+        return False
+    return bool(known.max() >= _LARGE_SCALE or not is_constant(known))
 
 
 def is_known(name: str) -> bool:

@@ -48,6 +48,9 @@ MAX_FREQUENT = 4
 TABLE_GAP = 40
 """Lines between the head of a table and a row of it, or between two rows."""
 
+PHASE_WORDS = 4
+"""Words of a line that only says what is being done: `--- Validation on dev set ---`."""
+
 _RANK = re.compile(r"(?i)(?:\[|\b)(?:rank|default|rk|worker|local_rank)[ :_=-]?(\d{1,5})\b")
 
 
@@ -198,6 +201,8 @@ class ShapeCollector:
         self._phase: frozenset[str] = frozenset()
         """The words of the last line without a number, if they say what is being done."""
         self._header_phase: frozenset[str] = frozenset()
+        self.phases: list[tuple[int, bool]] = []
+        """Lines that say what is being done from here on: whether it is an evaluation."""
         self._table_shapes: dict[tuple[Header, frozenset[str]], Shape] = {}
 
     def add_lines(self, lines: Sequence[str]) -> None:
@@ -327,6 +332,8 @@ class ShapeCollector:
         elif line.strip():
             words = roles.words_of(line)
             self._phase = frozenset(words if len(words) == 1 and roles.is_phase(line) else ())
+            if len(words) <= PHASE_WORDS and roles.EVALUATION.union(roles.TRAINING) & set(words):
+                self.phases.append((self.num_lines, roles.is_evaluation(line)))
 
     def _add_row(self, line: str) -> bool:
         if self.num_lines > self._header_line + TABLE_GAP:

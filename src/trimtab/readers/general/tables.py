@@ -77,6 +77,11 @@ def parse_row(line: str, header: Header) -> list[float | None] | None:
     if len(cells) != len(header.names):
         return None
     values = [_parse_cell(cell) for cell in cells]
+    if any(
+        value is None and cell.endswith((":", "="))
+        for value, cell in zip(values, cells, strict=True)
+    ):
+        return None  # a name: the line has its own
     numbers = [value for value in values if isinstance(value, float)]
     strange = sum(
         value is None and cell.lower() not in _NOTHING
