@@ -7,6 +7,7 @@ from tests.kit.synthetic import falling_loss
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.explain.goodput import compute_goodput
+from trimtab.explain.time_use import CAUSES, compute_time_use
 
 
 def run(step: list[int], *not_applied: tuple[int, int]) -> Block:
@@ -75,3 +76,52 @@ def test_an_undo_is_of_the_attempt_that_goes_on() -> None:
         attempt=np.array([0, 0, 0, 0, 0, 1, 1, 1, 1]),
     )
     assert compute_goodput(block).steps_kept == 3  # 0, 1 and 4
+
+
+def test_the_time_of_a_run_by_cause() -> None:
+    # One second a step, and at some steps more.
+    step = np.array([*range(40), *range(30, 60)])
+    extra = {5: ("checkpoint", 4.0), 10: ("evaluation", 7.0), 15: ("stalled", 9.0)}
+    seconds = np.ones(70)
+    seconds[0] = 0.0
+    for row, (_, more) in extra.items():
+        seconds[row] += more
+    seconds[40] += 100.0  # down, before step 30 is made again
+    data, discarded = np.zeros(70), np.zeros(70)
+    data[20:30] = 0.2
+    discarded[50:52] = 1.0
+    events = [
+        Event(kind=kind, tick=row, step=int(step[row]))
+        for row, (kind, _) in extra.items()
+        if kind != "stalled"
+    ]
+    events.append(Event(kind="resume", tick=40, step=30))
+    events.append(Event(kind="undo", tick=60, step=50, facts={"updates_lost": 3}))
+    block = Block.from_columns(
+        {
+            "loss": Column.complete(falling_loss(70)),
+            "clock": Column.complete(1e9 + np.cumsum(seconds)),
+            "data_seconds": Column.complete(data),
+            "discarded": Column.complete(discarded),
+        },
+        step=step,
+        attempt=np.repeat([0, 1], [40, 30]),
+        events=events,
+    )
+    use = compute_time_use(block)
+    assert use is not None
+    expected = {
+        "training": 52.0,
+        "data": 2.0,
+        "checkpoint": 4.0,
+        "evaluation": 7.0,
+        "discarded": 2.0,
+        "undone": 3.0,
+        "restart": 110.0,
+        "stalled": 9.0,
+    }
+    assert tuple(use.seconds) == CAUSES
+    assert {name: round(value, 3) for name, value in use.seconds.items()} == expected
+    assert round(use.tax, 4) == round(119 / 189, 4)
+    assert "58.2 % restart" in str(use)
+    assert compute_time_use(run([0, 1, 2])) is None

@@ -16,6 +16,7 @@ from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import printable
 from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
+from trimtab.explain.time_use import compute_time_use
 from trimtab.journal import RunDirectory
 from trimtab.journal.files import replace_file
 from trimtab.report.incident_files import incident_folder_name, update_lessons, write_incidents
@@ -83,6 +84,9 @@ def print_goodput(report: RunReport) -> None:
         if report.price_per_hour is not None:
             parts.append(f"the run cost ${goodput.hours * report.price_per_hour:,.2f}")
     typer.echo(", ".join(parts))
+    use = compute_time_use(report.block)
+    if use is not None:
+        typer.echo(f"time: {use}")
 
 
 def goodput_to_dict(report: RunReport) -> dict[str, Any]:
@@ -91,7 +95,8 @@ def goodput_to_dict(report: RunReport) -> dict[str, Any]:
     cost = None
     if goodput.hours is not None and report.price_per_hour is not None:
         cost = goodput.hours * report.price_per_hour
-    return {**to_jsonable(goodput), "share": goodput.share, "cost": cost}
+    time = to_jsonable(compute_time_use(report.block))
+    return {**to_jsonable(goodput), "share": goodput.share, "cost": cost, "time": time}
 
 
 def write_files(report: RunReport, folder: Path) -> list[Path]:

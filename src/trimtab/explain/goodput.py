@@ -51,6 +51,12 @@ def compute_goodput(block: Block) -> Goodput:
 
 def lost_records(block: Block) -> BoolArray:
     """Return which records are of steps discarded, not applied, undone, or in vain."""
+    not_kept = discarded_records(block) | undone_records(block)
+    return not_kept | _done_with_destroyed_weights(block)
+
+
+def discarded_records(block: Block) -> BoolArray:
+    """Return which records are of steps that the gate discarded or that were not applied."""
     discarded = block.column(DISCARDED)
     is_lost = discarded.present & (discarded.values > 0)
     for event in block.events:
@@ -59,9 +65,16 @@ def lost_records(block: Block) -> BoolArray:
             if len(rows):  # the event is written before the record of its step
                 following = int(np.searchsorted(block.tick[rows], event.tick))
                 is_lost[rows[min(following, len(rows) - 1)]] = True
-        elif event.kind == UNDO:
-            is_lost |= _undone(block, event)
-    return is_lost | _done_with_destroyed_weights(block)
+    return is_lost
+
+
+def undone_records(block: Block) -> BoolArray:
+    """Return which records are of steps whose update an undo has taken back."""
+    is_undone = np.zeros(len(block), dtype=np.bool_)
+    for event in block.events:
+        if event.kind == UNDO:
+            is_undone |= _undone(block, event)
+    return is_undone
 
 
 def count_lost(incident: Incident, block: Block) -> int:

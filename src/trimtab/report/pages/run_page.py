@@ -10,6 +10,7 @@ from trimtab.core.text import digits
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
+from trimtab.explain.time_use import ROLLING, compute_time_use
 from trimtab.report.document import ReportDocument, section_html, text_html
 from trimtab.report.escaping import Html, Text, html, html_table, join, tag
 from trimtab.report.pages.page import facts_list, render_page
@@ -97,6 +98,9 @@ def run_facts(report: RunReport) -> list[tuple[str, Text]]:
     ]
     if goodput.hours is not None:
         facts.append(("time", _duration(goodput.hours)))
+        if (use := compute_time_use(block)) is not None:
+            late = f" ({100 * use.tax_of_late:.1f} % in the last {ROLLING:,} records)"
+            facts.append(("time by cause", f"{use}{late if len(block) > ROLLING else ''}"))
         if report.price_per_hour is not None:
             facts.append(("cost", f"${goodput.hours * report.price_per_hour:,.2f}"))
     if discards is not None:
