@@ -67,6 +67,9 @@ FP8: dict[str, Any] = {
 
 PLANTED: list[tuple[str, dict[str, Any]]] = [
     ("TT001", {"beta2": 0.999}),
+    ("TT001", {"beta2": 0.999, "seq_len": None}),
+    ("TT016", {"optimizer": "lion", "lr": 6e-3}),
+    ("TT017", {"optimizer": "muon", "weight_decay": 0.0, "from_scratch": False}),
     ("TT002", {"clip_norm": 0.0}),
     ("TT003", {"clip_norm": 50.0}),
     ("TT004", {"epsilon": 1e-2}),

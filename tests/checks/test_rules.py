@@ -67,7 +67,7 @@ def test_a_rule_says_what_why_and_by_whom(rule: Any) -> None:
 def test_a_rule_that_knows_too_little_says_what_it_needs() -> None:
     found = check_config({"lr": 3e-4, "optimizer": "adamw"})
     needs = {skipped.rule.id: skipped.needs for skipped in found.not_run}
-    assert needs["TT001"] == ("beta2", "batch_size", "seq_len")
+    assert needs["TT014"] == ("beta2", "batch_size", "seq_len")
     assert "TT048" in needs  # nobody said that it is not fp8
     assert "TT031" not in needs  # a run that is not resumed has no resume to be wrong
 

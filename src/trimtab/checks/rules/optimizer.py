@@ -45,11 +45,22 @@ def _memory(beta2: float) -> float:
     "not); Marek et al. 2025 (the memory counts in tokens)",
     only=ADAM,
 )
-def long_memory(beta2: float, batch_tokens: int) -> Fault | None:
+def long_memory(
+    beta2: float, batch_tokens: int | None = None, from_scratch: bool | None = None
+) -> Fault | None:
     """A gradient that is suddenly large meets a second moment made of old small ones, which follows
     too slowly to damp the step and the steps after it."""
     if not 0 < beta2 < 1:
         return None
+    if batch_tokens is None:
+        if beta2 < 0.99 or from_scratch is False:
+            return None
+        return Fault(
+            f"beta2 {brief(beta2)} averages over {amount(_memory(beta2))} steps; pretraining runs "
+            "use 0.95 (state batch_size and seq_len for a check in tokens)",
+            {"beta2": SAFE_BETA2},
+            level=Level.ADVICE,
+        )
     tokens = _memory(beta2) * batch_tokens
     if tokens <= LONGEST_MEMORY_TOKENS:
         return None
@@ -171,20 +182,73 @@ def impossible_values(
     Level.WARNING,
     "The peak learning rate is far above that of any published run of this size",
     source="highest published AdamW rates: 3e-3 at 135M (SmolLM), 8e-4 at 8B (MLPerf)",
-    only={**ADAM, "mup": False},  # under muP the rate is that of the base width
+    only=ADAM,
     shown=Shown.LAB,
 )
-def high_rate(lr: float, model_size: float) -> Fault | None:
+def high_rate(
+    lr: float, model_size: float, mup_base_width: int | None = None, width: int | None = None
+) -> Fault | None:
     """Steps overshoot, attention logits grow until heads look at one token only, and the loss
     settles near the entropy of single tokens without a spike to see."""
-    published = PUBLISHED_LR_AT_135M * (model_size / 135e6) ** (-1 / 3)
+    where = ""
+    if mup_base_width is not None:
+        if width is None:
+            return None
+        # Under muP the rate is that of the narrow model on which it was tuned; hidden matrices of
+        # this one get lr * base / width. Parameters grow with the square of the width.
+        model_size *= (mup_base_width / width) ** 2
+        where = (
+            f" of the muP base (width {mup_base_width:,}; hidden matrices of this model train at "
+            f"{brief(lr * mup_base_width / width)})"
+        )
+    published = published_rate(model_size)
     if lr <= LR_MARGIN * published:
         return None
     return Fault(
-        f"lr {brief(lr)} at {amount(model_size)} parameters; the highest published rates lie near "
-        f"{brief(published)}",
+        f"lr {brief(lr)} at {amount(model_size)} parameters{where}; the highest published rates "
+        f"lie near {brief(published)}",
         {"lr": float(f"{published:.0e}")},
     )
+
+
+def published_rate(model_size: float) -> float:
+    """Return the highest rate that is published for AdamW at this number of parameters."""
+    return PUBLISHED_LR_AT_135M * math.pow(model_size / 135e6, -1 / 3)
+
+
+@rule(
+    "TT016",
+    Level.WARNING,
+    "Lion runs at a rate that is meant for Adam",
+    source="Chen et al. 2023 (Lion): 3 to 10 times below AdamW's rate, decay as much higher",
+    only={"optimizer": "lion"},
+)
+def lion_rate(lr: float, model_size: float) -> Fault | None:
+    """Every element moves by the whole rate at every step, where Adam's average step is a fraction
+    of it."""
+    published = published_rate(model_size)
+    if lr <= published:
+        return None
+    return Fault(
+        f"lr {brief(lr)} at {amount(model_size)} parameters; for AdamW the highest published rates "
+        f"lie near {brief(published)}, for Lion 3 to 10 times lower",
+        {"lr": float(f"{published / 5:.0e}")},
+    )
+
+
+@rule(
+    "TT017",
+    Level.ADVICE,
+    "Muon runs without weight decay",
+    source="Moonlight (Liu et al. 2025): without decay weights grow until bf16 loses updates",
+    only={"optimizer": "muon"},
+)
+def muon_decay(weight_decay: float) -> Fault | None:
+    """Its updates have the same size in every direction however small the gradient is, so nothing
+    else bounds the weights over a long run."""
+    if weight_decay > 0:
+        return None
+    return Fault("weight decay is 0", {"weight_decay": 0.1})
 
 
 @rule(
