@@ -13,9 +13,9 @@ OLD_RUN = Path(__file__).parents[1] / "journal" / "fixtures" / "v0.1"
 # command, exit code, what and what was found, what to do next
 ERRORS = [
     ("diagnose absent", 3, "absent does not exist", "check the path"),
-    ("diagnose junk.txt", 3, "begins with 'hello", "convert it to one of these"),
+    ("diagnose junk.txt", 3, "begins with 'hello", "formats for --format"),
     ("diagnose empty.csv", 3, "empty.csv is empty (0 bytes)", "check that the run logged"),
-    ("diagnose no_loss.csv", 3, "columns: 'a', 'b'", "rename it to 'loss'"),
+    ("diagnose no_loss.csv", 3, "columns: 'a', 'b'", "name it with --loss"),
     ("diagnose folder", 3, "0 files were checked", "give the log file itself"),
     ("diagnose no_loss.csv --format x", 2, "unknown log format 'x'", "choose from csv"),
     ("diagnose no_loss.csv --set x=1", 2, "no setting 'x'", "settings begin with one of"),
@@ -25,7 +25,7 @@ ERRORS = [
     ("diagnose no_loss.csv --config absent", 2, "cannot be read as TOML", "give a file with"),
     ("check absent", 3, "absent is not a file", "give a training config"),
     ("check junk.txt", 3, "junk.txt has no known format", "give HF TrainingArguments"),
-    ("compare no_loss.csv absent", 3, "no column is known", "rename it"),
+    ("compare no_loss.csv absent", 3, "no column is known", "name it with --loss"),
     ("diagnose absent --write", 3, "absent does not exist", "check the path"),
     ("diagnose folder --write", 3, "folder is not a run directory", "trimtab diagnose LOG"),
     ("follow folder", 3, "folder is not a run directory", "trimtab diagnose LOG"),

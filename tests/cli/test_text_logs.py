@@ -1,6 +1,9 @@
 """The log of a trainer, as its users have it: `trimtab diagnose train.log`."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -55,6 +58,20 @@ def test_pasted_text_and_what_is_known_of_the_run(tmp_path: Path) -> None:
     result = runner.invoke(app, arguments, input=PASTED)
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["source"] == "-"
+
+
+def test_a_pipe_that_stays_open_is_read_until_ctrl_c() -> None:
+    pipe = subprocess.PIPE
+    command = [sys.executable, "-m", "trimtab.cli", "diagnose", "-", "--json"]
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        assert process.stderr is not None
+        process.stdin.write(PASTED)
+        process.stdin.flush()
+        assert "Ctrl-C reports what has come so far" in process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        assert json.loads(process.stdout.read())["records"] == 199
 
 
 @pytest.mark.parametrize(

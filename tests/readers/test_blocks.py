@@ -121,7 +121,7 @@ def test_a_column_whose_rows_were_all_dropped_is_left_out(write: Write) -> None:
         ("step,accuracy\n1,0.5\n", r"no column is known .* \(columns: 'step', 'accuracy'\); if"),
         ("step,loss,lr\n1,,1\n2,null,1\n", "'loss' is a loss column, but no number"),
         ("step,loss,a loss\n1,,3\n", "'loss' is a loss column, but no number"),
-        ("step,a loss,b loss\n1,2,3\n", "if one of them is, rename it to 'loss'"),
+        ("step,a loss,b loss\n1,2,3\n", "if one of them is, name it with --loss"),
         ("step,loss\nnan,2.5\n", "no row with a usable step has a value in 'loss'"),
         ("step,loss,lr\n1,,1\n,2.5,1\n", "make sure that it holds numbers"),
         ("step;loss\n1;2,5\n", r"'loss' is a loss column.*\(the first cell is '2,5'\); write"),

@@ -58,9 +58,9 @@ def test_progress_is_reported(write: Write, monkeypatch: pytest.MonkeyPatch) -> 
         (b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b", "binary data, it begins with the bytes 18 00"),
         (
             b"epoch 1 done\nepoch 2 done\n",
-            "2 like 'epoch 1 done'.*name it with --loss",
+            "name the loss with --loss\n.*'epoch 1 done', 2 like it",
         ),
-        (b"no numbers\nat all\n", "known formats: .*JSON lines.*; CSV or TSV"),
+        (b"no numbers\nat all\n", "formats for --format: csv, .*, jsonl, "),
     ],
 )
 def test_files_that_are_no_logs(write: Write, content: bytes, message: str) -> None:

@@ -30,12 +30,14 @@ MAX_NAMED = 3
 
 @contextmanager
 def reported_errors() -> Iterator[None]:
-    """Turn a TrimtabError into one line on standard error and an exit code."""
+    """Turn a TrimtabError into a message on standard error and an exit code."""
     try:
         yield
     except TrimtabError as error:
         # A message quotes logs and paths, whose control codes must not reach the terminal.
-        typer.echo(f"trimtab: {printable(str(error))}", err=True)
+        # The first line breaks are ours: those of a log are quoted.
+        lines = [printable(line) for line in str(error).split("\n")]
+        typer.echo("trimtab: " + "\n".join(lines[:3]), err=True)
         code = ExitCode.USAGE if isinstance(error, ConfigError) else ExitCode.UNREADABLE
         raise typer.Exit(code) from error
 

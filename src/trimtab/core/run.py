@@ -13,10 +13,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from trimtab.core.block import Block
 
-SETTINGS = ("beta2", "epsilon", "clip", "warmup")
+SETTINGS = ("beta2", "epsilon", "clip", "warmup", "batch")
 """Numbers that a log or a manifest may state, and that make some causes more likely: beta2 and
 epsilon of Adam, the norm that gradients are clipped at (0: they are not), steps of the warm-up or
-its share of the run."""
+its share of the run, samples in a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

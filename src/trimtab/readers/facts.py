@@ -29,15 +29,28 @@ _SETTINGS = {
     ),
     "epsilon": re.compile(rf"(?i)(?<!\w)adam[_-]?eps(?:ilon)?{_SAYS}{_NUMBER}"),
     "clip": re.compile(rf"(?i)(?<!\w)(?:max_grad_norm|clip[_-]grad|grad_clip){_SAYS}{_NUMBER}"),
+    "batch": re.compile(
+        r"(?i)(?<!\w)(?:(?:global|total)[_ -](?:train[_ -])?|effective[_ -])batch[_ -]size"
+        rf"{_SAYS}{_NUMBER}"
+    ),
     "warmup": re.compile(
         rf"(?i)(?<!\w)(?:lr[_-])?warm_?up[_-](?:steps|iters|iterations|ratio){_SAYS}{_NUMBER}"
     ),
 }
 
 
+# A line without any of these words states nothing: the patterns are slow, and most lines are noise.
+_WORDS = re.compile(
+    "seed|world|num[_ ]proc|beta|adam|clip|max_grad|warm|batch|precision|dtype|fp16|fp8"
+    "|bf16|float16",
+    re.IGNORECASE,
+)
+
+
 def find_facts(text: str) -> RunFacts:
     """Return what a text states about its run; what it states in two ways is left open."""
     facts = RunFacts()
+    text = "\n".join(line for line in text.split("\n") if _WORDS.search(line))
     dtypes = [dtype for dtype, pattern in _DTYPES.items() if re.search(pattern, text)]
     # An fp8 run computes its other operators in bf16, and says so.
     if "fp8" in dtypes:

@@ -359,15 +359,13 @@ def _unknown(log: _Log, outside: _OutsideReaders, reason: str = "") -> Unreadabl
         return no_log_in(path)
     if "--loss" in reason:  # a text with numbers: what helps is a name, not another format
         return UnreadableLog(reason)
-    readers = (*FORMATS.values(), *outside.given, *outside.installed)
-    known = "; ".join(reader.description for reader in readers)
     foreign = _describe_foreign(head)
     if foreign:
-        return UnreadableLog(f"{path} looks like {foreign} (known formats: {known})")
+        return UnreadableLog(f"{path} looks like {foreign}; docs/readers.md lists what is read")
     begins = head.replace(b"\0", b"").lstrip()[:40].decode("utf-8", "replace")
     return UnreadableLog(
-        f"{path} begins with {begins!r}, which is no known format; {reason} "
-        f"(known formats: {known}); convert it to one of these"
+        f"{path} begins with {begins!r}, and no line has a number with a name, as in "
+        f"'step 10 loss 2.5'\n  formats for --format: {', '.join(outside.formats)}"
     )
 
 

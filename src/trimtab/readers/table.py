@@ -347,5 +347,5 @@ def _no_loss(table: Table, path: Path) -> str:
     found = quoted_names(table.names) or "none"
     return (
         f"{path}: no column is known to be the training loss (columns: {found}); "
-        "if one of them is, rename it to 'loss'"
+        "if one of them is, name it with --loss"
     )

@@ -61,6 +61,10 @@ def test_a_notebook(write: Write) -> None:
         ),
         ("python train.py --bf16 --seed 7", RunFacts(dtype="bf16", seed=7)),
         ("dtype: bfloat16, world size: 16", RunFacts(dtype="bf16", ranks=16)),
+        (
+            "  global_batch_size ............ 1024\n  micro_batch_size ..... 2\n",
+            RunFacts(settings={"batch": 1024.0}),
+        ),
         ("seed=1 seed=2 bf16=True fp16=True", RunFacts()),
         ("the seed of doubt, fp16 is not used", RunFacts()),
     ],

@@ -145,9 +145,15 @@ def test_a_loss_scale_of_one_is_no_scaler(write: Write) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("step 1 d_loss 1.5 g_loss 2.5\nstep 2 d_loss 1.5 g_loss 2.5\n", "name it with --loss"),
+        (
+            "step 1 d_loss 1.5 g_loss 2.5\nstep 2 d_loss 1.5 g_loss 2.5\n",
+            "may be the loss, and none is .*; name the loss with --loss",
+        ),
         ("step 1 val_loss 1.5\nstep 2 val_loss 1.25\n", "no number in it is called a loss"),
-        ("step 1 accuracy 0.5\nstep 2 accuracy 0.75\n", r"like 'step 1 accuracy 0.5' with 'step'"),
+        (
+            "step 1 accuracy 0.5\nstep 2 accuracy 0.75\n",
+            "line: 'step 1 accuracy 0.5', 2 like it; its columns: 'step', 'acc",
+        ),
         ("1 9.5 8.5\n2 8.5 7.5\n3 7.5 6.5\n4 6.5 5.5\n5 5.5 4.5\n", "columns have no names"),
     ],
 )
@@ -191,6 +197,21 @@ def test_zeros_of_hf_beside_a_nan_norm_are_nan(write: Write) -> None:
     run = read_log(write(text, "train.log"))
     assert np.isnan(run.block.column("loss").values[1])
     assert run.block.quality("loss") == Quality.INFERRED
+
+
+def test_noise_is_passed_over_and_changes_nothing(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = [
+        f"    all-grads-sync ....: ({n % 7}.12, {n % 9}.34)\n" * 9 + f"step {n} loss {9 - n / 99}\n"
+        for n in range(99)
+    ]
+    path = write("".join(lines), "train.log")
+    whole = losses(read_log(path))
+    monkeypatch.setattr("trimtab.readers.log_file.BLOCK_BYTES", 4_000)
+    monkeypatch.setattr(shapes, "NOISE_LINES", 20)
+    assert losses(read_log(path)) == whole
+    assert len(whole[0]) == 99
 
 
 def test_patterns_of_frequent_lines_change_nothing(

@@ -71,8 +71,7 @@ def choose(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Ch
     best = _best(candidates)
     if loss is None and roles.adds_up(best.shape.column(best.loss)):
         raise Unclear(
-            f"{quoted_names([best.loss])} adds up from record to record, so it is not the loss of "
-            "each; if it is meant all the same, name it with --loss"
+            f"{quoted_names([best.loss])} adds up from record to record: it is not the loss of each"
         )
     rivals = [
         one.shape
@@ -195,8 +194,7 @@ def _unnamed(shapes: Sequence[Shape], step: str | None) -> list[_Candidate]:
         return [_Candidate(longest, falling[0], 3, Counter.STEP)]
     if falling:
         raise Unclear(
-            f"its columns have no names, and any of {quoted_names(falling)} may be the loss; "
-            "name it with --loss"
+            f"its columns have no names, and any of {quoted_names(falling)} may be the loss"
         )
     return []
 
@@ -237,9 +235,7 @@ def _preferred(rivals: Sequence[_Candidate]) -> _Candidate:
     preference = roles.loss_preference(best.loss)
     for one in rivals:
         if roles.loss_preference(one.loss) == preference and not _agree(one, best):
-            raise Unclear(
-                f"both {quoted_names([best.loss, one.loss])} may be the loss; name it with --loss"
-            )
+            raise Unclear(f"both {quoted_names([best.loss, one.loss])} may be the loss")
     return best
 
 
@@ -265,8 +261,7 @@ def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
         if len(found) == 1:
             return found[0]
     raise Unclear(
-        f"any of {quoted_names(list(by_name))} may be the loss, and none is the sum of the others; "
-        "name it with --loss"
+        f"any of {quoted_names(list(by_name))} may be the loss, and none is the sum of the others"
     )
 
 

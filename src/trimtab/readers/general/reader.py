@@ -19,7 +19,6 @@ from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import restore_if_hf
 
-_SHOWN_LINES = 3
 _PRINTED = (".log", ".out", ".txt")
 
 
@@ -90,16 +89,17 @@ def _whole_lines(file: LineFile) -> Iterator[list[str]]:
 
 
 def _tried(shapes: list[Shape], wanted: Wanted) -> str:
-    """Say which lines came closest, and what would help."""
-    longest = sorted(shapes, key=lambda shape: -len(shape.lines))[:_SHOWN_LINES]
-    if not longest:
+    """Say what would help, and show the line that came closest with the names in it."""
+    if not shapes:
         return "; no line has a number with a name"
-    lines = "; ".join(
-        f"{len(shape.lines)} like {quoted(shape.sample.strip())} with {quoted_names(shape.names)}"
-        for shape in longest
-    )
-    flag = "" if wanted.loss else "; if one of these is the loss, name it with --loss"
-    return f" (lines with numbers: {lines}){flag}"
+    closest = max(shapes, key=lambda shape: (_num_losses(shape), len(shape.lines)))
+    found = f"the closest line: {quoted(closest.sample.strip())}, {len(closest.lines)} like it"
+    hint = f"; --loss {wanted.loss} is not in it" if wanted.loss else "; name the loss with --loss"
+    return f"{hint}\n  {found}; its columns: {quoted_names(closest.names)}"
+
+
+def _num_losses(shape: Shape) -> int:
+    return sum(roles.loss_class(name) > 0 for name in shape.names)
 
 
 def _to_table(records: Records, stand_in: str | None) -> Table:
