@@ -77,8 +77,7 @@ def __getattr__(name: str) -> Any:
             raise
         from trimtab.core.errors import MissingExtra
 
-        message = f'trimtab.{name} needs torch; run: pip install "trimtab[torch]"'
-        raise MissingExtra(message) from error
+        raise MissingExtra.of(f"trimtab.{name} needs torch", "torch") from error
 
 
 def __dir__() -> list[str]:

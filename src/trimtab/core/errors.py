@@ -57,6 +57,12 @@ class RestoreError(TrimtabError):
 class MissingExtra(TrimtabError):
     """An optional package is not installed; the message names the pip command."""
 
+    @classmethod
+    def of(cls, needs: str, extra: str) -> "MissingExtra":
+        """Return the error that says what is needed, and how the extra with it is installed."""
+        # From a checkout: the package is on no index yet.
+        return cls(f'{needs}; in a checkout of trimtab, run: pip install -e ".[{extra}]"')
+
 
 class LabError(TrimtabError):
     """The lab cannot do this on this machine."""

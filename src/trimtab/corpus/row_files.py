@@ -108,7 +108,7 @@ def load_tokenizer(path: Path) -> "Tokenizer":
     try:
         from tokenizers import Tokenizer
     except ModuleNotFoundError as error:
-        raise MissingExtra('text needs tokenizers; run: pip install "trimtab[corpus]"') from error
+        raise MissingExtra.of("text needs tokenizers", "corpus") from error
     try:
         return Tokenizer.from_file(str(path))
     except Exception as error:  # the package raises Exception itself
@@ -308,9 +308,7 @@ def _module(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
-        raise MissingExtra(
-            'Parquet and Arrow files need pyarrow; run: pip install "trimtab[corpus]"'
-        ) from error
+        raise MissingExtra.of("Parquet and Arrow files need pyarrow", "corpus") from error
 
 
 @contextmanager

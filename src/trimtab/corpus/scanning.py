@@ -222,7 +222,7 @@ def run_ray(address: str = "auto") -> Runner:
         try:
             import ray
         except ModuleNotFoundError as error:
-            raise MissingExtra('Ray is not installed; run: pip install "trimtab[ray]"') from error
+            raise MissingExtra.of("Ray is not installed", "ray") from error
         # A cluster that the caller has connected to stays connected afterwards.
         mine = not ray.is_initialized()
         if mine:

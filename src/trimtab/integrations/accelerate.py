@@ -21,10 +21,8 @@ from trimtab.core.errors import MissingExtra
 try:
     import accelerate  # noqa: F401
 except ModuleNotFoundError as error:
-    message = (
-        'trimtab.integrations.accelerate needs accelerate; run: pip install "trimtab[accelerate]"'
-    )
-    raise MissingExtra(message) from error
+    message = "trimtab.integrations.accelerate needs accelerate"
+    raise MissingExtra.of(message, "accelerate") from error
 
 from trimtab.integrations.trainer_adapter import TrainerAdapter
 from trimtab.live.guard import Guard, NoGuard

@@ -30,8 +30,7 @@ try:
     from transformers import Trainer, TrainerCallback
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 except ModuleNotFoundError as error:
-    message = 'trimtab.integrations.hf needs transformers; run: pip install "trimtab[hf]"'
-    raise MissingExtra(message) from error
+    raise MissingExtra.of("trimtab.integrations.hf needs transformers", "hf") from error
 
 from trimtab.integrations.trainer_adapter import (
     TrainerAdapter,

@@ -41,10 +41,8 @@ try:
     from lightning.pytorch.plugins.precision import Precision
     from lightning.pytorch.utilities.signature_utils import is_param_in_hook_signature
 except ModuleNotFoundError as error:
-    message = (
-        'trimtab.integrations.lightning needs lightning; run: pip install "trimtab[lightning]"'
-    )
-    raise MissingExtra(message) from error
+    message = "trimtab.integrations.lightning needs lightning"
+    raise MissingExtra.of(message, "lightning") from error
 
 from trimtab.integrations.trainer_adapter import TrainerAdapter
 from trimtab.journal import RunDirectory

@@ -35,10 +35,10 @@ try:
     from torchtitan.distributed import utils as dist_utils
     from torchtitan.trainer import Trainer
 except ModuleNotFoundError as error:
-    message = f'it needs torchtitan 0.3 ({error}); run: pip install "trimtab[torchtitan]"'
     if not (error.name or "").startswith("torchtitan"):  # it is there, and cannot be imported
         message = f"torchtitan cannot be imported ({error}); triton comes with a torch for CUDA"
-    raise MissingExtra(message) from error
+        raise MissingExtra(message) from error
+    raise MissingExtra.of(f"it needs torchtitan 0.3 ({error})", "torchtitan") from error
 
 from trimtab.integrations.trainer_adapter import (
     TrainerAdapter,

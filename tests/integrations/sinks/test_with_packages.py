@@ -56,7 +56,7 @@ def wandb_history(folder: Path) -> list[dict[str, Any]]:
 def test_wandb_has_every_point_of_both_attempts_and_resends_are_ignored(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("wandb", reason="pip install 'trimtab[wandb]'")
+    pytest.importorskip("wandb", reason="pip install -e '.[wandb]'")
     from trimtab.integrations.sinks.wandb_sink import WandbSink
 
     monkeypatch.setenv("WANDB_MODE", "offline")
@@ -79,7 +79,7 @@ def test_wandb_has_every_point_of_both_attempts_and_resends_are_ignored(
 def test_wandb_alerts_go_to_the_users_run_only_if_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    wandb = pytest.importorskip("wandb", reason="pip install 'trimtab[wandb]'")
+    wandb = pytest.importorskip("wandb", reason="pip install -e '.[wandb]'")
     monkeypatch.setenv("WANDB_MODE", "offline")
     with wandb.init(project="p", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as mine:
         alerts = []
@@ -129,7 +129,7 @@ def test_trackio_has_every_point_and_the_incident_as_an_alert(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    pytest.importorskip("trackio", reason="pip install 'trimtab[trackio]'")
+    pytest.importorskip("trackio", reason="pip install -e '.[trackio]'")
     from trimtab.integrations.sinks.trackio_sink import TrackioSink
 
     run = RunDirectory(tmp_path / "x1")
@@ -151,7 +151,7 @@ def test_trackio_has_every_point_and_the_incident_as_an_alert(
 
 
 def test_apprise_sends_an_alert_and_a_missing_service_is_an_error() -> None:
-    pytest.importorskip("apprise", reason="pip install 'trimtab[apprise]'")
+    pytest.importorskip("apprise", reason="pip install -e '.[apprise]'")
     with serving(receiver := Receiver()):
         url = receiver.url.replace("http://", "apprise:json://")
         (channel,) = read_channels({"TRIMTAB_ALERT_URLS": f"{url}/a"})

@@ -83,4 +83,4 @@ def test_a_missing_package_is_reported_with_the_install_command() -> None:
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert "MissingExtra: the lab needs tokenizers" in run.stderr
-    assert 'pip install "trimtab[lab]"' in run.stderr
+    assert 'pip install -e ".[lab]"' in run.stderr

@@ -185,9 +185,7 @@ def load_yaml(text: str, source: str) -> tuple[Any, dict[str, int]]:
     try:
         import yaml
     except ModuleNotFoundError as error:
-        raise MissingExtra(
-            f'{source} is YAML, which needs PyYAML; run: pip install "trimtab[yaml]"'
-        ) from error
+        raise MissingExtra.of(f"{source} is YAML, which needs PyYAML", "yaml") from error
 
     class Loader(yaml.SafeLoader):
         """Reads 3e-4 as a number, as YAML 1.2 does; in YAML 1.1 it is text."""

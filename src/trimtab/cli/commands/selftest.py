@@ -35,8 +35,7 @@ def selftest(
                 raise
             from trimtab.core.errors import MissingExtra
 
-            message = 'trimtab selftest needs torch; run: pip install "trimtab[torch]"'
-            raise MissingExtra(message) from None
+            raise MissingExtra.of("trimtab selftest needs torch", "torch") from None
 
         def show(result: SelfTestResult) -> None:
             if not as_json:

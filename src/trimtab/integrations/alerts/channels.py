@@ -3,7 +3,7 @@
     webhook+https://host/path   the alert as JSON, to a program of yours
     command:/path/to/program    no shell, no arguments; the same JSON as its input
     apprise:URL                 Slack, Discord, ntfy, PagerDuty, e-mail and every other service of
-                                apprise, by its own URL (pip install 'trimtab[apprise]')
+                                apprise, by its own URL (the extra `apprise`)
 
 Addresses are separated by white space. An address is a password, so it comes from the environment
 only, and is in no file, log or error.
@@ -135,8 +135,8 @@ class AppriseChannel:
         try:
             import apprise
         except ImportError as error:
-            raise MissingExtra(
-                "addresses that start with apprise: need it; pip install 'trimtab[apprise]'"
+            raise MissingExtra.of(
+                "addresses that start with apprise: need it", "apprise"
             ) from error
         logging.getLogger("apprise").addFilter(_APPRISE_LOG)
         self._types: Any = {

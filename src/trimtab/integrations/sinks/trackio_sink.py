@@ -29,9 +29,7 @@ class TrackioSink:
         try:
             import trackio
         except ImportError as error:
-            raise MissingExtra(
-                "the trackio sink needs trackio: pip install 'trimtab[trackio]'"
-            ) from error
+            raise MissingExtra.of("the trackio sink needs trackio", "trackio") from error
         self._trackio: Any = trackio
         self._trackio_run: Any = None
 

@@ -32,7 +32,7 @@ class WandbSink:
         try:
             import wandb
         except ImportError as error:
-            raise MissingExtra("the W&B sink needs wandb: pip install 'trimtab[wandb]'") from error
+            raise MissingExtra.of("the W&B sink needs wandb", "wandb") from error
         self._wandb: Any = wandb
         self._wandb_run: Any = None
         self._status = RunStatus.RUNNING

@@ -99,9 +99,8 @@ def _opened(path: Path) -> Iterator[Any]:
     try:
         arrow, parquet = (importlib.import_module(f"pyarrow.{name}") for name in ("lib", "parquet"))
     except ImportError as error:
-        raise MissingExtra(
-            f"{path} is a Parquet file, which needs pyarrow; install it: pip install "
-            "'trimtab[parquet]'"
+        raise MissingExtra.of(
+            f"{path} is a Parquet file, which needs pyarrow", "parquet"
         ) from error
     try:
         with parquet.ParquetFile(path) as file:
