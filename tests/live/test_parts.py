@@ -13,9 +13,9 @@ from torch import nn
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
 from trimtab.live.host.run_recorder import ClipDetector
-from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.batch_facts import BatchFacts
 from trimtab.live.measure.roles import assign_roles, role_of
+from trimtab.live.measure.sites import find_blocks
 from trimtab.live.measure.state_sums import ShardWeights, squares
 from trimtab.live.measure.step_loop import LoaderSource, StepLoop
 from trimtab.live.optimizers import find_optimizers

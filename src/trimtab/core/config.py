@@ -225,7 +225,8 @@ class LiveConfig(Section):
     Source: stability guides log them every 10 steps."""
 
     activations: bool = True
-    """Whether the outputs of the model's blocks are measured by forward hooks."""
+    """Whether outputs of the model's modules, output logits and attention logits are measured, by
+    forward hooks in the steps of `telemetry_every`."""
 
     batch_memory_steps: int = 1024
     """Steps whose token ids are kept on the host, so that an incident can name sequences and

@@ -75,6 +75,21 @@ ZERO_GRAD_SHARE: Final = "zero_grad_share"
 ACTIVATION_RMS: Final = "activation_rms/"
 """Root mean square of the output of one block."""
 
+OUTPUT_RMS: Final = "output_rms/"
+"""Root mean square of what one module puts out: embedding, attention, MLP, final norm."""
+
+MAX_ATTENTION_LOGIT: Final = "max_attention_logit"
+"""Largest attention logit; `max_attention_logit/<module>` for one layer, over its heads."""
+
+MAX_LOGIT: Final = "max_logit"
+"""Largest absolute value of the output logits."""
+
+MAX_LOG_Z: Final = "max_log_z"
+"""Largest |log Z| over positions; Z is the sum of the exponentials of a position's logits."""
+
+LOGIT_ENTROPY: Final = "logit_entropy"
+"""Mean entropy of the output distribution, in nats."""
+
 UNIQUE_TOKEN_SHARE: Final = "unique_token_share"
 """Distinct tokens in the batch, divided by its number of tokens."""
 
@@ -189,7 +204,7 @@ MEASURED: Final = CLOCKS | {
 
 def is_measured(name: str) -> bool:
     """Return whether a signal is one that a guard measures itself, whole or of one layer."""
-    return name in MEASURED or name.startswith((GRAD_NORM_OF, ACTIVATION_RMS))
+    return name in MEASURED or name.startswith((GRAD_NORM_OF, ACTIVATION_RMS, OUTPUT_RMS))
 
 
 class Quality(IntEnum):

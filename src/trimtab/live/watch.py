@@ -57,7 +57,9 @@ class Parts:
     recorder: RunRecorder | None = None
 
     @classmethod
-    def build(cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode) -> "Parts":
+    def build(
+        cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode, sites: Any = None
+    ) -> "Parts":
         """Make the parts; raises ConfigError for what cannot be watched."""
         optimizers = find_optimizers(optimizer, is_protected=mode.is_protected)
         parameters = parameters_of(optimizers)
@@ -70,7 +72,7 @@ class Parts:
         slow = SlowMeter(
             Telemetry(model, optimizers, meter.gradients, device),
             StateHash(model, optimizers, meter.gradients, device),
-            Activations(model, device) if live.activations else None,
+            Activations(model, device, sites) if live.activations else None,
             shields,
             live.telemetry_every,
             device,
@@ -82,7 +84,7 @@ class Parts:
 
     def undo(self) -> None:
         """Remove every trace of a start that failed."""
-        self.slow.disarm()
+        self.slow.close()
         if self.gate is not None:
             self.gate.close()
         if self.recorder is not None:
@@ -151,7 +153,7 @@ class StartingRanks:
         return join_group(self._ranks, self._facts, self._device, seconds)
 
 
-FACTS = ("step", "dtype", "seed", "link")
+FACTS = ("step", "dtype", "seed", "link", "sites")
 """What a user may state about a run."""
 
 GATE_STATE = "trimtab: gate"
@@ -187,7 +189,9 @@ def watch(
         config: Settings; the defaults are meant to be right.
         facts: What trimtab cannot see: "step", the number of the first step (default: where
             `checkpoints` resumed, or 0); "dtype", the precision regime (fp32, bf16, fp16, fp8) if
-            it is not that of the parameters; "seed" and "link", for the post-mortem.
+            it is not that of the parameters; "seed" and "link", for the post-mortem; "sites", the
+            modules whose outputs are measured, by kind, where they are not found by themselves:
+            {"attention": "layers.*.mixer", "logits": "readout"}.
         state: What belongs to the run besides model and optimizer, by name: the GradScaler of an
             fp16 run, in every mode; for "recover" also what follows the weights, such as an EMA.
             Anything with state_dict and load_state_dict. Schedulers are not touched.
@@ -206,7 +210,7 @@ def watch(
     decode = find_decode(batch_text)
     settings = config or Config()
     known = _known_facts(facts)
-    step = known.pop("step", None)
+    step, sites = known.pop("step", None), known.pop("sites", None)
     if step is None:
         step = 0 if checkpoints is None else checkpoints.resumed.step
     if not enabled:
@@ -219,7 +223,7 @@ def watch(
     monitor: StepMonitor | None = None
     problem: Exception | None = None
     try:
-        parts = Parts.build(model, optimizer, settings, chosen)
+        parts = Parts.build(model, optimizer, settings, chosen, sites)
         given = GivenState.of(state)
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, chosen, known)

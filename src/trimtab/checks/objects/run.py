@@ -18,7 +18,7 @@ from trimtab.checks.objects.measure.training import Simulation
 from trimtab.checks.plan import MAX_POINTS, Precision, TrainingPlan
 from trimtab.checks.report import CheckReport, RuleResult
 from trimtab.checks.rule import CheckRule
-from trimtab.live.measure.activations import find_blocks
+from trimtab.live.measure.sites import find_blocks
 
 _PRECISIONS = {
     torch.float32: Precision.FP32,

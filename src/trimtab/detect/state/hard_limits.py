@@ -24,6 +24,7 @@ from trimtab.core.signals import (
     LOSS,
     LOSS_SCALE,
     LR,
+    MAX_ATTENTION_LOGIT,
     PARAM_NORM,
     REPLICAS_DIFFER,
     ROLES,
@@ -361,14 +362,16 @@ class LossScale(Detector):
 # The limits are absolute, so this also finds a run that is wrong from its first step: a learning
 # rate that is far too high shows here long before it shows in the loss.
 
-MAX_ATTENTION_LOGIT = "max_attention_logit"
-
 LEVELS = {Severity.WARN: 50.0, Severity.ALARM: 100.0}
 """Source: published runs; past 50 a head attends to one token only, past 100 models were lost.
 Healthy runs of the lab stay under 20."""
 
 MIN_RECORDS = 8
 """Records in a row that must be over the level: a single batch may be."""
+
+APART_RECORDS, APART_STEPS = 3, 20
+"""So many are enough if they span these steps, as those of telemetry do: they are of batches that
+have nothing to do with each other."""
 
 
 class AttentionLogits(Detector):
@@ -379,6 +382,8 @@ class AttentionLogits(Detector):
     def __init__(self) -> None:
         self._num_over = [0] * len(LEVELS)
         """Records in a row over each level; negative once it is reported."""
+        self._since = [0] * len(LEVELS)
+        """The step of the first of them."""
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
@@ -390,8 +395,11 @@ class AttentionLogits(Detector):
             num_over = self._num_over[at]
             if num_over < 0:
                 continue
-            self._num_over[at] = num_over + 1 if value > level else 0
-            if self._num_over[at] == MIN_RECORDS:
+            self._num_over[at] = num_over = num_over + 1 if value > level else 0
+            if num_over == 1:
+                self._since[at] = record.step
+            is_apart = record.step - self._since[at] >= APART_STEPS
+            if num_over >= (APART_RECORDS if is_apart else MIN_RECORDS):
                 self._num_over[at] = -1
                 findings.append(
                     self.finding(

@@ -114,8 +114,6 @@ RECORDED_BY: Mapping[str, str] = {
     "token_rarity": _OF_BATCH,
     "unique_token_share": _OF_BATCH,
     "tokens": "`guard.record(loss=loss, tokens=count)` records it",
-    "max_attention_logit": "`guard.record(loss=loss, max_attention_logit=value)` records it",
-    "max_log_z": "`guard.record(loss=loss, max_log_z=value)` records it",
 }
 """By signal: the line that records it, where `trimtab.watch` alone does not."""
 

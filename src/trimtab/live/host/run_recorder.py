@@ -234,7 +234,8 @@ class RunRecorder:
             self.journal.quality(signals.CLIPPED_GRAD_NORM, Quality.POST_CLIP)
             if self._clip_detector.num_clipped >= CLIPPED_BEFORE_ADVICE:
                 self._advise()
-        found = {**note.user_signals(), signals.CLOCK: note.clock, **note.signals, **values}
+        # What the user has measured stands: `max_attention_logit` may be both.
+        found = {**values, **note.user_signals(), signals.CLOCK: note.clock, **note.signals}
         found |= self._derive(found)
         is_audited = self.resume is not None and self._audit(step, found)
         tick = self.journal.append(step, found, self._attempt, note.data_position)

@@ -237,7 +237,7 @@ class StepMonitor:
         if sync.is_closed or os.getpid() != self._pid:  # a forked child is not the run
             return
         was_watching, sync.is_closed = self.is_watching, True
-        self.slow.disarm()
+        self.slow.close()
         if sync.recorder is not None:
             if was_watching:
                 with self.shields.host.guarding("last records"):

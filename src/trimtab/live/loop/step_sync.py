@@ -22,8 +22,9 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.config import LiveConfig
 from trimtab.core.errors import NonFiniteRun
+from trimtab.core.text import counted
 from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.measure.activations import read_activations, silent_blocks
+from trimtab.live.measure.activations import read_activations, silent_sites
 from trimtab.live.measure.state_hash import read_hashes
 from trimtab.live.measure.step_meter import HEAD, have_slipped, read_head
 from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
@@ -36,6 +37,11 @@ from trimtab.live.shield import Shields, log
 HOOKS_SILENT = (
     "trimtab: the forward hooks of %s did not fire, so their activations are not recorded; call "
     "trimtab.watch(...) before torch.compile(...), or torch._dynamo.reset() after it"
+)
+
+NO_ATTENTION = (
+    "trimtab: the attention logits of %s are not measured: their attention is compiled, or of a "
+    "kind that is not known; guard.record(max_attention_logit=...) records yours"
 )
 
 MAX_PARTIAL = 20
@@ -125,11 +131,10 @@ class RecordAssembler:
     def _add_telemetry(self, step: _Waiting, sums: dict[str, float]) -> None:
         if not self._has_tested_hooks:
             self._has_tested_hooks = True
-            silent = silent_blocks(sums)
-            if silent and len(silent) * 2 == sum(
-                s.startswith(("block:", "written:")) for s in sums
-            ):
+            if silent := silent_sites(sums, signals.ACTIVATION_RMS):
                 log.warning(HOOKS_SILENT, ", ".join(silent))
+            elif silent := silent_sites(sums, f"{signals.MAX_ATTENTION_LOGIT}/"):
+                log.info(NO_ATTENTION, counted(len(silent), "layer"))
         found = read_telemetry(sums, self._world)
         if step.found.get(signals.DISCARDED) == 1.0:
             # Without an update, what was computed is the one before.

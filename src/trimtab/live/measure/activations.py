@@ -1,4 +1,8 @@
-"""Activations: the size of each block's output, written into a buffer by forward hooks.
+"""Activations: numbers of what modules put out, written into a buffer by forward hooks.
+
+Measured are the root mean square of the output of each block, attention, MLP, of the embedding and
+of the final norm; the largest logit, log Z and the entropy of the output; and the largest attention
+logit of each layer (`attention_logits`). `sites` finds the modules.
 
 Hooks act only in steps whose telemetry is measured, in training, outside of function transforms. In
 a compiled graph they always act, because a flag would have the graph compiled twice. A hook holds
@@ -12,74 +16,119 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.core import signals
-from trimtab.live.measure.roles import plain_name
+from trimtab.live.measure.attention_logits import AttentionProbe
+from trimtab.live.measure.sites import ATTENTION, BLOCK, LOGITS, Site, find_sites, vocabularies
 from trimtab.live.ranks.shards import norm_dtype
 from trimtab.state.host_copy import local
 
-NOT_WRITTEN = -1.0
-"""What a slot holds until its hook has fired; a root mean square is never negative."""
+NOT_WRITTEN = -math.inf
+"""What a slot holds until its hook has fired: no root mean square and no maximum is that low."""
+
+OUTPUT_LOGITS = (signals.MAX_LOGIT, signals.MAX_LOG_Z, signals.LOGIT_ENTROPY)
+
+CPU_LOGITS, DEVICE_LOGITS = 2**20, 2**24
+"""Logits of the output that are measured, by the kind of device: 4 and 64 MB in fp32. Of more, rows
+at even distances."""
 
 
 class Activations:
-    """Hooks on the blocks of a model, and the buffer that they write into."""
+    """Hooks on the sites of a model, and the buffer that they write into."""
 
-    def __init__(self, model: nn.Module, device: torch.device) -> None:
-        self._blocks = find_blocks(model)
-        names = [plain_name(f"{name}.").removesuffix(".") for name, _ in self._blocks]
-        self.slots = (*(f"block:{n}" for n in names), *(f"written:{n}" for n in names))
+    def __init__(
+        self,
+        model: nn.Module,
+        device: torch.device,
+        given: Mapping[str, str | Sequence[str]] | None = None,
+    ) -> None:
+        self._sites = find_sites(model, given)
+        names = [name for site in self._sites for name in _names_of(site)]
+        self._place = {name: place for place, name in enumerate(dict.fromkeys(names))}
+        self.slots = (*(f"site:{n}" for n in self._place), *(f"written:{n}" for n in self._place))
         """The names of what `measure` returns on this rank."""
-        self._buffer = _Buffer(len(names), device)
+        self._buffer = _Buffer(len(self._place), device)
+        self._vocabularies = vocabularies(model)
         self._handles: list[RemovableHandle] = []
 
     def arm(self) -> None:
-        """Hook the blocks for the next step."""
+        """Hook the modules for the next step."""
         self._buffer.is_armed = True
+        self._buffer.values.fill_(NOT_WRITTEN)
         if not self._handles:
-            self._handles = [
-                module.register_forward_hook(_Writer(self._buffer, place))
-                for place, (_, module) in enumerate(self._blocks)
-            ]
+            for site in self._sites:
+                self._hook(site)
+
+    def _hook(self, site: Site) -> None:
+        buffer, module = self._buffer, site.module
+        first, *others = (self._place[name] for name in _names_of(site))
+        if site.kind == LOGITS:
+            hook: _Hook = _LogitsHook(buffer, first, self._vocabularies, is_model=not site.name)
+        else:
+            hook = _RmsHook(buffer, first)
+        self._handles.append(module.register_forward_hook(hook))
+        if site.kind == ATTENTION:
+            probe = AttentionProbe(buffer.acts, _MaxWriter(buffer, others[0]))
+            self._handles += (
+                module.register_forward_pre_hook(_Forget(probe.enter)),
+                module.register_forward_hook(_Forget(probe.leave), always_call=True),
+            )
 
     def measure(self) -> torch.Tensor:
-        """What the blocks have put out, and which of them have; raises what a hook has raised."""
+        """What has been written, and where; raises what a hook has raised."""
         if self._buffer.error is not None:
             raise self._buffer.error
         values = self._buffer.values
         is_written = values != NOT_WRITTEN
-        found = torch.cat((torch.where(is_written, values, 0.0), is_written.float()))
-        values.fill_(NOT_WRITTEN)
-        return found
+        return torch.cat((torch.where(is_written, values, 0.0), is_written.float()))
 
     def disarm(self) -> None:
         """Take the hooks off: between measured steps a forward pass runs as without trimtab."""
+        self._buffer.is_armed = False
+        if not self._buffer.is_compiled:
+            self.remove()
+
+    def remove(self) -> None:
+        """Take the hooks off also where a graph was compiled with them."""
         self._buffer.is_armed = False
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
 
 
+def _names_of(site: Site) -> tuple[str, ...]:
+    """Return the signals of a site."""
+    if site.kind == LOGITS:
+        return OUTPUT_LOGITS
+    if site.kind == BLOCK:
+        return (f"{signals.ACTIVATION_RMS}{site.name}",)
+    output = f"{signals.OUTPUT_RMS}{site.name}"
+    if site.kind == ATTENTION:
+        return output, f"{signals.MAX_ATTENTION_LOGIT}/{site.name}"
+    return (output,)
+
+
 def read_activations(sums: Mapping[str, float]) -> dict[str, float]:
-    """The mean over the ranks that ran a block."""
+    """Return the mean over the ranks that ran a module, and the largest attention logit of all."""
     found = {}
-    for slot, value in sums.items():
-        if slot.startswith("block:"):
-            name = slot.removeprefix("block:")
-            written = sums[f"written:{name}"]
-            if written > 0:
-                found[f"{signals.ACTIVATION_RMS}{name}"] = value / written
+    for slot, written in sums.items():
+        if slot.startswith("written:") and written > 0:
+            name = slot.removeprefix("written:")
+            found[name] = sums[f"site:{name}"] / written
+    prefix = f"{signals.MAX_ATTENTION_LOGIT}/"
+    if layers := [value for name, value in found.items() if name.startswith(prefix)]:
+        is_nan = any(value != value for value in layers)
+        found[signals.MAX_ATTENTION_LOGIT] = math.nan if is_nan else max(layers)
     return found
 
 
-def silent_blocks(sums: Mapping[str, float]) -> list[str]:
-    """The blocks whose hook has not fired on any rank."""
-    return [
-        slot.removeprefix("written:")
-        for slot, written in sums.items()
-        if slot.startswith("written:") and not written
-    ]
+def silent_sites(sums: Mapping[str, float], prefix: str) -> list[str]:
+    """Return the modules of which no rank has written a signal; none if some have."""
+    prefix = f"written:{prefix}"
+    found = {slot.removeprefix(prefix): n for slot, n in sums.items() if slot.startswith(prefix)}
+    return [] if any(found.values()) else list(found)
 
 
 class _Buffer:
@@ -88,18 +137,54 @@ class _Buffer:
     def __init__(self, size: int, device: torch.device) -> None:
         self.values = torch.full((size,), NOT_WRITTEN, dtype=torch.float32, device=device)
         self.is_armed = False
+        self.is_compiled = False
+        """Whether a graph was compiled with the hooks: without them it would be compiled again."""
         self.error: Exception | None = None
 
+    def acts(self) -> bool:
+        """Whether a forward pass that runs now is one of the step that is measured."""
+        return (
+            self.is_armed
+            and torch.is_grad_enabled()
+            and torch._C._functorch.maybe_current_level() is None
+        )
 
-class _Writer:
-    """The hook of one block."""
+
+class _Forget:
+    """A callable that a copied or pickled model does not keep."""
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+
+    def __call__(self, *args: Any) -> Any:
+        return self._call(*args)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A copied or pickled model gets a callable of the standard library that does nothing.
+        return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class _MaxWriter:
+    """Writes the largest value of a step."""
+
+    def __init__(self, buffer: _Buffer, place: int) -> None:
+        self._slot = buffer.values[place]
+
+    def __call__(self, value: torch.Tensor) -> None:
+        self._slot.copy_(torch.maximum(self._slot, value))
+
+
+class _Hook(_Forget):
+    """The hook of one module."""
 
     def __init__(self, buffer: _Buffer, place: int) -> None:
         self._buffer = buffer
         self._slot = buffer.values[place]
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if not torch.compiler.is_compiling() and not self._acts():
+        if torch.compiler.is_compiling():
+            self._buffer.is_compiled = True
+        elif not self._buffer.acts():
             return
         # Not a context manager made from a generator: that breaks a compiled graph.
         try:
@@ -108,13 +193,11 @@ class _Writer:
             self._buffer.error = error
             self._buffer.is_armed = False
 
-    def _acts(self) -> bool:
-        return (
-            self._buffer.is_armed
-            and torch.is_grad_enabled()
-            and torch._C._functorch.maybe_current_level() is None
-        )
+    def _write(self, output: Any) -> None:
+        raise NotImplementedError
 
+
+class _RmsHook(_Hook):
     def _write(self, output: Any) -> None:
         tensor = first_tensor(output)
         if tensor is not None:
@@ -122,9 +205,47 @@ class _Writer:
             norm = torch.linalg.vector_norm(part, dtype=norm_dtype(part))
             self._slot.copy_(norm / math.sqrt(max(part.numel(), 1)))
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A copied or pickled model gets a callable of the standard library that does nothing.
-        return getattr, (contextlib.nullcontext(), "__exit__")
+
+class _LogitsHook(_Hook):
+    """Writes the numbers of OUTPUT_LOGITS of a head, or of what a whole model returns."""
+
+    def __init__(
+        self, buffer: _Buffer, place: int, vocabularies: set[int], *, is_model: bool
+    ) -> None:
+        super().__init__(buffer, place)
+        self._slots = buffer.values[place : place + len(OUTPUT_LOGITS)]
+        self._vocabularies = vocabularies
+        self._is_model = is_model
+
+    def _write(self, output: Any) -> None:
+        tensor = first_tensor(output)
+        if self._is_model:
+            named = output.get("logits") if isinstance(output, Mapping) else None
+            named = getattr(output, "logits", None) if named is None else named
+            if named is not None:
+                tensor = first_tensor(named)
+            elif tensor is not None and tensor.shape[-1:].numel() not in self._vocabularies:
+                tensor = None
+        # Of a vocabulary that ranks share, log Z would need all of them.
+        if tensor is None or tensor.dim() < 2 or isinstance(tensor, DTensor):
+            return
+        found = measure_logits(tensor.detach())
+        largest = torch.maximum(self._slots[:2], found[:2])
+        self._slots.copy_(torch.cat((largest, found[2:])))
+
+
+def measure_logits(logits: torch.Tensor) -> torch.Tensor:
+    """Return max |logit|, max |log Z| and the mean entropy, each over positions, in fp32."""
+    rows = logits.flatten(0, -2)
+    limit = CPU_LOGITS if rows.device.type == "cpu" else DEVICE_LOGITS
+    stride = math.ceil(rows.numel() / limit)
+    # Some models exclude tokens by a logit of -infinity.
+    x = rows[::stride].float().clamp(min=torch.finfo(torch.float32).min)
+    log_z = x.logsumexp(dim=-1)
+    entropy = log_z - torch.linalg.vecdot(x.softmax(dim=-1), x)
+    low, high = x.aminmax()
+    largest = torch.maximum(high.abs(), torch.where(low < -1e30, high, low).abs())
+    return torch.stack((largest, log_z.abs().amax(), entropy.mean()))
 
 
 def first_tensor(output: Any) -> torch.Tensor | None:
@@ -135,27 +256,3 @@ def first_tensor(output: Any) -> torch.Tensor | None:
         output = output[0] if output else None
     is_usable = isinstance(output, torch.Tensor) and output.is_floating_point()
     return output if is_usable else None
-
-
-def find_blocks(model: nn.Module) -> Sequence[tuple[str, nn.Module]]:
-    """The model's repeated blocks with their names: its longest list of modules of one kind.
-
-    Of two lists the one that is not inside a block of the other is meant: layers, not experts.
-    """
-    best: Sequence[tuple[str, nn.Module]] = ()
-    for name, module in model.named_modules():
-        if isinstance(module, nn.ModuleList | nn.Sequential | nn.ModuleDict):
-            children = list(module.named_children())
-            kinds = {_kind(child) for _, child in children}
-            is_inside = any(name.startswith(f"{block}.") for block, _ in best)
-            if len(kinds) == 1 and len(children) > max(len(best), 1) and not is_inside:
-                best = [(f"{name}.{place}".lstrip("."), child) for place, child in children]
-    return best
-
-
-def _kind(module: nn.Module) -> type:
-    # A block compiled or checkpointed on its own is wrapped; what counts is what is inside.
-    inner = getattr(module, "_orig_mod", None) or getattr(
-        module, "_checkpoint_wrapped_module", None
-    )
-    return type(inner) if isinstance(inner, nn.Module) else type(module)

@@ -235,11 +235,11 @@ class SlowMeter:
         self.arm()
         return is_measured
 
-    def disarm(self) -> None:
-        """Nothing more is measured until the next `arm`."""
+    def close(self) -> None:
+        """Take all hooks off."""
         if self.activations is not None:
             with self._shields.activations.guarding("hooks"):
-                self.activations.disarm()
+                self.activations.remove()
 
     def _measure(self, note: Any) -> bool:
         parts = []
@@ -259,7 +259,9 @@ class SlowMeter:
                 size = len(meter.slots)
                 found = torch.zeros(size, dtype=torch.float32, device=self._device)
             parts.append(found)
-        self.disarm()
+        if self.activations is not None:
+            with shields.activations.guarding("hooks"):
+                self.activations.disarm()
         if shields.telemetry.is_down and (self.activations is None or shields.activations.is_down):
             return False
         values = torch.cat(parts)

@@ -18,7 +18,8 @@ from torch.nn.modules.module import (
 )
 from torch.overrides import TorchFunctionMode
 
-from trimtab.live.measure.activations import find_blocks, first_tensor
+from trimtab.live.measure.activations import first_tensor
+from trimtab.live.measure.sites import find_blocks
 from trimtab.state.host_copy import local
 
 MAX_QUERIES = 64

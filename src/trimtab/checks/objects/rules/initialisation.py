@@ -10,8 +10,8 @@ from torch import nn
 from trimtab.checks.objects.measure.measurements import FirstAttempt, named_trained
 from trimtab.checks.objects.measure.passes import BatchPass
 from trimtab.checks.rule import Fault, Level, brief, listed, rule
-from trimtab.live.measure.activations import find_blocks
 from trimtab.live.measure.roles import role_of
+from trimtab.live.measure.sites import find_blocks
 
 LOSS_ABOVE, LOSS_FAR_ABOVE = 1.0, 5.0
 """Nats over ln V. Logits of deviation s cost about s^2 / 2: 1 nat is s = 1.4, 5 nats s = 3.2, with

@@ -9,7 +9,7 @@ from torch import nn
 from trimtab.checks.objects.measure.passes import BatchPass
 from trimtab.checks.objects.measure.training import ShortRun
 from trimtab.checks.rule import Fault, Level, NotMeasured, listed, rule
-from trimtab.live.measure.activations import find_blocks
+from trimtab.live.measure.sites import find_blocks
 
 DEPTH_RATIO, DEPTH_RATIO_BAD = 30.0, 1000.0
 """Of block outputs, largest to smallest. A sum of 2L independent terms grows by sqrt(2L): 14 for

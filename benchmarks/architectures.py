@@ -1,0 +1,393 @@
+"""Small models of twelve architectures, each with the modules that its sites should be."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.sizes import ModelConfig
+
+WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 32, 4, 3, 101, 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Architecture:
+    """A model, its loss, and the modules that are expected as sites."""
+
+    name: str
+    make: Callable[[], nn.Module]
+    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]
+    expected: dict[str, list[str]] = field(default_factory=dict)
+    """By kind; "" is the model itself."""
+
+
+def tokens(seed: int = 0, length: int = LENGTH) -> torch.Tensor:
+    """Return a batch of three sequences."""
+    return torch.randint(0, VOCABULARY, (3, length), generator=torch.Generator().manual_seed(seed))
+
+
+def images(batch: torch.Tensor) -> torch.Tensor:
+    """Return images made of token ids."""
+    generator = torch.Generator().manual_seed(int(batch.sum()))
+    return torch.randn(3, 3, 32, 32, generator=generator)
+
+
+def _hf_loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = model(input_ids=batch, labels=batch).loss
+    return loss
+
+
+def _of_logits(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    logits = model(batch[:, :-1])
+    logits = logits[0] if isinstance(logits, tuple) else logits
+    return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
+
+
+def _image_loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    out = model(images(batch))
+    return F.cross_entropy(getattr(out, "logits", out), batch[:, 0] % 10)
+
+
+def _layers(pattern: str) -> list[str]:
+    return [pattern.format(layer) for layer in range(LAYERS)]
+
+
+class EagerAttention(nn.Module):
+    """Attention as nanoGPT has it without flash: the matrix is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c_attn = nn.Linear(WIDTH, 3 * WIDTH)
+        self.c_proj = nn.Linear(WIDTH, WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend causally."""
+        batch, length, _ = x.shape
+        q, k, v = (
+            part.view(batch, length, HEADS, -1).transpose(1, 2)
+            for part in self.c_attn(x).split(WIDTH, dim=2)
+        )
+        logits = (q @ k.transpose(-2, -1)) * (WIDTH // HEADS) ** -0.5
+        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        weights = F.softmax(logits.masked_fill(future, -torch.inf), dim=-1)
+        out: torch.Tensor = self.c_proj((weights @ v).transpose(1, 2).reshape(x.shape))
+        return out
+
+
+class FusedAttention(nn.Module):
+    """Attention as timm and torchtitan have it, with the names of either."""
+
+    def __init__(self, fused: bool) -> None:
+        super().__init__()
+        if fused:
+            self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+            self.proj = nn.Linear(WIDTH, WIDTH)
+        else:  # two heads of keys for four of queries
+            self.wq = nn.Linear(WIDTH, WIDTH, bias=False)
+            self.wk = nn.Linear(WIDTH, WIDTH // 2, bias=False)
+            self.wv = nn.Linear(WIDTH, WIDTH // 2, bias=False)
+            self.wo = nn.Linear(WIDTH, WIDTH, bias=False)
+        self.fused = fused
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Attend: to everything if fused, else causally."""
+        batch, length, _ = x.shape
+        parts = self.qkv(x).chunk(3, -1) if self.fused else (self.wq(x), self.wk(x), self.wv(x))
+        q, k, v = (p.view(batch, length, -1, WIDTH // HEADS).transpose(1, 2) for p in parts)
+        out = F.scaled_dot_product_attention(
+            q, k, v, is_causal=not self.fused, enable_gqa=not self.fused
+        )
+        out = out.transpose(1, 2).reshape(x.shape)
+        done: torch.Tensor = self.proj(out) if self.fused else self.wo(out)
+        return done
+
+
+class Layer(nn.Module):
+    """Attention and MLP, named as the caller says."""
+
+    def __init__(self, attention: str, mlp: str, module: nn.Module) -> None:
+        super().__init__()
+        self.names = attention, mlp
+        self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
+        self.add_module(attention, module)
+        hidden = (nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH))
+        self.add_module(mlp, nn.Sequential(*hidden))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add both to the residual stream."""
+        attention, mlp = (self.get_submodule(name) for name in self.names)
+        x = x + attention(self.norm1(x))
+        out: torch.Tensor = x + mlp(self.norm2(x))
+        return out
+
+
+class NanoGpt(nn.Module):
+    """As nanoGPT: a tied head that is no module, logits and loss in a tuple."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.transformer = nn.ModuleDict(
+            {
+                "wte": nn.Embedding(VOCABULARY, WIDTH),
+                "wpe": nn.Embedding(LENGTH, WIDTH),
+                "h": nn.ModuleList(Layer("attn", "mlp", EagerAttention()) for _ in range(LAYERS)),
+                "ln_f": nn.LayerNorm(WIDTH),
+            }
+        )
+
+    def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
+        """Return logits and no loss."""
+        wte, wpe, h, ln_f = self.transformer.values()
+        y = wte(x) + wpe(torch.arange(x.shape[1]))
+        for block in h:  # type: ignore[attr-defined]
+            y = block(y)
+        return F.linear(ln_f(y), wte.get_parameter("weight")), None
+
+
+class Titan(nn.Module):
+    """As torchtitan's Llama: layers in a dict, `wq`, `feed_forward`, `output`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tok_embeddings = nn.Embedding(VOCABULARY, WIDTH)
+        layers = (Layer("attention", "feed_forward", FusedAttention(False)) for _ in range(LAYERS))
+        self.layers = nn.ModuleDict({str(number): layer for number, layer in enumerate(layers)})
+        self.norm = nn.RMSNorm(WIDTH)
+        self.output = nn.Linear(WIDTH, VOCABULARY, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        y = self.tok_embeddings(x)
+        for layer in self.layers.values():
+            y = layer(y)
+        logits: torch.Tensor = self.output(self.norm(y))
+        return logits
+
+
+class Timm(nn.Module):
+    """As timm's ViT: `patch_embed`, `blocks`, `norm`, `head` and `num_classes`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_classes = 10
+        self.patch_embed = nn.Conv2d(3, WIDTH, 8, 8)
+        self.blocks = nn.Sequential(
+            *(Layer("attn", "mlp", FusedAttention(True)) for _ in range(LAYERS))
+        )
+        self.norm = nn.LayerNorm(WIDTH)
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return the scores of the classes."""
+        y = self.patch_embed(x).flatten(2).transpose(1, 2)
+        scores: torch.Tensor = self.head(self.norm(self.blocks(y)).mean(dim=1))
+        return scores
+
+
+class Plain(nn.Module):
+    """nn.TransformerEncoder between an embedding and a linear layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(VOCABULARY, WIDTH)
+        layer = nn.TransformerEncoderLayer(
+            WIDTH, HEADS, 2 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
+        )
+        self.encoder = nn.TransformerEncoder(
+            layer, LAYERS, norm=nn.LayerNorm(WIDTH), enable_nested_tensor=False
+        )
+        self.readout = nn.Linear(WIDTH, VOCABULARY)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Return logits."""
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        logits: torch.Tensor = self.readout(self.encoder(self.embed(x), mask=mask))
+        return logits
+
+
+def _lab(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
+    loss: torch.Tensor = model(batch[:, :-1], batch[:, 1:]).loss
+    return loss
+
+
+def architectures() -> list[Architecture]:
+    """Return all of them; needs transformers."""
+    import transformers as hf  # here because it takes seconds
+
+    small: dict[str, Any] = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": WIDTH,
+        "num_hidden_layers": LAYERS,
+        "num_attention_heads": HEADS,
+        "intermediate_size": 2 * WIDTH,
+    }
+    grouped = small | {"num_key_value_heads": 2, "head_dim": WIDTH // HEADS}
+    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+
+    def decoder(name: str, make: Callable[[], nn.Module]) -> Architecture:
+        expected = {
+            "embedding": ["model.embed_tokens"],
+            "block": _layers("model.layers.{}"),
+            "attention": _layers("model.layers.{}.self_attn"),
+            "mlp": _layers("model.layers.{}.mlp"),
+            "final_norm": ["model.norm"],
+            "logits": ["lm_head"],
+        }
+        return Architecture(name=name, make=make, loss=_hf_loss, expected=expected)
+
+    def gpt2() -> nn.Module:
+        none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        sizes = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY}
+        model: nn.Module = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **none))
+        return model
+
+    def t5() -> nn.Module:
+        sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": LAYERS, "num_heads": HEADS}
+        config = hf.T5Config(**sizes, vocab_size=VOCABULARY, dropout_rate=0.0)
+        config.decoder_start_token_id = 0
+        model: nn.Module = hf.T5ForConditionalGeneration(config)
+        return model
+
+    stacks = [f"{stack}.block.{n}" for stack in ("encoder", "decoder") for n in range(LAYERS)]
+    crossed = [f"decoder.block.{n}.layer.1.EncDecAttention" for n in range(LAYERS)]
+    feeds = [f"{b}.layer.{1 + b.startswith('decoder')}.DenseReluDense" for b in stacks]
+    return [
+        decoder("Llama", lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**grouped))),
+        decoder("Mistral", lambda: hf.MistralForCausalLM(hf.MistralConfig(**grouped))),
+        decoder("Qwen3", lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**grouped))),
+        decoder(
+            "Mixtral",
+            lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**grouped, num_local_experts=4)),
+        ),
+        Architecture(
+            name="GPT-2",
+            make=gpt2,
+            loss=_hf_loss,
+            expected={
+                "embedding": ["transformer.wte"],
+                "block": _layers("transformer.h.{}"),
+                "attention": _layers("transformer.h.{}.attn"),
+                "mlp": _layers("transformer.h.{}.mlp"),
+                "final_norm": ["transformer.ln_f"],
+                "logits": ["lm_head"],
+            },
+        ),
+        Architecture(
+            name="BERT",
+            make=lambda: hf.BertForMaskedLM(hf.BertConfig(**small, **still)),
+            loss=_hf_loss,
+            expected={
+                "embedding": ["bert.embeddings"],
+                "block": _layers("bert.encoder.layer.{}"),
+                "attention": _layers("bert.encoder.layer.{}.attention.self"),
+                "mlp": _layers("bert.encoder.layer.{}.output.dense"),
+                "final_norm": ["cls.predictions.transform.LayerNorm"],
+                "logits": ["cls.predictions.decoder"],
+            },
+        ),
+        Architecture(
+            name="ViT",
+            make=lambda: hf.ViTForImageClassification(
+                hf.ViTConfig(
+                    **{k: v for k, v in small.items() if k != "vocab_size"},
+                    **still,
+                    image_size=32,
+                    patch_size=8,
+                    num_labels=10,
+                )
+            ),
+            loss=_image_loss,
+            expected={
+                "embedding": ["vit.embeddings"],
+                "block": _layers("vit.layers.{}"),
+                "attention": _layers("vit.layers.{}.attention"),
+                "mlp": _layers("vit.layers.{}.mlp"),
+                "final_norm": ["vit.layernorm"],
+                "logits": ["classifier"],
+            },
+        ),
+        Architecture(
+            name="T5",
+            make=t5,
+            loss=_hf_loss,
+            expected={
+                "embedding": ["shared"],
+                "block": stacks,
+                "attention": [f"{b}.layer.0.SelfAttention" for b in stacks] + crossed,
+                "mlp": feeds,
+                "final_norm": ["decoder.final_layer_norm"],
+                "logits": ["lm_head"],
+            },
+        ),
+        Architecture(
+            name="nanoGPT, eager",
+            make=NanoGpt,
+            loss=_of_logits,
+            expected={
+                "embedding": ["transformer.wte"],
+                "block": _layers("transformer.h.{}"),
+                "attention": _layers("transformer.h.{}.attn"),
+                "mlp": _layers("transformer.h.{}.mlp"),
+                "final_norm": ["transformer.ln_f"],
+                "logits": [""],
+            },
+        ),
+        Architecture(
+            name="torchtitan",
+            make=Titan,
+            loss=_of_logits,
+            expected={
+                "embedding": ["tok_embeddings"],
+                "block": _layers("layers.{}"),
+                "attention": _layers("layers.{}.attention"),
+                "mlp": _layers("layers.{}.feed_forward"),
+                "final_norm": ["norm"],
+                "logits": ["output"],
+            },
+        ),
+        Architecture(
+            name="timm ViT",
+            make=Timm,
+            loss=_image_loss,
+            expected={
+                "embedding": ["patch_embed"],
+                "block": _layers("blocks.{}"),
+                "attention": _layers("blocks.{}.attn"),
+                "mlp": _layers("blocks.{}.mlp"),
+                "final_norm": ["norm"],
+                "logits": ["head"],
+            },
+        ),
+        Architecture(
+            name="nn.TransformerEncoder",
+            make=Plain,
+            loss=_of_logits,
+            expected={
+                "embedding": ["embed"],
+                "block": _layers("encoder.layers.{}"),
+                "attention": _layers("encoder.layers.{}.self_attn"),
+                "mlp": _layers("encoder.layers.{}.linear2"),
+                "final_norm": ["encoder.norm"],
+                "logits": ["readout"],
+            },
+        ),
+        Architecture(
+            name="lab Gpt",
+            make=lambda: Gpt(
+                ModelConfig(vocab_size=VOCABULARY, width=WIDTH, layers=LAYERS, heads=HEADS)
+            ),
+            loss=_lab,
+            expected={
+                "embedding": ["embed"],
+                "block": _layers("blocks.{}"),
+                "attention": _layers("blocks.{}.attention"),
+                "mlp": _layers("blocks.{}.mlp"),
+                "final_norm": ["norm"],
+                "logits": [""],
+            },
+        ),
+    ]
