@@ -69,7 +69,7 @@ def launch(folder: Path, trouble: str, *command: str) -> subprocess.CompletedPro
         capture_output=True,
         text=True,
         timeout=300,
-        # As docs/relaunch.md says: else restarted workers read where the first ones listened.
+        # As docs/checkpoints.md says: else restarted workers read where the first ones listened.
         env=os.environ | {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"},
     )
 
