@@ -13,13 +13,14 @@ from trimtab.cli.options import ExitCode
 from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.text import printable
+from trimtab.core.text import counted, printable
 from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
 from trimtab.explain.time_use import compute_time_use
 from trimtab.journal import RunDirectory
 from trimtab.journal.files import replace_file
 from trimtab.report.incident_files import incident_folder_name, update_lessons, write_incidents
+from trimtab.report.interventions import find_interventions
 from trimtab.report.pages.run_page import DASHBOARD_FILE, POSTMORTEM_FILE, dashboard_page
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import report_view
@@ -89,6 +90,25 @@ def print_goodput(report: RunReport) -> None:
     use = compute_time_use(report.block)
     if use is not None:
         typer.echo(f"time: {use}")
+
+
+MAX_ACTS = 10
+"""Interventions that the terminal shows; the page and `--json` have all."""
+
+
+def print_interventions(report: RunReport) -> None:
+    """Print what trimtab and people did to the run, and what came of it."""
+    acts = find_interventions(report.block)
+    shown = acts[-MAX_ACTS:]
+    if not acts:
+        return
+    left_out = f", the last {len(shown)}" if len(shown) < len(acts) else ""
+    typer.echo(f"{counted(len(acts), 'intervention')}{left_out}:")
+    for act in shown:
+        because = f", because {act.reason}" if act.reason else ""
+        hoped = f"; expected: {act.expected}" if act.expected else ""
+        line = f"  step {act.step:,}, {act.author}: {act.what}{because}{hoped}; {act.outcome}"
+        typer.echo(printable(line))
 
 
 def goodput_to_dict(report: RunReport) -> dict[str, Any]:

@@ -16,6 +16,10 @@ EXPERIMENT = "experiment"
 """A few forward passes on remembered batches. Facts: `name` ("again", "first_nonfinite", "fp32" or
 "half"), `answer` in one word, `sentence`."""
 
+SETTING_CHANGED = "setting changed"
+"""An option of an optimizer, such as its weight decay, is another one than before. Facts: `name`,
+`before`, `after`."""
+
 RELAUNCH = "relaunch"
 """The run has ended itself, to be started again from a proven checkpoint. Facts: `reason`,
 `bad_data`, the data positions of the steps around the onset, which the next run discards."""

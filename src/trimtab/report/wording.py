@@ -5,7 +5,15 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
-from trimtab.core.events import EXPERIMENT, NOT_UNDONE, NOTE, RELAUNCH, UNDO, UNDO_OUTCOME
+from trimtab.core.events import (
+    EXPERIMENT,
+    NOT_UNDONE,
+    NOTE,
+    RELAUNCH,
+    SETTING_CHANGED,
+    UNDO,
+    UNDO_OUTCOME,
+)
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.text import digits
@@ -144,6 +152,9 @@ def event_text(event: Event) -> str:
         text = f"{has_helped}: the loss is {after}, before the harm it was {before}"
     elif event.kind == RELAUNCH:
         text = str(facts.get("reason", ""))
+    elif event.kind == SETTING_CHANGED:
+        before, after = (_value(facts.get(name)) for name in ("before", "after"))
+        text = f"{facts.get('name')} changed from {before} to {after}"
     elif event.kind == NOT_UNDONE:
         text = f"{facts.get('why')}; nothing is undone: {facts.get('because')}"
     else:

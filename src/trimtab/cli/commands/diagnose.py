@@ -115,8 +115,10 @@ def diagnose(
     from trimtab.cli.options import load_config, split_facts
     from trimtab.cli.progress import progress_bar
     from trimtab.cli.standard_input import saved_input
+    from trimtab.core.jsonable import to_jsonable
     from trimtab.journal import RunDirectory
     from trimtab.report.incident_files import report_folder
+    from trimtab.report.interventions import find_interventions
     from trimtab.report.pages.run_page import dashboard_page
 
     with output.reported_errors(), saved_input(paths) as read:
@@ -141,6 +143,7 @@ def diagnose(
         output.print_view(report, questions=verbose)
         if directory is not None:
             output.print_goodput(report)
+            output.print_interventions(report)
     written: dict[str, Any] = {}
     if write and directory is not None:
         written = output.write_into_run(report, directory)
@@ -150,5 +153,7 @@ def diagnose(
         output.write_page(dashboard_page(report), html)
     if as_json:
         goodput = None if directory is None else output.goodput_to_dict(report)
-        print_json("diagnose", {**report.to_dict(), "goodput": goodput, **written})
+        acts = to_jsonable(find_interventions(report.block))
+        shown = {**report.to_dict(), "goodput": goodput, "interventions": acts, **written}
+        print_json("diagnose", shown)
     raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)

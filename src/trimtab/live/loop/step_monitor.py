@@ -24,6 +24,7 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.config import LiveConfig
+from trimtab.core.events import SETTING_CHANGED
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.exit_hooks import ExitHooks
@@ -31,6 +32,7 @@ from trimtab.live.loop.skips import SkipDetector
 from trimtab.live.loop.step_hooks import StepHooks
 from trimtab.live.loop.step_sync import Measured, StateKeeper, StepSync
 from trimtab.live.measure.batch_facts import RowLosses
+from trimtab.live.measure.state_facts import OptionWatch
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter, UserSignals, main_learning_rate
 from trimtab.live.measure.telemetry import SlowMeter
@@ -50,6 +52,7 @@ class StepFacts:
     ) -> None:
         self.user = UserSignals(device)
         self.row_losses = RowLosses()
+        self.options = OptionWatch(optimizers)
         self.loop: StepLoop | None = None
         """Only if the user goes through the data by `guard.steps`."""
         self._optimizers = optimizers
@@ -295,6 +298,10 @@ class StepMonitor:
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1] and self.is_watching:
             self._note.has_telemetry = self.slow.after_update(self._note)
+            if self._note.has_telemetry and self.recorder is not None:
+                with self.shields.user.guarding("options"):
+                    for change in self.facts.options.changes():
+                        self.recorder.event(SETTING_CHANGED, self._note.step, change)
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
 

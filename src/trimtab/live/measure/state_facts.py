@@ -7,7 +7,7 @@ the same.
 
 import random
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -188,6 +188,46 @@ def _options(optimizers: Sequence[Optimizer]) -> dict[str, list[Any]]:
                 if name not in _NO_OPTIONS and not isinstance(value, torch.Tensor):
                     options.setdefault(name, []).append(value)
     return options
+
+
+MAX_CHANGES = 3
+"""Changes of an option after which it is taken for a schedule, and told no more."""
+
+
+_WATCHED = frozenset(
+    {
+        *("betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "amsgrad"),
+        *("alpha", "rho", "decoupled_weight_decay", "maximize"),
+    }
+)
+"""Options that people set; some optimizers keep counters beside them."""
+
+
+class OptionWatch:
+    """Finds options of optimizers that code has changed, other than the learning rate."""
+
+    def __init__(self, optimizers: Sequence[Optimizer]) -> None:
+        self._optimizers = optimizers
+        self._known = self._words()
+        self._num_changes: dict[str, int] = {}
+
+    def changes(self) -> Iterator[dict[str, str]]:
+        """Yield the facts of each option that differs from the last time."""
+        before, self._known = self._known, self._words()
+        for name, words in self._known.items():
+            if before.get(name, words) == words:
+                continue
+            self._num_changes[name] = self._num_changes.get(name, 0) + 1
+            if self._num_changes[name] <= MAX_CHANGES:
+                yield {"name": name, "before": before[name], "after": words}
+
+    def _words(self) -> dict[str, str]:
+        """Return the values of each option over the groups, each value once."""
+        return {
+            name: ", ".join(dict.fromkeys(str(value) for value in values))[:200]
+            for name, values in _options(self._optimizers).items()
+            if name in _WATCHED
+        }
 
 
 def _one_number(values: list[Any]) -> float:

@@ -13,6 +13,7 @@ from trimtab.explain.measures import compute_discards
 from trimtab.explain.time_use import ROLLING, compute_time_use
 from trimtab.report.document import ReportDocument, section_html, text_html
 from trimtab.report.escaping import Html, Text, html, html_table, join, tag
+from trimtab.report.interventions import find_interventions
 from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import MAX_EVENTS, MAX_INCIDENTS, run_data, tone
 from trimtab.report.postmortem import build_postmortem
@@ -71,6 +72,7 @@ def dashboard_page(
             tag(
                 "main",
                 _incident_section(report, files or {}),
+                _intervention_section(report),
                 _chart_section(),
                 _missing_section(missing),
                 _event_section(report),
@@ -177,6 +179,24 @@ def _incident_row(diagnosis: Diagnosis, files: Mapping[int, str], embedded: set[
         diagnosis.action.kind.value,
         tag("span", Html(" ".join(links))) if links else "see the files of --out",
     ]
+
+
+def _intervention_section(report: RunReport) -> Html:
+    acts = find_interventions(report.block)
+    if not acts:
+        return html("")
+    rows = [
+        (f"{act.step:,}", act.what, act.author, act.reason, act.expected, act.outcome)
+        for act in acts[-MAX_EVENTS:]
+    ]
+    head = ("step", "what was done", "by", "why", "expected", "measured")
+    more = f"The last {MAX_EVENTS:,} of {len(acts):,}." if len(acts) > MAX_EVENTS else ""
+    return tag(
+        "section",
+        tag("h2", "Interventions"),
+        html_table(head, rows, numeric=(0,), class_="cards"),
+        tag("p", more) if more else html(""),
+    )
 
 
 def _chart_section() -> Html:

@@ -1,0 +1,193 @@
+"""Interventions: every act of trimtab or of a person on a run, kept like those of a clinical trial.
+
+Each has an author, a reason, what was expected of it, and what was measured: the median loss of the
+32 records before it and of the 50 from it on. That the loss has moved does not say why.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.block import Block, Event
+from trimtab.core.events import NOTE, RELAUNCH, SETTING_CHANGED, UNDO, UNDO_OUTCOME
+from trimtab.core.signals import LOSS
+from trimtab.core.text import counted, digits
+from trimtab.report.wording import event_text
+
+BEFORE, AFTER = 32, 50
+MIN_LOSSES = 8
+"""Of each side; with fewer nothing is said."""
+
+SAME_ACT = 16
+"""Steps between two discards, or two scaled gradients, up to which they are one row."""
+
+TRIMTAB, CODE, PERSON = "trimtab", "your code", "a person"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Intervention:
+    """One act; what nobody stated is empty."""
+
+    step: int
+    what: str
+    author: str
+    reason: str = ""
+    expected: str = ""
+    outcome: str = ""
+
+
+def find_interventions(block: Block) -> list[Intervention]:
+    """Return every act on a run, in the order of its events."""
+    outcomes = {
+        e.facts.get("undone_at"): event_text(e) for e in block.events if e.kind == UNDO_OUTCOME
+    }
+    found = []
+    for kind, events in _acts(block.events):
+        first = events[0]
+        words = _WORDS[kind](events)
+        known = outcomes.get(first.step) if kind == UNDO else None
+        outcome = known or _measured(block, first)
+        found.append(Intervention(step=first.step, **words, outcome=outcome))
+    return found
+
+
+def _acts(events: Sequence[Event]) -> Iterator[tuple[str, list[Event]]]:
+    """Yield the events of each act; what follows closely is one."""
+    known = [event for event in events if event.kind in _WORDS]
+    for kind, same in groupby(known, key=lambda event: event.kind):
+        act: list[Event] = []
+        for event in same:
+            is_apart = act and not 0 <= event.step - act[-1].step <= SAME_ACT
+            if act and (is_apart or kind not in (_DISCARDED, _SCALED)):
+                yield kind, act
+                act = []
+            act.append(event)
+        yield kind, act
+
+
+def _measured(block: Block, event: Event) -> str:
+    """Return how the loss has moved since an event, as far as there are losses."""
+    row, loss = block.row_of(event.tick), block.column(LOSS)
+    before, after = loss[max(row - BEFORE, 0) : row], loss[row : row + AFTER]
+    sides = [side.values[side.finite] for side in (before, after)]
+    if min(map(len, sides)) < MIN_LOSSES:
+        return "too few losses to tell"
+    then, now = (float(np.median(side)) for side in sides)
+    broken = int(np.count_nonzero(after.present & ~after.finite))
+    more = f", {broken} not finite" if broken else ""
+    return f"loss {digits(then)} before, {digits(now)} in the next {len(sides[1])} records{more}"
+
+
+_DISCARDED, _SCALED = "step discarded", "gradient scaled down"
+_Words = dict[str, str]
+
+
+def _text(facts: Mapping[str, Any], *names: str) -> str:
+    return next((str(facts[name]) for name in names if facts.get(name)), "")
+
+
+def _discarded(events: Sequence[Event]) -> _Words:
+    reasons = events[0].facts.get("reasons")
+    return {
+        "what": f"{counted(len(events), 'step')} discarded",
+        "author": TRIMTAB,
+        "reason": " and ".join(map(str, reasons)) if isinstance(reasons, list) else "",
+        "expected": "weights and moments stay as they were",
+    }
+
+
+def _scaled(events: Sequence[Event]) -> _Words:
+    return {
+        "what": f"gradient of {counted(len(events), 'step')} scaled down",
+        "author": TRIMTAB,
+        "reason": "far larger than usual",
+        "expected": "updates of the usual size",
+    }
+
+
+def _undo(events: Sequence[Event]) -> _Words:
+    facts = events[0].facts
+    return {
+        "what": f"undo to step {facts.get('to_step')}, {facts.get('updates_lost')} updates lost",
+        "author": PERSON if facts.get("is_ordered") else TRIMTAB,
+        "reason": _text(facts, "why"),
+        "expected": "the loss is what it was before the harm",
+    }
+
+
+def _relaunch(events: Sequence[Event]) -> _Words:
+    return {
+        "what": "ended for a relaunch from a proven checkpoint",
+        "author": TRIMTAB,
+        "reason": _text(events[0].facts, "reason"),
+        "expected": "the next attempt does not leave its course at this data",
+    }
+
+
+def _answer(events: Sequence[Event]) -> _Words:
+    facts = events[0].facts
+    answer = _text(facts, "answer")
+    by = TRIMTAB if answer.startswith("no answer") else PERSON
+    return {"what": f"{answer}: {_text(facts, 'action')}", "author": by}
+
+
+def _planned(events: Sequence[Event]) -> _Words:
+    facts = events[0].facts
+    stated = {"what", "why", "reason", "expect", "by"}
+    others = Event(
+        kind="planned change",
+        tick=events[0].tick,
+        step=events[0].step,
+        facts={name: value for name, value in facts.items() if name not in stated},
+    )
+    details = ", ".join(filter(None, (_text(facts, "what"), event_text(others))))
+    return {
+        "what": f"planned change{f': {details}' if details else ''}",
+        "author": _text(facts, "by") or CODE,
+        "reason": _text(facts, "why", "reason"),
+        "expected": _text(facts, "expect"),
+    }
+
+
+def _setting(events: Sequence[Event]) -> _Words:
+    return {"what": event_text(events[0]), "author": CODE}
+
+
+def _promoted(events: Sequence[Event]) -> _Words:
+    return {
+        "what": f"{_text(events[0].facts, 'optimizer')} made fused",
+        "author": TRIMTAB,
+        "reason": "so that steps can be discarded on the device",
+        "expected": "results differ by rounding",
+    }
+
+
+def _resumed(events: Sequence[Event]) -> _Words:
+    return {"what": "launched again", "author": "a launch", "expected": "the run continues"}
+
+
+def _note(events: Sequence[Event]) -> _Words:
+    facts = events[0].facts
+    return {
+        "what": f"note: {_text(facts, 'follow_up', 'text')}",
+        "author": _text(facts, "author") or PERSON,
+        "expected": _text(facts, "expect"),
+    }
+
+
+_WORDS: Mapping[str, Callable[[Sequence[Event]], _Words]] = {
+    _DISCARDED: _discarded,
+    _SCALED: _scaled,
+    UNDO: _undo,
+    RELAUNCH: _relaunch,
+    "answer": _answer,
+    "planned change": _planned,
+    SETTING_CHANGED: _setting,
+    "optimizer promoted": _promoted,
+    "resume": _resumed,
+    NOTE: _note,
+}
+"""The kinds of events that are acts, and what each says of itself."""

@@ -1,0 +1,60 @@
+"""Every act on a run: by whom, why, what was expected, what was measured."""
+
+from pathlib import Path
+
+import torch
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from typer.testing import CliRunner
+
+import trimtab
+from trimtab.cli.main import app
+from trimtab.journal import RunDirectory
+from trimtab.journal.notes import add_note
+from trimtab.report.interventions import find_interventions
+
+
+def train(folder: Path) -> None:
+    """One discarded stretch, one planned change, one that nobody announced, and a schedule."""
+    torch.manual_seed(0)
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    with trimtab.watch(model, optimizer, run_dir=folder, mode="protect") as guard:
+        for step, batch in enumerate(batches(120)):
+            if step == 60:
+                guard.event("planned change", what="<b>mix</b>", why="more code", expect="lower")
+            if step == 75:
+                optimizer.param_groups[0]["weight_decay"] = 0.3
+            optimizer.param_groups[0]["betas"] = (0.9 + step / 1e4, 0.99)  # a schedule
+            loss = loss_of(model, batch)
+            if step in (40, 41):
+                loss = loss * float("nan")
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_each_act_has_author_reason_expectation_and_outcome(tmp_path: Path) -> None:
+    train(tmp_path)
+    acts = {act.what: act for act in find_interventions(journal_of(tmp_path))}
+    discarded = acts["2 steps discarded"]
+    assert (discarded.step, discarded.author) == (40, "trimtab")
+    assert "not finite" in discarded.reason
+    planned = acts["planned change: <b>mix</b>"]
+    assert (planned.step, planned.author) == (60, "your code")
+    assert (planned.reason, planned.expected) == ("more code", "lower")
+    assert planned.outcome.startswith("loss ")
+    assert "in the next 50 records" in planned.outcome
+    changed = acts["weight_decay changed from 0.01 to 0.3"]
+    assert (changed.step, changed.author) == (80, "your code")  # seen with the telemetry
+    assert sum(what.startswith("betas changed") for what in acts) == 3  # then it is a schedule
+
+    add_note(RunDirectory(tmp_path), "clip at 0.5 from here on")
+    page = tmp_path / "page.html"
+    shown = CliRunner().invoke(app, ["diagnose", str(tmp_path), "--html", str(page)]).stdout
+    assert "step 40, trimtab: 2 steps discarded, because loss not finite" in shown
+    assert "note: clip at 0.5 from here on" in shown
+    assert "; stability tax " in shown
+    text = page.read_text(encoding="utf-8")
+    assert "<h2>Interventions</h2>" in text
+    assert "<b>mix</b>" not in text
