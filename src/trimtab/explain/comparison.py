@@ -10,13 +10,16 @@ import numpy as np
 
 from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
 from trimtab.core.errors import LogError
-from trimtab.core.signals import CLOCKS, HASHES, LOSS
+from trimtab.core.signals import CLOCKS, GRAD_NORM, HASHES, LOSS, LR
 
 MAX_WINDOW = 50
 """The longest trailing mean. Source: post-mortems average 50 records before a spike."""
 
 SHARE = 10
 """The mean is over a tenth of the records if they are few, so that ten means do not overlap."""
+
+_FIRST = (LR, LOSS, GRAD_NORM)
+"""Named before other signals that differ from the same step on."""
 
 _HUGE = 1e300
 """Values are clipped to it, so that no sum of them overflows."""
@@ -162,7 +165,7 @@ def first_differences(run: Block, base: Block, window: StepWindow) -> list[First
                     signal=signal, step=int(steps[row]), ours=values[0], theirs=values[1]
                 )
             )
-    return sorted(found, key=lambda one: one.step)
+    return sorted(found, key=lambda one: (one.step, one.signal not in _FIRST))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

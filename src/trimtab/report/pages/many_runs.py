@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, FloatArray
 from trimtab.core.run import Run
 from trimtab.core.text import digits
 from trimtab.explain.comparison import (
@@ -20,7 +20,7 @@ from trimtab.explain.comparison import (
 from trimtab.report.escaping import Html, Text, html_table, tag
 from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import make_chart
-from trimtab.report.pages.series import RunLines
+from trimtab.report.pages.series import LOG_RATIO, RunLines
 
 _COMPARE_SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "compare.js")
 
@@ -93,8 +93,8 @@ def compare_page(runs: Sequence[Compared], window: StepWindow) -> str:
         tag("header", tag("h1", f"{', '.join(names[1:])} beside {names[0]}")),
         facts_list(facts),
         tag("section", _table(runs)),
-        tag("section", tag("h2", "First difference of each signal"), _differences_table(runs)),
         tag("section", tag("h2", "Charts"), tag("div", id="charts")),
+        tag("section", tag("h2", "First difference of each signal"), _differences_table(runs)),
     )
     return render_page(
         title="trimtab compare",
@@ -108,7 +108,17 @@ def _overlay(title: str, signal: str, held: Sequence[tuple[str, RunLines]]) -> d
     """Return one signal of several runs in one chart; the base is drawn first, in ink."""
     chart = make_chart(held[0][1], title, [signal])
     series = [{**one.line(signal, 1000), "label": name} for name, one in held]
-    return {**chart, "total": True, "series": series}
+    columns = [one.block.column(signal) for _, one in held]
+    values = np.concatenate([column.values[column.finite] for column in columns])
+    return {**chart, **_whole_axis(values), "total": True, "series": series}
+
+
+def _whole_axis(values: FloatArray) -> dict[str, Any]:
+    """Return an axis that shows everything: where runs part is what a comparison is read for."""
+    low, high = float(values.min()), float(values.max())
+    is_log = low > 0 and high > LOG_RATIO * float(np.median(values))
+    room = 0.0 if is_log else 0.03 * (high - low)
+    return {"log": is_log, "range": [low - room, high + room]}
 
 
 def _labels(names: Sequence[str]) -> list[str]:
