@@ -30,6 +30,14 @@ def publish(title: str, command: str, body: str) -> None:
     RESULTS.write_text("\n".join([HEAD, *ordered]), encoding="utf-8")
 
 
+def rows_of(title: str) -> list[list[str]]:
+    """The rows of the table of a section, without its header; none if there is no such section."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    parts = [part for part in re.split(r"(?m)^(?=## )", text) if part.startswith(f"## {title}\n")]
+    lines = [line for part in parts for line in part.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in line[2:-2].split(" | ")] for line in lines[2:]]
+
+
 def hardware() -> str:
     """The machine in a few words."""
     model = "unknown processor"

@@ -21,14 +21,16 @@ from torch import optim
 import trimtab
 from benchmarks.recover.worlds import VOCABULARY, WORLDS, Data, Run
 from benchmarks.result_cache import ResultCache
-from benchmarks.results import publish, table
+from benchmarks.results import publish, rows_of, table
 from trimtab.core.errors import TrimtabError
+from trimtab.core.events import SETTING_CHANGED
 from trimtab.journal import RunDirectory, read_journal
 
 STEPS, WARMUP = 260, 20
 EARLIEST, LATEST = 110, 150
 """The onset: after a baseline, and with time to see the outcome."""
 
+TITLE = "Recover: faults"
 ARMS = ("no guard", "protect", "recover")
 BAR, MAX_LOST = 0.02, 20
 FIRST_SEED = 7102
@@ -362,31 +364,37 @@ def measure(make: type[Fault], seed: int, arm: str) -> dict[str, Any]:
     # By ticks: after a restart the steps of the new guard begin at 0.
     said = [e for e in events if e.kind == "incident" and e.tick >= fault.onset]
     audits = [e for e in events if e.kind == "resume audit" and e.facts.get("findings")]
+    changes = [e for e in events if e.kind == SETTING_CHANGED]
     return {
         "final": final,
         "undos": [[e.step - fault.onset, int(e.facts["updates_lost"])] for e in undos],
         "why": sorted({str(e.facts["why"]) for e in undos}),
         "discarded": sum(e.kind == "step discarded" for e in events),
         "refused": sum(e.kind == "harm not undone" for e in events),
-        "said": bool(said or audits),
+        "said": bool(said or audits or changes),
         "incidents": [e.facts for e in said][:1],
     }
 
 
 def publish_faults(seeds: int, folder: str | None, only: Sequence[str]) -> None:
-    """Train every fault with every seed in all arms."""
+    """Train every fault with every seed in all arms; with `only`, other rows stay as they are."""
     logging.getLogger("trimtab").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as spare:
         cache = ResultCache(Path(folder or spare))
-        chosen = [f for f in FAULTS if not only or f.__name__ in only]
-        rows = [_row(make, seeds, cache) for make in chosen]
+        known = {row[0]: row for row in rows_of(TITLE)}
+        rows = [
+            known[make.title]
+            if only and make.__name__ not in only and make.title in known
+            else _row(make, seeds, cache)
+            for make in FAULTS
+        ]
     header = (
         *("fault", "helped by", "no guard", "protect", "recover", f"in {BAR}"),
         *("discarded", "runs undone", "lost, median", "most", "reported"),
     )
     publish(
-        "Recover: faults" + (f", {' '.join(only)} again" if only else ""),
+        TITLE,
         f"scripts/bench recover faults --seeds {seeds}"
         + (f" --only {' '.join(only)}" if only else ""),
         f"A small language model ({STEPS} steps, AdamW, clipped), {seeds} paired seeds a fault "
@@ -396,7 +404,8 @@ def publish_faults(seeds: int, folder: str | None, only: Sequence[str]) -> None:
         "(1 for what changes the state alone, F07, F13w, moments: not reached, since snapshots "
         "are 10 updates apart); where nothing helps, nothing is undone and it is reported. "
         "Discarded: steps in all runs. Reported: runs in `recover` with an incident or a finding "
-        f"of the resume audit since the onset.\n\n{table(header, rows)}",
+        "of the resume audit since the onset, or an option of the optimizer whose change is in the "
+        f"journal.\n\n{table(header, rows)}",
     )
 
 

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from tests.state.test_kills import LAYOUTS, survive_kills
+from tests.kit.killed_runs import LAYOUTS, survive_kills
 
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table

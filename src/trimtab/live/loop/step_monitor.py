@@ -302,6 +302,11 @@ class StepMonitor:
                 with self.shields.user.guarding("options"):
                     for change in self.facts.options.changes():
                         self.recorder.event(SETTING_CHANGED, self._note.step, change)
+                        log.info(
+                            "trimtab: step %d: your code has changed %s from %s to %s",
+                            self._note.step,
+                            *change.values(),
+                        )
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
 
