@@ -166,6 +166,7 @@ class TestLive:
             assert client.hub.fleet_since(-1)["causes"] == [
                 {"cause": "F02 x", "incidents": 1, "runs": 1, "open": 1}
             ]
+            assert client.hub.fleet_since(-1)["classes"] == "100 % open (of 1)"
         journal.close()
 
     def test_a_stream_of_a_run_that_writes_nothing_is_silent(self, tmp_path: Path) -> None:

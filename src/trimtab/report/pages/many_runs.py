@@ -224,6 +224,7 @@ def fleet_page(fleet: Mapping[str, Any]) -> str:
         tag(
             "section",
             tag("h2", "Incidents by cause", id="by-cause"),
+            tag("p", "", id="classes"),
             _live_table("causes", causes, "Causes"),
         ),
         tag("noscript", tag("p", "This page needs JavaScript.")),

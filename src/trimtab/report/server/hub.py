@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.journal import RunDirectory
-from trimtab.report.server.run_feed import RunFeed, incidents_by_cause
+from trimtab.report.server.run_feed import RunFeed, incidents_by_cause, incidents_by_class
 
 log = logging.getLogger("trimtab")
 
@@ -56,6 +56,7 @@ class Hub:
         self._encoded: dict[int, bytes] = {}
         """The message of the present version, by the version that a browser has."""
         self._causes: list[dict[str, Any]] = []
+        self._classes = ""
         self._cause_version = 0
         self.version = 0
         """Counts up with every change of any run."""
@@ -96,7 +97,7 @@ class Hub:
                     rows.append(line)
             shown: dict[str, Any] = {"version": self.version, "rows": rows, "sent": time.time()}
             if self._cause_version > version:
-                shown["causes"] = self._causes
+                shown["causes"], shown["classes"] = self._causes, self._classes
             return shown
 
     def fleet_message(self, version: int) -> tuple[int, bytes]:
@@ -137,6 +138,7 @@ class Hub:
         lines = {id: feed.summarize(id, clock) for id, feed in touched}
         sparks = {id: feed.spark for id, feed in touched if is_refresh or id not in self._sparks}
         causes = incidents_by_cause(self.feeds.values())
+        classes = incidents_by_class(self.feeds.values())
         with self.changed:
             self.version += 1
             self._encoded.clear()
@@ -147,8 +149,9 @@ class Hub:
                 if line != self._lines.get(id):
                     self._lines[id] = line
                     self._line_versions[id] = self.version
-            if causes != self._causes:
-                self._causes, self._cause_version = causes, self.version
+            if (causes, classes) != (self._causes, self._classes):
+                self._causes, self._classes = causes, classes
+                self._cause_version = self.version
             self.changed.notify_all()
 
     def _scan(self) -> None:

@@ -96,6 +96,7 @@
     }
     if (message.rows.length) sort();
     if (message.causes) {
+      document.getElementById("classes").textContent = message.classes;
       causes.replaceChildren(...message.causes.map((one) => {
         const row = make("tr");
         for (const [name, value, kind] of [["cause", one.cause, "wrap"], ["incidents", one.incidents, "n"], ["runs", one.runs, "n"], ["open", one.open, "n"]]) {
