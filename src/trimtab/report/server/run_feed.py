@@ -215,7 +215,7 @@ def incidents_by_cause(feeds: Iterable[RunFeed]) -> list[dict[str, Any]]:
 
 
 def incidents_by_class(feeds: Iterable[RunFeed]) -> str:
-    """Return what became of the incidents of all runs: "80 % recoverable, 20 % divergent (of 5)"."""
+    """Return the share of each class: "80 % recoverable, 20 % divergent (of 5)"."""
     counts: Counter[str] = Counter()
     for feed in feeds:
         for facts in feed.totals.incidents.values():
