@@ -35,7 +35,7 @@ def fit(cases: Sequence[Case], provenance: Mapping[str, Any]) -> Weights:
 
 def fit_shares(cases: Sequence[Case]) -> dict[str, dict[Cause, float]]:
     """How often each observation is made for each cause, starting from what is expected."""
-    return {id: {cause: _share(cases, id, cause) for cause in Cause} for id in OBSERVATIONS}
+    return {id: {cause: _share(cases, id, cause) for cause in EXPECTATIONS} for id in OBSERVATIONS}
 
 
 def _share(cases: Sequence[Case], id: str, cause: Cause) -> float:

@@ -154,6 +154,12 @@ def every_kind_of_run(seed: int, length: int) -> Block:
     if seed % 3 == 2:  # replicas that part
         differ = np.repeat([0.0, 2.0, 0.0], [length // 3, length // 3, length - 2 * (length // 3)])
         columns["replicas_differ"] = Column.complete(differ)
+    if seed % 4 == 3:  # a policy whose signals leave their past
+        dice = np.random.default_rng(seed)
+        for name in ("reward", "kl", "entropy", "logprob_gap", "no_signal_share", "eval_reward"):
+            values = troubled(dice, 0.5 * jitter(dice, length, 0.02))
+            values[length // 2 :] *= dice.choice([0.1, 1.0, 10.0])
+            columns[name] = Column(values, dice.random(length) < dice.choice([1.0, 1.0, 0.5]))
     if seed % 4 == 0:
         for name, make in REFERENCES.items():
             columns[name] = Column.complete(make(np.random.default_rng(seed), length))

@@ -1,5 +1,6 @@
 """Runs of real Hugging Face trainers on a tiny Llama, for the tests."""
 
+import copy
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -171,6 +172,37 @@ def make_grpo(folder: Path, callback: Any, *, data: Any = None, **arguments: Any
         model=transformers.LlamaForCausalLM(TinyForCausalLM().config),
         reward_funcs=reward,
         args=GRPOConfig(**settings),
+        train_dataset=datasets.Dataset.from_list(rows),
+        processing_class=_tokenizer(),
+        callbacks=[] if callback is None else [callback],
+    )
+    trainer.remove_callback(transformers.PrinterCallback)
+    return trainer
+
+
+def make_dpo(folder: Path, callback: Any, **arguments: Any) -> Any:
+    """A DPOTrainer of TRL on the same model, with a copy of it as reference."""
+    import datasets
+    from trl import DPOConfig, DPOTrainer
+
+    datasets.disable_progress_bars()
+    rows = [
+        {"prompt": f"w{2 + n % 60}", "chosen": f" w{2 + n % 30}", "rejected": f" w{40 + n % 20}"}
+        for n in range(96)
+    ]
+    settings: dict[str, Any] = {
+        "output_dir": str(folder),
+        **SMALL_RUN,
+        "bf16": False,
+        "gradient_checkpointing": False,
+        **arguments,
+    }
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(TinyForCausalLM().config)
+    trainer = DPOTrainer(
+        model=model,
+        ref_model=copy.deepcopy(model),
+        args=DPOConfig(**settings),
         train_dataset=datasets.Dataset.from_list(rows),
         processing_class=_tokenizer(),
         callbacks=[] if callback is None else [callback],

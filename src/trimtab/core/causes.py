@@ -34,6 +34,18 @@ class Cause(Enum):
     LOSS_REDUCTION_BUG = "F22", "loss-reduction bug"
     WEIGHT_DECAY = "F23", "weight decay too low or too high"
     WRONG_SCHEDULE = "F24", "schedule wrong"
+    POLICY_STEP_SIZE = "R01", "learning rate or KL weight wrong"
+    STALE_ROLLOUT_WEIGHTS = "R02", "stale or mismatched rollout weights"
+    SAMPLING_MISMATCH = "R03", "temperature or masking differs between rollout and training"
+    REWARD_BUG = "R04", "verifier or reward bug"
+    DATA_DIFFICULTY = "R05", "prompts too easy or too hard"
+    LENGTH_BIAS = "R06", "length bias"
+    LENGTH_LIMIT = "R07", "responses truncated"
+    OFF_POLICY = "R08", "off-policy by asynchrony"
+    ADVANTAGE_NORMALISATION = "R09", "advantage normalisation wrong"
+    WRONG_REFERENCE = "R10", "reference model wrong"
+    TEMPLATE_BUG = "R11", "padding or template bug"
+    REWARD_HACKING = "R12", "reward hacking"
 
     title: str
     """The fault in a few words."""
@@ -49,6 +61,11 @@ class Cause(Enum):
     def id(self) -> str:
         """Its id in the catalogue, such as F11."""
         return str(self.value)
+
+    @property
+    def is_of_policy(self) -> bool:
+        """Whether it belongs to reinforcement learning."""
+        return self.id.startswith("R")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

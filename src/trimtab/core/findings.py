@@ -63,6 +63,20 @@ class Symptom(StrEnum):
     DATA_RESTARTED = "data restarted at a resume"
     DATA_OFF = "data does not continue after a resume"
     RNG_NOT_RESTORED = "random state not restored"
+    REWARD_FELL = "reward fell"
+    REWARD_HACKED = "reward up, held-out reward down"
+    KL_JUMP = "KL divergence multiplied"
+    ENTROPY_FELL = "entropy collapsed"
+    ENTROPY_ROSE = "entropy jumped up"
+    LENGTH_ROSE = "responses much longer"
+    LENGTH_FELL = "responses much shorter"
+    TRUNCATION = "responses cut at the length limit"
+    NO_SIGNAL = "no learning signal in the groups"
+    ROLLOUT_GAP = "rollouts and policy differ"
+    ADVANTAGES_JUMPED = "advantages multiplied"
+    VALUE_USELESS = "value function worse than a constant"
+    GRADIENT_DIED = "gradient almost zero"
+    OVERFITS = "held-out loss rises while the training loss falls"
 
 
 NOT_RESTORED = frozenset(
@@ -78,6 +92,27 @@ NOT_RESTORED = frozenset(
     }
 )
 """What a resume has left out: to be loaded again, whatever the loss does."""
+
+NOT_FINITE = frozenset({Symptom.NONFINITE_LOSS, Symptom.NONFINITE_GRAD_NORM})
+"""What the gate always discards, so it cannot be in the weights of a protected run."""
+
+OF_POLICY = frozenset(
+    {
+        Symptom.REWARD_FELL,
+        Symptom.REWARD_HACKED,
+        Symptom.KL_JUMP,
+        Symptom.ENTROPY_FELL,
+        Symptom.ENTROPY_ROSE,
+        Symptom.LENGTH_ROSE,
+        Symptom.LENGTH_FELL,
+        Symptom.TRUNCATION,
+        Symptom.NO_SIGNAL,
+        Symptom.ROLLOUT_GAP,
+        Symptom.ADVANTAGES_JUMPED,
+        Symptom.VALUE_USELESS,
+    }
+)
+"""What the signals of reinforcement learning show."""
 
 HARMLESS = frozenset({Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS, Symptom.SCALE_FROZEN})
 """What costs time or hides the loss, but does not touch the weights."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from trimtab.core.findings import Explanation, Finding, Severity, Symptom
+from trimtab.core.findings import NOT_FINITE, OF_POLICY, Explanation, Finding, Severity, Symptom
 
 
 class IncidentClass(StrEnum):
@@ -112,6 +112,12 @@ class Incident:
     def symptoms(self) -> tuple[str, ...]:
         """The symptoms of its findings, each once, in order."""
         return tuple(dict.fromkeys(finding.symptom for finding in self.findings))
+
+    @property
+    def is_of_policy(self) -> bool:
+        """Whether signals of reinforcement learning show it, and all is finite."""
+        found = set(self.symptoms)
+        return not OF_POLICY.isdisjoint(found) and NOT_FINITE.isdisjoint(found)
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Incident":

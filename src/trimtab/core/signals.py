@@ -166,6 +166,15 @@ LOGPROB_GAP: Final = "logprob_gap"
 """Mean absolute difference between the log-probabilities of the same tokens in the engine that made
 the rollouts and in the model that is trained."""
 
+OF_REINFORCEMENT: Final = frozenset(
+    {
+        *(REWARD, REWARD_STD, EVAL_REWARD, NO_SIGNAL_SHARE, KL, ENTROPY, CLIP_FRACTION, RATIO),
+        *(ADVANTAGE_STD, VALUE_LOSS, EXPLAINED_VARIANCE, RESPONSE_LENGTH, TRUNCATED_SHARE),
+        LOGPROB_GAP,
+    }
+)
+"""All of these; `reward/<name>` belongs to them."""
+
 POLICY_SIGNALS: Final = frozenset({REWARD, CLIP_FRACTION, ADVANTAGE_STD, NO_SIGNAL_SHARE})
 """Where one of these is recorded a policy is trained, and its loss has no direction."""
 

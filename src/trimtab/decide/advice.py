@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import Cause
-from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
+from trimtab.core.findings import HARMLESS, NOT_FINITE, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.detect.loss.domain import DIRECTION, NEAR_BEST
 from trimtab.explain.diagnosis import Diagnosis
@@ -21,9 +21,6 @@ PASSING = frozenset(
     {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
 )
 """What may happen at one step and be over with it."""
-
-NOT_FINITE = frozenset({Symptom.NONFINITE_LOSS, Symptom.NONFINITE_GRAD_NORM})
-"""What the gate always discards, so it cannot be in the weights of a protected run."""
 
 HARD_FACTS = NOT_RESTORED | {
     Symptom.NONFINITE_LOSS,
@@ -106,6 +103,8 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             "Continue; apply the fix at the next restart if it comes again.",
             "The bad steps were discarded and never reached the weights.",
         )
+    if incident.is_of_policy:
+        return _after_policy(diagnosis)
     if not recurs and _has_no_direction(incident):
         return _wait(
             "Continue, and compare an evaluation with one before; say objective='measure' if this "
@@ -271,6 +270,21 @@ def _after_silence(diagnosis: Diagnosis) -> Action:
             "The loss did not follow, and no cause is known.",
         )
     return _apply_remedy(diagnosis)
+
+
+def _after_policy(diagnosis: Diagnosis) -> Action:
+    """Advise on what the signals of a policy show; the loss plays no part."""
+    incident = diagnosis.incident
+    is_lost = {Symptom.REWARD_FELL, Symptom.REWARD_HACKED} & set(incident.symptoms)
+    if diagnosis.cause is not None and (is_lost or len(incident.symptoms) > 1):
+        return _apply_remedy(diagnosis)
+    if diagnosis.cause is not None:
+        return _wait("Apply the fix at the next restart.", "The reward has not fallen so far.")
+    return _wait(
+        f"Continue, and read responses of step {incident.onset.step} beside earlier ones; go back "
+        f"to {_before(incident)} if held-out results fall.",
+        "The signals do not agree on one cause.",
+    )
 
 
 def _has_no_direction(incident: Incident) -> bool:

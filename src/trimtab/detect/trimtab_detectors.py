@@ -6,6 +6,7 @@ from trimtab.detect.loss.loss_detectors import LossDetectors
 from trimtab.detect.loss.without_baseline import GrossLoss, NoLearning, ResumeGap
 from trimtab.detect.reference import Reference
 from trimtab.detect.resume.audit import ResumeAudit
+from trimtab.detect.run.policy import PolicySignals
 from trimtab.detect.run.progress import CounterOrder, LrSchedule, RepeatedBatches
 from trimtab.detect.run.throughput import Throughput
 from trimtab.detect.run.token_mix import TokenMix, TokenMixShift
@@ -38,6 +39,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
         LrSchedule(),
         FrozenUpdates(),
         LossScale(),
+        PolicySignals(),
         Throughput(),
         ResumeGap(),
         TokenMix(),

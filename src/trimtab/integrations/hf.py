@@ -25,6 +25,7 @@ import torch
 from trimtab.core.config import Mode
 from trimtab.core.errors import ConfigError, MissingExtra, TrimtabError
 from trimtab.core.findings import Symptom
+from trimtab.core.signals import OF_REINFORCEMENT, REWARD
 
 try:
     from transformers import Trainer, TrainerCallback
@@ -41,6 +42,7 @@ from trimtab.integrations.trainer_adapter import (
 )
 from trimtab.live.guard import Guard
 from trimtab.live.shield import log
+from trimtab.readers.aliases import alias_table
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 __all__ = ["TrimtabCallback", "last_good_checkpoint"]
@@ -134,9 +136,13 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             self.guard.event("evaluation", **({} if loss is None else {"loss": loss}))
             self.guard.record(eval_loss=loss)
 
-    def on_log(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
-        """Report once if the Trainer's log hides a loss that is not finite."""
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **unused: Any) -> None:
+        """Record what TRL logs of a policy; report once if the log hides a loss."""
         self._report_filter(args)
+        if self.guard is not None:
+            with self._adapter.shield.guarding("metrics"):
+                if found := policy_metrics(logs or {}):
+                    self.guard.record(**found)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         """Restore everything."""
@@ -217,6 +223,17 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
                     "average in its place (logging_nan_inf_filter), the journal has it",
                     steps[0],
                 )
+
+
+def policy_metrics(logs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the signals of reinforcement learning that a log line has, by our names."""
+    table, found = alias_table(), dict[str, Any]()
+    for name, value in logs.items():
+        signal = table.claim(name).alias.signal
+        is_policy = signal in OF_REINFORCEMENT or signal.startswith(f"{REWARD}/")
+        if is_policy and isinstance(value, (int, float)):
+            found.setdefault(signal, float(value))
+    return found
 
 
 def _makes_its_batches(trainer: Any) -> bool:

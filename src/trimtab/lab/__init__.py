@@ -6,6 +6,7 @@ trainer/     the training loop, its engines and checkpoints; interventions and i
 faults/      the fault catalogue; settings that are unstable by nature; harmless look-alikes
 scenarios/   the registry of all kinds; reproducible runs with their truth; the suite
 practice/    exercises: look at a run, decide what to do, see the result of every answer
+rl/          a policy that learns to add, and the faults R01 to R12
 demo.py      the run behind `trimtab demo`
 """
 

@@ -1,4 +1,4 @@
-"""The callback in TRL's SFTTrainer, whose loss no forward hook could see."""
+"""The callback in TRL's trainers: SFT, whose loss no forward hook could see; GRPO and DPO."""
 
 from pathlib import Path
 from typing import Any
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import transformers
 from tests.integrations.hf.test_callback import logged
-from tests.kit.hf import bits, make_sft
+from tests.kit.hf import bits, make_dpo, make_grpo, make_sft
 from tests.kit.tiny import journal_of
 
 from trimtab.integrations.hf import TrimtabCallback
@@ -47,3 +47,24 @@ def test_sft_has_the_same_bits_and_the_true_loss(arguments: dict[str, Any], tmp_
     assert bits(recovering) == bits(plain)  # its optimizer is fused without trimtab too
     for name in ("loss", "num_tokens", "entropy"):
         assert logged(recovering, name) == logged(plain, name)
+
+
+@pytest.mark.parametrize("make", [make_grpo, make_dpo])
+def test_a_policy_has_the_same_bits_and_its_own_signals(make: Any, tmp_path: Path) -> None:
+    def train(name: str, callback: Any) -> Any:
+        transformers.set_seed(0)
+        few = {"logging_steps": 1, "per_device_train_batch_size": 4, "max_steps": 6}
+        trainer = make(tmp_path / name, callback, **few)
+        trainer.train()
+        return trainer
+
+    plain = train("plain", None)
+    assert bits(train("watched", TrimtabCallback())) == bits(plain)
+    journal = journal_of(tmp_path / "watched")
+    is_policy = make is make_grpo
+    assert journal.column("reward").recorded == is_policy
+    if is_policy:
+        for name in ("reward_std", "entropy", "response_length", "no_signal_share"):
+            assert journal.column(name).recorded
+        shown = journal.column("reward").values[:5]
+        np.testing.assert_allclose(shown, logged(plain, "reward")[:5], rtol=1e-6)

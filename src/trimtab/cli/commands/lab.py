@@ -1,5 +1,6 @@
 """`trimtab lab`: the reference trainer, the faults, runs with one in them, the labelled suite."""
 
+import json
 import operator
 import os
 from collections.abc import Callable, Iterator
@@ -324,6 +325,38 @@ def run(
     show(run_dir)
 
 
+def rl(
+    fault: Annotated[str, typer.Argument(help="R01 to R12, or clean.")] = "R01",
+    seed: Annotated[int, typer.Option(help="Determines settings and onset.", min=0)] = 0,
+    steps: Annotated[int, typer.Option(help="Length of the run.", min=60)] = 200,
+    mode: Annotated[
+        Mode, typer.Option(help="What trimtab does: observe the run, or protect the weights.")
+    ] = Mode.OBSERVE,
+    out: Annotated[Path, typer.Option(help="Folder for the run.")] = Path("lab"),
+) -> None:
+    """Train a small GPT to add by reinforcement learning (GRPO), with a fault in it.
+
+    Takes half a minute to a minute on one core. `docs/rl.md` lists the faults.
+
+    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+
+    Example: trimtab lab rl R04 --seed 3
+
+    Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
+    """
+    # Imported here so that `trimtab --help` does not wait for torch.
+    from trimtab.cli import output
+
+    with output.reported_errors():
+        from trimtab.lab.rl.rl_faults import run_rl
+
+        run_dir = run_rl(fault, seed, out, steps=steps, mode=mode)
+        truth = json.loads((run_dir / "truth.json").read_text(encoding="utf-8"))
+    where = "" if truth["onset"] is None else f", from step {truth['onset']} on"
+    typer.echo(f"{run_dir}: {truth['title']}{where}")
+    typer.echo(f"for trimtab's diagnosis: trimtab diagnose {run_dir}", err=True)
+
+
 def suite(
     out: Annotated[
         Path, typer.Argument(help="Folder of the suite; an unfinished suite is continued.")
@@ -413,5 +446,6 @@ lab_app.command()(train)
 lab_app.command("list")(list_kinds)
 lab_app.command()(run)
 lab_app.command()(show)
+lab_app.command()(rl)
 lab_app.command()(suite)
 lab_app.command()(practice)

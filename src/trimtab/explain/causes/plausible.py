@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.causes import Cause
-from trimtab.core.findings import Symptom
+from trimtab.core.findings import NOT_FINITE, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import (
     ADAM_V_NORM,
@@ -59,8 +59,6 @@ LASTING_CAUSES = frozenset(
     {Cause.LOSS_REDUCTION_BUG, Cause.WEIGHT_DECAY, Cause.PARAMETERS_NOT_UPDATING}
 )
 """What a loss does not come back from by itself: a factor, a setting or a bug stays."""
-
-NOT_FINITE = frozenset({Symptom.NONFINITE_LOSS, Symptom.NONFINITE_GRAD_NORM})
 
 FINITE_CAUSES = frozenset({Cause.HARD_BATCH, Cause.DUPLICATE_BATCH, Cause.BATCH_SIZE_CHANGE})
 """What changes numbers, and does not make them leave the finite ones at once."""
@@ -180,6 +178,8 @@ _SHAPES: Mapping[IncidentClass | None, str] = {
 def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
     """Return how the incident looks, as a key of the base rates."""
     incident = context.incident
+    if incident.is_of_policy:
+        return "policy"
     if results["resumes"].is_yes or incident.started_again:
         return "at a restart"
     if results["loss_nonfinite"].is_yes or Symptom.NONFINITE_LOSS in incident.symptoms:
@@ -287,11 +287,16 @@ def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[
     return causes - RANK_CAUSES if is_alone else causes
 
 
+POLICY_CAUSES = frozenset(cause for cause in Cause if cause.is_of_policy)
+
+
 def _impossible(
     context: IncidentContext, results: Mapping[str, Observed], kind: str | None
 ) -> frozenset[Cause]:
     """Return what this run cannot have, by its kind and by what it records."""
     incident = context.incident
+    if incident.is_of_policy:
+        return frozenset(Cause) - POLICY_CAUSES
     out = frozenset(Cause) - frozenset(
         possible_causes(incident.symptoms, is_alone=results["several_ranks"].is_no)
     )
@@ -308,7 +313,8 @@ def _impossible(
     if not re.search("adam|lamb|lion|adafactor|sophia|muon|shampoo|soap|rmsprop", optimizer):
         out |= ADAM_CAUSES
     # What was not recorded cannot be said, unless a detector has seen it all the same.
-    return out | {cause for cause in _unrecorded(context, kind) if not _is_seen(cause, results)}
+    unrecorded = {cause for cause in _unrecorded(context, kind) if not _is_seen(cause, results)}
+    return out | unrecorded | POLICY_CAUSES
 
 
 def _unrecorded(context: IncidentContext, kind: str | None) -> Iterator[Cause]:

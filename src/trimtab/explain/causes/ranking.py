@@ -97,12 +97,18 @@ def all_weights() -> Weights:
 def with_constructed(fitted: Weights) -> Weights:
     """Return fitted weights, with those of observations that mean what they are."""
     given = base_rates()["by construction"]
+    of_policy = [cause for cause in Cause if cause.is_of_policy]
     shares = {
-        name: {cause: row.get(cause.id, row["others"]) for cause in fitted.causes}
+        name: {cause: row.get(cause.id, row["others"]) for cause in (*fitted.causes, *of_policy)}
         for name, row in given["shares"].items()
     }
+    # What was fitted on language models says nothing about a policy: its mean has no weight.
+    known = {
+        name: {**row, **dict.fromkeys(of_policy, fmean(row.values()))}
+        for name, row in fitted.shares.items()
+    }
     unknown = {name: row.get("unknown", given["unknown"]) for name, row in given["shares"].items()}
-    return dataclasses.replace(fitted, shares={**fitted.shares, **shares}, unknown=unknown)
+    return dataclasses.replace(fitted, shares={**known, **shares}, unknown=unknown)
 
 
 SUPPORTED = 0.5

@@ -72,7 +72,7 @@ def _template(title: str) -> Iterator[str]:
         yield from ("", f"## {heading}", "", f"<!-- {hint} -->")
         yield from (f"{line}:" for line in lines)
     yield from ("", "<!-- The faults by their numbers:")
-    yield from (f"{cause.id} {cause.title}" for cause in Cause)
+    yield from (f"{cause.id} {cause.title}" for cause in Cause if not cause.is_of_policy)
     yield "-->"
 
 

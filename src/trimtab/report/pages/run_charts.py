@@ -44,6 +44,8 @@ class Panel:
     """Prefix of further signals of the same chart, one per group or layer."""
     is_heat: bool = False
     """Whether the family is always a heat map."""
+    is_optional: bool = False
+    """Whether only some kinds of runs have it: nobody is told to record it."""
 
 
 PANELS = (
@@ -61,6 +63,19 @@ PANELS = (
         title="learning rate",
         names=(signals.LR, signals.PLANNED_LR),
         how="trimtab.watch records it; in other logs, log it as lr",
+    ),
+    *(
+        Panel(title=title, names=names, family=family, how="", is_optional=True)
+        for title, names, family in (
+            ("reward", (signals.REWARD, signals.EVAL_REWARD), f"{signals.REWARD}/"),
+            ("KL", (signals.KL,), ""),
+            ("entropy", (signals.ENTROPY,), ""),
+            ("response length", (signals.RESPONSE_LENGTH,), ""),
+            ("clip fraction", (signals.CLIP_FRACTION,), ""),
+            ("groups without signal", (signals.NO_SIGNAL_SHARE,), ""),
+            ("truncated responses", (signals.TRUNCATED_SHARE,), ""),
+            ("log-probability gap of rollouts", (signals.LOGPROB_GAP,), ""),
+        )
     ),
     Panel(title="weight norm", names=(signals.PARAM_NORM,), family="param_norm/", how=_TELEMETRY),
     Panel(title="update norm", names=(signals.UPDATE_NORM,), family="update_norm/", how=_TELEMETRY),
@@ -121,7 +136,8 @@ def make_charts(lines: RunLines) -> tuple[list[dict[str, Any]], dict[str, list[s
         family = [n for n in recorded if panel.family and n.startswith(panel.family)]
         drawn.update(own, family)
         if not own and not family:
-            missing.setdefault(panel.how, []).append(panel.title)
+            if not panel.is_optional:
+                missing.setdefault(panel.how, []).append(panel.title)
             continue
         is_heat = panel.is_heat or len(family) > MAX_LINES
         names = own if is_heat else own + family

@@ -1,0 +1,311 @@
+"""PolicySignals: reward, KL, entropy, length and the other signals of reinforcement learning.
+
+    the last 4, and the last 12 values --> against the 48 before them --> z and ratio --> finding
+
+Every signal is compared with its own recent past. A finding needs both a change that the noise of
+this run does not explain and one that matters: a share of the level. A change that keeps on is
+followed, so that what a run does for good becomes its new normal. Where a policy simply gets
+better its signals drift slowly, and the 48 values before drift with them.
+
+Judged only in runs that record a reward, advantages or a clip fraction.
+"""
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.detector import Detector, KnownChange
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.robust import jump_sigma, median, sigma_around
+from trimtab.core.signals import (
+    ADVANTAGE_STD,
+    CLIP_FRACTION,
+    ENTROPY,
+    EVAL_REWARD,
+    EXPLAINED_VARIANCE,
+    GRAD_NORM,
+    KL,
+    LOGPROB_GAP,
+    NO_SIGNAL_SHARE,
+    POLICY_SIGNALS,
+    RATIO,
+    RESPONSE_LENGTH,
+    REWARD,
+    TRUNCATED_SHARE,
+)
+from trimtab.core.state import Stateful, StatefulDict
+
+SHORT, LONG, REFERENCE, MIN_REFERENCE = 4, 12, 48, 24
+"""Values whose mean is compared, those before them that say what is usual, and how many of these
+are needed. Chosen: logs of such runs have some hundred records, and their rewards are noisy means
+of some dozen responses; a collapse takes 5 to 50 steps in public threads."""
+
+MIN_Z = {SHORT: 8.0, LONG: 7.0}
+"""Standard errors of a mean that a change must exceed. Source: healthy runs of `trimtab lab rl`
+(half of the seeds) stay under 6 and 5.5; their means are neither Gaussian nor independent."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """A change of one signal that is a finding."""
+
+    symptom: Symptom
+    sign: int
+    """1 for a rise, -1 for a fall."""
+    factor: float
+    """The multiple of the usual level that it must reach."""
+    least: float = 0.0
+    """The least change in the unit of the signal."""
+    severity: Severity = Severity.ALARM
+    is_of_peak: bool = False
+    """Whether the level is the highest value before: for what grows from 0 by itself."""
+
+
+RULES: dict[str, tuple[_Rule, ...]] = {
+    # A quarter is lost: half of it would be too late to act.
+    REWARD: (_Rule(Symptom.REWARD_FELL, -1, 0.75, 0.02),),
+    # A KL grows from 0 by itself, by a half in 12 steps; the explosions of public threads by 10 and
+    # 1,000. Under 0.01 nats it says nothing.
+    KL: (_Rule(Symptom.KL_JUMP, 1, 2.0, 0.01, is_of_peak=True),),
+    ENTROPY: (
+        _Rule(Symptom.ENTROPY_FELL, -1, 0.5, 0.05),
+        _Rule(Symptom.ENTROPY_ROSE, 1, 1.4, 0.1),
+    ),
+    # Policies that learn to reason write more, and episodes of games last longer: no fault alone.
+    RESPONSE_LENGTH: (
+        _Rule(Symptom.LENGTH_ROSE, 1, 1.3, severity=Severity.WARN),
+        _Rule(Symptom.LENGTH_FELL, -1, 0.75, severity=Severity.WARN),
+    ),
+    TRUNCATED_SHARE: (_Rule(Symptom.TRUNCATION, 1, 2.0, 0.2),),
+    # Engines differ from trainers by 0.01 to 0.03 in bf16 (public threads on mismatches).
+    LOGPROB_GAP: (_Rule(Symptom.ROLLOUT_GAP, 1, 3.0, 0.05),),
+    CLIP_FRACTION: (_Rule(Symptom.ROLLOUT_GAP, 1, 3.0, 0.1),),
+    RATIO: (
+        _Rule(Symptom.ROLLOUT_GAP, 1, 1.2, 0.2),
+        _Rule(Symptom.ROLLOUT_GAP, -1, 0.8, 0.2),
+    ),
+    ADVANTAGE_STD: (_Rule(Symptom.ADVANTAGES_JUMPED, 1, 3.0, is_of_peak=True),),
+    GRAD_NORM: (_Rule(Symptom.GRADIENT_DIED, -1, 0.01),),
+    # From 1, the best, to 0: no better than the mean of the returns.
+    EXPLAINED_VARIANCE: (_Rule(Symptom.VALUE_USELESS, -1, 0.5, 0.3),),
+}
+"""By signal. The factors are chosen between what healthy runs of the lab do and what faults do."""
+
+NO_SIGNAL = 0.9
+"""Mean share of groups without signal over `LONG` records from which nothing is learnt: nine of ten
+rollouts are wasted. By definition of an advantage; a policy that has solved its prompts is there,
+too, and should get others."""
+
+SUDDEN_SHARE = 0.3
+"""Rise of that share within `LONG` records from which it is no progress of the policy. Chosen."""
+
+NEAR_ZERO, DEAD_SHARE = 0.05, 0.1
+"""Nats, and share of the first entropies, under which a policy has stopped to explore. Source: the
+entropy collapses of public threads end at 0.001 to 0.05."""
+
+BELOW_BEST = 0.9
+"""A reward under this share of its best level: the policy that stopped to explore is not done."""
+
+HACK_FALL, HACK_RECORDS = 0.2, 2
+"""Share of its best that the held-out reward has lost, by the median of so many evaluations, while
+the reward rose. Chosen: an evaluation of 64 prompts has a standard error of 0.06."""
+
+LARGEST = 1e100
+"""Values beyond count as it: their squares must not overflow."""
+
+QUIET = 24
+"""Records after a finding in which the same symptom is the same story."""
+
+
+class PolicySignals(Detector):
+    """One finding for each change of a signal that is neither noise nor progress."""
+
+    name = "policy"
+    listens_to = KnownChange.CHANGED
+
+    def __init__(self) -> None:
+        self._is_policy = False
+        self._tracks = StatefulDict(lambda name: _Track())
+        self._count = 0
+        self._said: dict[str, int] = {}
+        """By symptom: the number of the record at which it was reported last."""
+        self._first_entropies: list[float] = []
+        self._best_reward = -math.inf
+        """The highest mean of `LONG` rewards."""
+        self._evaluations: deque[float] = deque(maxlen=HACK_RECORDS)
+        self._best_held_out, self._reward_then = -math.inf, math.inf
+        """The best held-out reward, and the reward in training at that time."""
+
+    def on_event(self, change: KnownChange) -> None:
+        """Compare with what comes from here on."""
+        self._tracks.clear()
+
+    def update(self, record: Record) -> list[Finding]:
+        """Judge one record."""
+        signals = record.signals
+        self._is_policy |= not POLICY_SIGNALS.isdisjoint(signals)
+        if not self._is_policy or _JUDGED.isdisjoint(signals):
+            return []
+        self._count += 1
+        found: list[Finding | None] = []
+        for name, rules in RULES.items():
+            value = signals.get(name, math.nan)
+            if math.isfinite(value):
+                track = self._tracks[name]
+                track.add(value, record.tick)
+                found += [self._judge(record, name, rule, track) for rule in rules]
+        found.append(self._judge_signal(record))
+        found.append(self._judge_entropy(record))
+        found.append(self._judge_held_out(record))
+        return [finding for finding in found if finding is not None]
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows with a signal of a policy, once there is one."""
+        is_relevant = np.zeros(len(block), dtype=np.bool_)
+        for name in block.columns.keys() & _JUDGED:
+            is_relevant |= block.columns[name].present
+        rows = np.flatnonzero(is_relevant)
+        if self._is_policy or not len(rows):
+            return rows
+        shows = np.zeros(len(block), dtype=np.bool_)
+        for name in block.columns.keys() & POLICY_SIGNALS:
+            shows |= block.columns[name].present
+        return rows[rows >= int(np.argmax(shows))] if shows.any() else rows[:0]
+
+    def _judge(self, record: Record, name: str, rule: _Rule, track: "_Track") -> Finding | None:
+        for length in (SHORT, LONG):
+            change = track.change(length, is_of_peak=rule.is_of_peak)
+            if change is None:
+                continue
+            usual, now, z, since = change
+            is_far = rule.sign * (now - usual) >= max(abs(rule.factor - 1) * abs(usual), rule.least)
+            if rule.sign * z >= MIN_Z[length] and is_far:
+                severity = rule.severity
+                if self._count - self._said.get(rule.symptom, -QUIET) < QUIET:
+                    return None
+                self._said[rule.symptom] = self._count
+                return self.finding(
+                    record,
+                    rule.symptom,
+                    severity,
+                    name,
+                    value=now,
+                    expected=usual,
+                    onset_tick=since,
+                    facts={"z": z, "records": float(length)},
+                )
+        return None
+
+    def _say(
+        self,
+        record: Record,
+        symptom: Symptom,
+        signal: str,
+        value: float,
+        expected: float,
+        severity: Severity = Severity.ALARM,
+    ) -> Finding | None:
+        if self._count - self._said.get(symptom, -QUIET) < QUIET:
+            self._said[symptom] = self._count  # it goes on
+            return None
+        self._said[symptom] = self._count
+        return self.finding(record, symptom, severity, signal, value=value, expected=expected)
+
+    def _judge_signal(self, record: Record) -> Finding | None:
+        """Judge the share of groups that teach nothing."""
+        value = record.signals.get(NO_SIGNAL_SHARE, math.nan)
+        if not math.isfinite(value):
+            return None
+        track = self._tracks[NO_SIGNAL_SHARE]
+        track.add(value, record.tick)
+        now, change = track.mean(LONG), track.change(LONG)
+        if now is None or now < NO_SIGNAL:
+            return None
+        reward = self._tracks[REWARD].mean(LONG)
+        is_best = reward is not None and reward >= BELOW_BEST * self._best_reward
+        is_sudden = change is not None and now - change[0] > SUDDEN_SHARE
+        # A policy that has come to solve its prompts is done; others are stuck.
+        severity = Severity.WARN if is_best and not is_sudden else Severity.ALARM
+        return self._say(record, Symptom.NO_SIGNAL, NO_SIGNAL_SHARE, now, NO_SIGNAL, severity)
+
+    def _judge_entropy(self, record: Record) -> Finding | None:
+        """Judge an entropy that has fallen slowly to almost nothing."""
+        reward = self._tracks[REWARD].mean(LONG)
+        if reward is not None:
+            self._best_reward = max(self._best_reward, reward)
+        entropy = record.signals.get(ENTROPY, math.nan)
+        if not math.isfinite(entropy):
+            return None
+        if len(self._first_entropies) < MIN_REFERENCE:
+            self._first_entropies.append(entropy)
+            return None
+        now, start = self._tracks[ENTROPY].mean(LONG), median(self._first_entropies)
+        if now is None or reward is None or not 0 <= now < min(NEAR_ZERO, DEAD_SHARE * start):
+            return None
+        if reward >= BELOW_BEST * self._best_reward or self._best_reward <= 0:
+            return None
+        return self._say(record, Symptom.ENTROPY_FELL, ENTROPY, now, start)
+
+    def _judge_held_out(self, record: Record) -> Finding | None:
+        """Judge a held-out reward that falls while the reward in training rises."""
+        value = record.signals.get(EVAL_REWARD, math.nan)
+        reward = self._tracks[REWARD].mean(SHORT)
+        if not math.isfinite(value) or reward is None:
+            return None
+        self._evaluations.append(value)
+        now = median(self._evaluations)
+        if len(self._evaluations) == HACK_RECORDS and now > self._best_held_out:
+            self._best_held_out, self._reward_then = now, reward
+        if not self._best_held_out > 0 or now > (1 - HACK_FALL) * self._best_held_out:
+            return None
+        if reward <= self._reward_then:
+            return None
+        best = self._best_held_out
+        return self._say(record, Symptom.REWARD_HACKED, EVAL_REWARD, now, best)
+
+
+_JUDGED = frozenset({*RULES, NO_SIGNAL_SHARE, EVAL_REWARD})
+
+
+class _Track(Stateful):
+    """The latest values of one signal."""
+
+    def __init__(self) -> None:
+        self._values: deque[float] = deque(maxlen=LONG + REFERENCE)
+        self._ticks: deque[int] = deque(maxlen=LONG)
+
+    def add(self, value: float, tick: int) -> None:
+        """Add the next value."""
+        self._values.append(min(max(value, -LARGEST), LARGEST))
+        self._ticks.append(tick)
+
+    def mean(self, length: int) -> float | None:
+        """Return the mean of the latest values; None if there are too few."""
+        if len(self._values) < length:
+            return None
+        return sum(islice(reversed(self._values), length)) / length
+
+    def change(
+        self, length: int, *, is_of_peak: bool = False
+    ) -> tuple[float, float, float, int] | None:
+        """Return the usual level, the present mean, its distance in standard errors, and the tick
+        from which on the values count as present; None if there are too few."""
+        now = self.mean(length)
+        before = list(self._values)[-(length + REFERENCE) : -length]
+        if now is None or len(before) < MIN_REFERENCE:
+            return None
+        usual = median(before)
+        # A floor for signals that never moved: any change of them is many deviations.
+        noise = max(sigma_around(usual, before), jump_sigma(before), 1e-3 * abs(usual), 1e-9)
+        error = noise * math.sqrt(1 / length + 1 / len(before))
+        if is_of_peak:
+            usual = max(before)
+        # It began with the first value that is on the far side of the middle.
+        latest = list(self._values)[-length:]
+        far = [(value - usual) * (now - usual) > 0.5 * (now - usual) ** 2 for value in latest]
+        since = far.index(True) if True in far else 0
+        return usual, now, (now - usual) / error, self._ticks[since - length]

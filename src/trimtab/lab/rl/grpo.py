@@ -1,0 +1,249 @@
+"""The GRPO trainer of the lab, watched by trimtab.
+
+    prompts -> engine (a copy of the policy) -> responses -> verifier -> rewards
+            -> advantages within each group -> clipped objective + KL to the reference -> update
+
+It has the parts in which such runs go wrong: an engine that makes the rollouts with weights of its
+own, a verifier, a reference, a length limit, advantages. `Knobs` are what a fault changes.
+"""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import trimtab
+from trimtab.core.config import Mode
+from trimtab.core.signals import (
+    ADVANTAGE_STD,
+    CLIP_FRACTION,
+    ENTROPY,
+    EVAL_REWARD,
+    GRAD_NORM,
+    KL,
+    LOGPROB_GAP,
+    LOSS,
+    LR,
+    NO_SIGNAL_SHARE,
+    RATIO,
+    RESPONSE_LENGTH,
+    REWARD,
+    REWARD_STD,
+    TRUNCATED_SHARE,
+)
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.rl.arithmetic import (
+    DIGITS,
+    MODEL,
+    PROMPT_LENGTH,
+    Prompts,
+    generate,
+    grade,
+    make_base_policy,
+    make_prompts,
+    response_mask,
+)
+
+LENGTH = 8
+"""The length limit of a response, in tokens."""
+
+EVAL_EVERY, EVAL_PROMPTS = 10, 64
+CLIP = 0.2
+"""The range of the ratio. Source: PPO; the default of TRL and verl."""
+
+BASES = 3
+"""Base policies; a seed uses one of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RlConfig:
+    """The settings of one run."""
+
+    seed: int = 0
+    steps: int = 240
+    lr: float = 2e-4
+    kl_weight: float = 0.02
+    prompts: int = 8
+    group: int = 8
+    """Responses to each prompt."""
+
+    @classmethod
+    def from_seed(cls, seed: int, steps: int = 240) -> "RlConfig":
+        """Return the settings of a seed: rate, KL weight and group size differ."""
+        generator = torch.Generator().manual_seed(10_000 + seed)
+
+        def choose(*values: float) -> float:
+            return values[int(torch.randint(len(values), (1,), generator=generator))]
+
+        return cls(
+            seed=seed,
+            steps=steps,
+            lr=choose(1e-4, 2e-4, 3e-4),
+            kl_weight=choose(0.01, 0.02, 0.04),
+            group=int(choose(6, 8)),
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class Knobs:
+    """What a fault changes; the defaults are right."""
+
+    lr_factor: float = 1.0
+    kl_factor: float = 1.0
+    syncs: bool = True
+    """Whether the engine gets the weights of each step."""
+    sync_every: int = 1
+    """Steps after which it gets them: until then its rollouts get older and older."""
+    temperature: float = 1.0
+    """Of the engine; the trainer always computes log-probabilities at 1."""
+    verifier: Callable[[Tensor, Tensor], Tensor] = lambda responses, answers: grade(
+        responses, answers
+    )[0].float()
+    reward_per_token: float = 0.0
+    length: int = LENGTH
+    terms: tuple[int, int, int] = (2, 0, DIGITS)
+    """How many digits are added, and their range."""
+    has_equals: bool = True
+    centers: bool = True
+    """Whether the mean of a group is subtracted and its spread bounded from below."""
+    wrong_reference: bool = False
+
+
+def train(
+    config: RlConfig,
+    run_dir: Path,
+    *,
+    fault: Callable[[Knobs], None] | None = None,
+    onset: int = 0,
+    mode: Mode = Mode.OBSERVE,
+    is_watched: bool = True,
+) -> list[dict[str, float]]:
+    """Train a policy; return the records of its steps. `fault` changes the knobs at `onset`."""
+    torch.set_num_threads(1)
+    dice = torch.Generator().manual_seed(config.seed)
+    base = _base_policy(config.seed % BASES)
+    policy, engine, reference = (copy.deepcopy(base) for _ in range(3))
+    optimizer = torch.optim.AdamW(policy.parameters(), lr=config.lr, weight_decay=0.0)
+    knobs, records = Knobs(), []
+    with trimtab.watch(policy, optimizer, run_dir=run_dir, mode=mode, enabled=is_watched) as guard:
+        for step in range(config.steps):
+            if fault is not None and step == onset:
+                fault(knobs)
+                if knobs.wrong_reference:
+                    reference = Gpt(MODEL, generator=torch.Generator().manual_seed(99))
+            if knobs.syncs and step % knobs.sync_every == 0:
+                engine.load_state_dict(policy.state_dict())
+            rollout = _roll_out(engine, config, knobs, dice)
+            held_out = {EVAL_REWARD: evaluate(policy)} if step % EVAL_EVERY == 0 else {}
+            for group in optimizer.param_groups:
+                group["lr"] = config.lr * knobs.lr_factor
+            loss, measured = _objective(policy, reference, config, knobs, rollout)
+            numbers: dict[str, Any] = measured | held_out
+            guard.record(loss=loss, **numbers)
+            optimizer.zero_grad()
+            loss.backward()
+            norm = guard.clip_grad_norm_(1.0)
+            optimizer.step()
+            records.append(
+                {
+                    LOSS: float(loss.detach()),
+                    GRAD_NORM: float(norm),
+                    LR: config.lr * knobs.lr_factor,
+                    **measured,
+                    **held_out,
+                }
+            )
+    return records
+
+
+@cache
+def _base_policy(seed: int) -> Gpt:
+    return make_base_policy(seed, LENGTH)
+
+
+@torch.no_grad()
+def evaluate(policy: Gpt) -> float:
+    """Return the share of right answers to held-out prompts, by the right verifier."""
+    dice = torch.Generator().manual_seed(7)
+    prompts = make_prompts(torch.randint(0, DIGITS, (EVAL_PROMPTS, 2), generator=dice))
+    responses = generate(policy, prompts.tokens, LENGTH, dice)
+    return float(grade(responses, prompts.answers)[0].float().mean())
+
+
+def _roll_out(
+    engine: Gpt, config: RlConfig, knobs: Knobs, dice: torch.Generator
+) -> tuple[Prompts, Tensor, Tensor]:
+    """Return prompts, each as often as its group is large, with responses and log-probabilities."""
+    count, low, high = knobs.terms
+    terms = torch.randint(low, high, (config.prompts, count), generator=dice)
+    asked = make_prompts(terms.repeat_interleave(config.group, 0), has_equals=knobs.has_equals)
+    responses = generate(engine, asked.tokens, knobs.length, dice, knobs.temperature)
+    with torch.no_grad():
+        scores = _scores(engine, asked.tokens, responses) / knobs.temperature
+    return asked, responses, _chosen(scores.log_softmax(-1), responses)
+
+
+def _objective(
+    policy: Gpt,
+    reference: Gpt,
+    config: RlConfig,
+    knobs: Knobs,
+    rollout: tuple[Prompts, Tensor, Tensor],
+) -> tuple[Tensor, dict[str, float]]:
+    """Return the loss of a batch of rollouts, and what was measured."""
+    asked, responses, old = rollout
+    mask = response_mask(responses).float()
+    lengths = mask.sum(1)
+    _, is_truncated = grade(responses, asked.answers)
+    rewards = knobs.verifier(responses, asked.answers) + knobs.reward_per_token * lengths
+    groups = rewards.view(config.prompts, config.group)
+    spread = groups.std(1, keepdim=True)
+    if knobs.centers:
+        gains = (groups - groups.mean(1, keepdim=True)) / (spread + 1e-4)
+    else:
+        gains = groups / (spread + 1e-8)
+    logs = _scores(policy, asked.tokens, responses).log_softmax(-1)
+    new = _chosen(logs, responses)
+    with torch.no_grad():
+        base = _chosen(_scores(reference, asked.tokens, responses).log_softmax(-1), responses)
+    ratio = (new - old).exp()
+    gain = gains.view(-1, 1)
+    gained = torch.min(ratio * gain, ratio.clamp(1 - CLIP, 1 + CLIP) * gain)
+    kl = (base - new).clamp(max=20).exp() - (base - new) - 1  # never negative (Schulman, k3)
+
+    def mean(values: Tensor) -> Tensor:
+        return (values * mask).sum() / mask.sum()
+
+    loss = -mean(gained) + knobs.kl_factor * config.kl_weight * mean(kl)
+    with torch.no_grad():
+        is_clipped = ((ratio - 1) * gain.sign() > CLIP).float()
+        measured = {
+            REWARD: rewards.mean(),
+            REWARD_STD: spread.mean(),
+            NO_SIGNAL_SHARE: (spread < 1e-6).float().mean(),
+            ADVANTAGE_STD: gains.std(),
+            KL: mean(kl),
+            ENTROPY: mean(-(logs.exp() * logs).sum(-1)),
+            CLIP_FRACTION: mean(is_clipped),
+            RATIO: mean(ratio),
+            LOGPROB_GAP: mean((new - old).abs()),
+            RESPONSE_LENGTH: lengths.mean(),
+            TRUNCATED_SHARE: is_truncated.float().mean(),
+        }
+    return loss, {name: float(value) for name, value in measured.items()}
+
+
+def _scores(model: Gpt, prompts: Tensor, responses: Tensor) -> Tensor:
+    """Return the logits of the tokens of the responses: (responses, length, vocabulary)."""
+    tokens = torch.cat((prompts, responses), 1)[:, :-1]
+    logits: Tensor = model(tokens, tokens).logits
+    return logits[:, PROMPT_LENGTH - 1 :]
+
+
+def _chosen(logs: Tensor, responses: Tensor) -> Tensor:
+    return logs.gather(-1, responses[..., None])[..., 0]

@@ -1,0 +1,87 @@
+"""The signals of reinforcement learning: what is found, and what is not."""
+
+import numpy as np
+import pytest
+from tests.detect.feeding import block, findings
+
+from trimtab.core.block import Block
+from trimtab.core.findings import Severity, Symptom
+from trimtab.detect.run.policy import PolicySignals
+from trimtab.judge import Judge
+from trimtab.readers.aliases import name_columns
+
+LENGTH, AT = 160, 90
+
+
+def healthy(seed: int = 0) -> dict[str, np.ndarray]:
+    """A policy that gets better: reward and KL rise, entropy falls."""
+    noise = np.random.default_rng(seed).normal(0, 1, (8, LENGTH))
+    way = np.linspace(0, 1, LENGTH)
+    return {
+        "loss": 0.02 * noise[0],
+        "reward": 0.4 + 0.4 * way + 0.04 * noise[1],
+        "kl": 0.001 + 0.1 * way + 0.003 * np.abs(noise[2]),
+        "entropy": 1.2 - 0.5 * way + 0.03 * noise[3],
+        "response_length": 200 + 60 * way + 8 * noise[4],
+        "truncated_share": np.abs(0.01 * noise[5]),
+        "logprob_gap": 0.01 + 0.001 * np.abs(noise[6]),
+        "no_signal_share": np.clip(0.2 + 0.3 * way + 0.05 * noise[7], 0, 1),
+    }
+
+
+def changed(name: str, change: str) -> Block:
+    columns, since = healthy(), np.arange(LENGTH) >= AT
+    values = columns[name]
+    columns[name] = (
+        np.where(since, 0.0 * values, values) if change == "dies" else values * (1 + 9 * since)
+    )
+    return block(LENGTH, **columns)
+
+
+def test_a_policy_that_gets_better_is_no_finding() -> None:
+    for seed in range(8):
+        found = findings(PolicySignals, block(LENGTH, **healthy(seed)))
+        assert [item for item in found if item.severity is Severity.ALARM] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "symptom"),
+    [
+        ("reward", "dies", Symptom.REWARD_FELL),
+        ("entropy", "dies", Symptom.ENTROPY_FELL),
+        ("entropy", "explodes", Symptom.ENTROPY_ROSE),
+        ("kl", "explodes", Symptom.KL_JUMP),
+        ("logprob_gap", "explodes", Symptom.ROLLOUT_GAP),
+    ],
+)
+def test_a_signal_that_leaves_its_past_is_found_soon(
+    name: str, change: str, symptom: Symptom
+) -> None:
+    found = findings(PolicySignals, changed(name, change))
+    first = next(item for item in found if item.severity is Severity.ALARM)
+    assert first.symptom == symptom
+    assert AT <= first.step <= AT + 8
+
+
+def test_without_a_policy_nothing_is_judged() -> None:
+    columns = {"kl": healthy()["kl"] * np.where(np.arange(LENGTH) < AT, 1, 100)}
+    assert findings(PolicySignals, block(LENGTH, **columns)) == []
+
+
+def test_a_verifier_that_fails_is_named_and_a_calm_loss_hides_nothing() -> None:
+    columns = healthy()
+    columns["reward"][AT:], columns["no_signal_share"][AT:] = 0.0, 1.0
+    run, judge = block(LENGTH, **columns), Judge()
+    judge.update(run)
+    judge.finish()
+    (incident,) = judge.incidents
+    cause = judge.explain(incident, run).cause
+    assert cause is not None
+    assert cause.id == "R04"
+    assert incident.is_surrogate
+
+
+def test_names_of_trainers_are_the_signals_of_a_policy() -> None:
+    names = ["actor/pg_loss", "critic/rewards/mean", "actor/ppo_kl", "response_length/clip_ratio"]
+    named = name_columns(names).foreign
+    assert set(named) == {"loss", "reward", "kl", "truncated_share"}
