@@ -14,24 +14,26 @@ _STYLES = {Level.ERROR: "bold red", Level.WARNING: "yellow", Level.ADVICE: "cyan
 
 
 def check_view(report: CheckReport, *, is_verbose: bool = False) -> RenderableType:
-    """Return the report for a terminal; `is_verbose` adds what passed, with its numbers."""
+    """Return the report for a terminal.
+
+    `is_verbose` adds the ids of the rules, what passed, and what could not be checked.
+    """
     heading = Text(printable(report.source), style="bold")
     parts: list[RenderableType] = [heading.append(f"  {report.format}", style="not bold")]
     parts += [_dim(f"note: {note}") for note in report.notes]
     for result in report.findings:
-        parts += [Text(), _finding(result)]
+        parts += [Text(), _finding(result, with_id=is_verbose)]
     parts.append(Text())
     if is_verbose:
-        parts += [_passed(report), Text()]
+        parts += [_passed(report), Text(), *_not_run(report)]
     if report.plan.rollback is not None:
         parts.append(_dim(f"rollback: at worst {report.plan.rollback}"))
-    parts += _not_run(report)
     if report.off:
         parts.append(_dim(f"switched off: {', '.join(report.off)}"))
     if report.changed:
         text = f"not restored: {', '.join(report.changed)}; please report this"
         parts.append(Text(text, style="bold red"))
-    parts.append(_summary(report))
+    parts.append(_summary(report, is_verbose=is_verbose))
     return Group(*parts)
 
 
@@ -46,11 +48,11 @@ def _grid() -> Table:
     return table
 
 
-def _finding(result: RuleResult) -> Table:
+def _finding(result: RuleResult, *, with_id: bool) -> Table:
     """Return what is wrong, why it does harm, how to fix it, who found it."""
     rule, level = result.rule, result.level or Level.ADVICE
     table = _grid()
-    title = Text(f"{rule.id}  {rule.title}", style="bold")
+    title = Text(f"{rule.id}  {rule.title}" if with_id else rule.title, style="bold")
     table.add_row(Text(level.name.lower(), style=_STYLES[level]), title)
     table.add_row("", Text(printable(result.what)))
     table.add_row(_dim("why"), _dim(rule.mechanism))
@@ -94,10 +96,12 @@ def _not_run(report: CheckReport) -> list[Text]:
     return lines
 
 
-def _summary(report: CheckReport) -> Text:
+def _summary(report: CheckReport, *, is_verbose: bool) -> Text:
     ran = f"{len(report.results) - len(report.not_run)} rules ran, {len(report.not_run)} could not"
     if report.seconds:
         ran += f", {report.seconds:.0f} s"
+    if report.not_run and not is_verbose:
+        ran += " (--verbose)"
     errors, warnings, advice = (report.count(level) for level in reversed(Level))
     if not errors + warnings + advice:
         return Text(f"Nothing found; {ran}.", style="bold green")

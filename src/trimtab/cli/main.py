@@ -5,7 +5,6 @@ import traceback
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperCommand
 
 from trimtab._version import __version__
 from trimtab.cli.commands.check import check
@@ -19,10 +18,11 @@ from trimtab.cli.commands.live import answer, follow, note
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
 from trimtab.cli.commands.ship import ship
+from trimtab.cli.help import App, Command
 from trimtab.cli.options import ExitCode
 
 
-class CommandWithPlugins(TyperCommand):
+class CommandWithPlugins(Command):
     """A command whose help lists the installed plug-ins of other packages."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -32,7 +32,7 @@ class CommandWithPlugins(TyperCommand):
 
 
 def describe_plugins() -> str:
-    """Return one paragraph per plug-in; no plug-in is loaded."""
+    """Return one paragraph per plug-in, nothing if there is none; no plug-in is loaded."""
     from trimtab.core.plugins import CHECKPOINTERS, DETECTORS, READERS, SINKS, list_plugins
     from trimtab.core.text import printable
 
@@ -42,30 +42,39 @@ def describe_plugins() -> str:
     )
     found = [f"{kind} {plugin}" for kind, group in kinds for plugin in list_plugins(group)]
     if not found:
-        return "Installed plug-ins: none."
+        return ""
     return "\n\n".join(printable(line) for line in ("Installed plug-ins:", *found))
 
 
-app = typer.Typer(
+app = App(
     name="trimtab",
     help="Keeps PyTorch training runs healthy: finds loss spikes, NaNs and divergence, and why.",
     no_args_is_help=True,
+    epilog="Example: trimtab diagnose train.log",
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
 )
 LOOK, BEFORE, WHILE, TRY = "Look at a run", "Before a run", "While it runs", "Try it"
-app.command(cls=CommandWithPlugins, rich_help_panel=LOOK)(diagnose)
-app.command(rich_help_panel=LOOK)(compare)
-app.command(rich_help_panel=LOOK)(follow)
-app.command(rich_help_panel=BEFORE)(check)
-app.add_typer(corpus_app, rich_help_panel=BEFORE)
-app.command(cls=CommandWithPlugins, rich_help_panel=WHILE)(checkpoints)
-app.command(cls=CommandWithPlugins, rich_help_panel=WHILE)(ship)
-app.command(rich_help_panel=WHILE)(run)
-app.command(rich_help_panel=WHILE)(answer)
-app.command(rich_help_panel=WHILE)(note)
-app.command(rich_help_panel=TRY)(demo)
-app.command(rich_help_panel=TRY)(selftest)
-app.add_typer(lab_app, rich_help_panel=TRY)
+_PLUGGED: dict[str, Any] = {"cls": CommandWithPlugins}
+for _panel, _function, _short, _options in (
+    (LOOK, diagnose, "Say what happened in a run, why, and what to do.", _PLUGGED),
+    (LOOK, compare, "Find from where on two runs differ.", {}),
+    (LOOK, follow, "Watch a run as it trains, in the terminal or as a page.", {}),
+    (BEFORE, check, "Check a config, or model, optimizer and loader.", {}),
+    (WHILE, checkpoints, "List a run's checkpoints, and which of them are sound.", _PLUGGED),
+    (WHILE, ship, "Send a run to trackers and alerts.", _PLUGGED),
+    (WHILE, run, "Run a training command, and relaunch it when it asks to.", {}),
+    (WHILE, answer, "Approve or decline what a run proposes.", {}),
+    (WHILE, note, "Add a note to a run, at its present step.", {}),
+    (TRY, demo, "Break two runs of a small GPT, one of them guarded.", {}),
+    (TRY, selftest, "Check on this machine what trimtab promises.", {}),
+):
+    app.command(rich_help_panel=_panel, short_help=_short, **_options)(_function)
+app.add_typer(
+    corpus_app, rich_help_panel=BEFORE, short_help="Scan token files for what makes runs spike."
+)
+app.add_typer(
+    lab_app, rich_help_panel=TRY, short_help="Cause real faults in a small GPT, and practise."
+)
 
 
 def main() -> None:

@@ -58,7 +58,7 @@ ConfigFile = Annotated[
     typer.Option(
         "--config",
         metavar="FILE",
-        help="Settings in TOML: the tool.trimtab table of the file, or all of it.",
+        help="Settings in TOML, or a table tool.trimtab.",
     ),
 ]
 
@@ -70,15 +70,13 @@ Settings = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Change one setting, for example threshold_scale=2; may be repeated.",
+        help="A setting or a fact: dtype=bf16.",
     ),
 ]
 
 RuleSet = Annotated[
     RuleSetName | None,
-    typer.Option(
-        "--rules", help="The rules to judge by.", show_default="trimtab, or as --config says"
-    ),
+    typer.Option("--rules", help="The rules to judge by.", show_default=False),
 ]
 
 

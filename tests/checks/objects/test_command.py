@@ -46,7 +46,7 @@ def test_a_healthy_run_exits_0_and_verbose_shows_what_passed() -> None:
 
 
 def test_a_finding_exits_1_with_reason_and_fix() -> None:
-    result = runner.invoke(app, ["check", "run_objects:bad", *FAST])
+    result = runner.invoke(app, ["check", "run_objects:bad", "--verbose", *FAST])
     assert result.exit_code == 1, result.output
     assert "error   PF030  No optimizer holds a trained parameter" in result.stdout
     assert "position.weight" in result.stdout

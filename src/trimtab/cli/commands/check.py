@@ -13,22 +13,20 @@ def check(
         str,
         typer.Argument(
             metavar="CONFIG|MODULE:FUNCTION",
-            help="A training config: HF training arguments, axolotl, torchtitan, a script with "
-            "Megatron-LM or HF flags, or a training table. Or a function that returns a dict with "
-            "model, optimizer and any of scheduler, loader, loss, steps, clip_norm, pretrained.",
+            help="A config of HF, axolotl, torchtitan or Megatron-LM, or a function that returns "
+            "a dict with model, optimizer and more (docs/check.md).",
         ),
     ],
     off: Annotated[
         list[str] | None,
-        typer.Option(metavar="RULE", help="Switch a rule off by its id; may be repeated."),
+        typer.Option(metavar="RULE", help="Switch a rule off by its id."),
     ] = None,
     known: Annotated[
         list[str] | None,
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="A fact that the training config does not hold, such as parameters=7e9; may be "
-            "repeated.",
+            help="A fact that the config does not hold: parameters=7e9.",
         ),
     ] = None,
     config: ConfigFile = None,
@@ -43,7 +41,8 @@ def check(
         bool, typer.Option("--lr-range", help="Learning-rate range test of the function instead.")
     ] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show what passed, and what it does not see.")
+        bool,
+        typer.Option("--verbose", "-v", help="Show rule ids, what passed, what was not checked."),
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -53,8 +52,7 @@ def check(
 
     Example: trimtab check training_args.json
 
-    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config, or no torch for
-    objects.
+    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config, or no torch.
     """
     # Imported here so that `trimtab --help` does not wait for numpy or torch.
     from rich.console import Console

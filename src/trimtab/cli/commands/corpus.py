@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli.help import App
 from trimtab.cli.options import AsJson, ExitCode, print_json
 
 if TYPE_CHECKING:
@@ -269,10 +270,11 @@ def merge(folder: Annotated[Path, typer.Argument(help="The folder of the scan.")
         print_summary(corpus.Summary(result=corpus.merge_folder(folder)), None)
 
 
-corpus_app = typer.Typer(
+corpus_app = App(
     name="corpus",
     help="Scan token files for what makes runs spike: rare tokens, repeats, duplicates, damage.",
     no_args_is_help=True,
+    epilog="Example: trimtab corpus scan data/ --out stats",
 )
 corpus_app.command()(scan)
 corpus_app.command()(merge)

@@ -20,9 +20,8 @@ def diagnose(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...",
-            help="A run directory, or the log of any trainer, - for standard input; several logs "
-            "are parts of one run.",
+            metavar="PATH",
+            help="A log of any trainer, - for standard input, or a run directory.",
         ),
     ],
     rules: RuleSet = None,
@@ -30,9 +29,7 @@ def diagnose(
     settings: Settings = None,
     reference: Annotated[
         Path | None,
-        typer.Option(
-            metavar="RUN", help="A run over the same batches, to compare with step by step."
-        ),
+        typer.Option(metavar="RUN", help="A run over the same batches, to compare with."),
     ] = None,
     log_format: Annotated[
         str | None,
@@ -40,56 +37,51 @@ def diagnose(
             "--format",
             metavar="NAME",
             help="The format of the log.",
-            show_default="by its content",
+            show_default=False,
             autocompletion=formats,
         ),
     ] = None,
     loss: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="The name of the loss in the log.", show_default="by name"
-        ),
+        typer.Option(metavar="NAME", help="The name of the loss in the log.", show_default=False),
     ] = None,
     step: Annotated[
         str | None,
-        typer.Option(
-            metavar="NAME", help="The name of the step in the log.", show_default="by name"
-        ),
+        typer.Option(metavar="NAME", help="The name of the step in the log.", show_default=False),
     ] = None,
     manifest: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="A JSON file with facts of the run: dtype, seed, world.",
-            show_default="what the log states",
+            help="Facts in JSON: dtype, seed, world.",
+            show_default=False,
         ),
     ] = None,
     price: Annotated[
         float | None,
-        typer.Option(metavar="DOLLARS", help="What an hour of the whole job costs.", min=0.0),
+        typer.Option(metavar="DOLLARS", help="What an hour of the job costs.", min=0.0),
     ] = None,
     write: Annotated[
         bool,
         typer.Option(
             "--write",
-            help="Write page and post-mortems into the run directory, in place of earlier ones, "
-            "and its lessons into LESSONS.md beside it.",
+            help="Write page, post-mortems and lessons of a run directory.",
         ),
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write the post-mortems, into a folder inside this one that belongs to this log.",
-            show_default="nothing is written",
+            help="Write the post-mortems into a folder in this one.",
+            show_default=False,
         ),
     ] = None,
     html: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="Write a page with charts and post-mortems into this one file.",
-            show_default="nothing is written",
+            help="Write a page with charts and post-mortems.",
+            show_default=False,
         ),
     ] = None,
     verbose: Annotated[
@@ -97,15 +89,11 @@ def diagnose(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what happened in a run: what, when, which class, likely why, what to do.
-
-    `--set` also states facts of the run that the log does not: `--set dtype=bf16`.
-
-    For a run directory also how many of its steps were kept. Writes nothing unless asked to.
+    """Say what happened in a run: what, when, likely why, what to do. Writes only if asked to.
 
     Example: trimtab diagnose train.log --html page.html
 
-    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable or no usable loss.
+    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     import dataclasses

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from trimtab.cli.commands.lab_practice import practice
+from trimtab.cli.help import App
 from trimtab.cli.options import parse_settings
 from trimtab.core.config import Mode
 
@@ -437,10 +438,11 @@ def _seeds(text: str | None) -> list[int] | None:
     return list(dict.fromkeys(map(int, names)))
 
 
-lab_app = typer.Typer(
+lab_app = App(
     name="lab",
     help="Train a small GPT on real text, cause real faults in it, and practise handling them.",
     no_args_is_help=True,
+    epilog="Example: trimtab lab practice",
 )
 lab_app.command()(train)
 lab_app.command("list")(list_kinds)

@@ -1,0 +1,51 @@
+"""Help without the names of Python's types: `--json`, not `--json <bool>`."""
+
+from typing import Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+_KINDS = {"int": "N", "float": "NUMBER", "str": "TEXT", "path": "PATH", "file": "FILE"}
+
+
+class Command(TyperCommand):
+    """A command whose help shows what to type, not its type."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, told how to show what they take."""
+        return [_without_type(param) for param in super().get_params(ctx)]
+
+
+class Group(TyperGroup):
+    """A group of commands, with the same help."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the parameters, told how to show what they take."""
+        return [_without_type(param) for param in super().get_params(ctx)]
+
+
+class App(typer.Typer):
+    """An application all of whose commands have this help."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(cls=Group, **options)
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        """Return the decorator of a command."""
+        return super().command(name, **{"cls": Command, **options})
+
+
+def _without_type(param: Any) -> Any:
+    show = getattr(param, "display_type_rich", None)  # new in typer 0.27
+    if show is not None and not hasattr(param, "_trimtab_shows"):
+        is_flag = getattr(param, "is_flag", False)
+        is_argument = param.param_type_name == "argument"
+        param._trimtab_shows = True
+        param._get_number_range_help_str = lambda: None
+        param.display_type_rich = lambda ctx: "" if is_flag or is_argument else _plain(show(ctx))
+    return param
+
+
+def _plain(kind: str | None) -> str:
+    name = (kind or "").strip("<>").removesuffix(" range")
+    return _KINDS.get(name, name)
