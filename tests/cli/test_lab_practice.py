@@ -44,7 +44,10 @@ def _call(
 
 
 def test_an_exercise_from_the_prompt_to_the_comparison(
-    cache: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cache: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     exercise = Exercise.from_seed(SEED, 48)
     was = exercise.intervention()
@@ -59,6 +62,7 @@ def test_an_exercise_from_the_prompt_to_the_comparison(
     question, answer = output.split("What do you do?")
     assert was.title not in question
     assert type(was).__name__ not in question
+    assert not [one for one in caplog.records if one.name.startswith("trimtab")], "it is blind"
     assert "unknown answer 'panic'" in answer
     assert all(kind.value in answer for kind in ActionKind)
     assert "roll back 6 (yours)" in answer

@@ -36,7 +36,7 @@ def practice(
         int | None, typer.Option(help="Which exercise. Default: a random one.", min=0)
     ] = None,
     answer: Annotated[
-        str | None, typer.Option(help="Your answer, instead of a prompt: 'roll back 100'.")
+        str | None, typer.Option(help="Your answer, instead of a prompt: 'roll back 90'.")
     ] = None,
     out: Annotated[
         Path, typer.Option(help="Folder for the exercises; each gets a subfolder.")

@@ -11,11 +11,13 @@ step can be carried out in a run that starts at a checkpoint and reaches that st
 
 import copy
 import dataclasses
+import logging
 import math
 import shutil
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -128,6 +130,18 @@ def discard_outliers(run: LabRun) -> LabRun:
     return before_step(run, lambda step: squares.clear())
 
 
+@contextmanager
+def without_log() -> Iterator[None]:
+    """Keep what the guard has to say out of the terminal: it names the cause."""
+    logger = logging.getLogger("trimtab")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
 _EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 """All signals at every step of the run that is shown."""
 
@@ -200,16 +214,17 @@ class ExerciseReplay:
         self._cache_dir = cache_dir
         self._fault = exercise.intervention()
         torch.set_num_threads(1)  # sums over two threads differ from those over one in the last bit
-        outcome = train_in_parts(
-            exercise.config(),
-            run_dir,
-            stop=exercise.onset if exercise.is_resumed else None,
-            cache_dir=cache_dir,
-            on_text=on_text,
-            on_step=on_step,
-            guard_config=_EVERY_STEP,
-            intervention=self._fault,
-        )
+        with without_log():
+            outcome = train_in_parts(
+                exercise.config(),
+                run_dir,
+                stop=exercise.onset if exercise.is_resumed else None,
+                cache_dir=cache_dir,
+                on_text=on_text,
+                on_step=on_step,
+                guard_config=_EVERY_STEP,
+                intervention=self._fault,
+            )
         self.truth = copy.deepcopy(self._fault.truth)  # later runs of the fault change its truth
         """What the intervention actually did."""
         self.run = read_journal(RunDirectory(run_dir)).block
@@ -263,7 +278,7 @@ class ExerciseReplay:
             onset=exercise.decision_step, severity=0.0, seed=0, remedy=remedy, fault=fault
         )
         name = f"step-{start:08d}"
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, without_log():
             run_dir = Path(folder)
             shutil.copytree(self._run_dir / "checkpoints" / name, run_dir / "checkpoints" / name)
             outcome = train(

@@ -29,6 +29,7 @@ from trimtab.core.text import digits, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.lab.practice.exercise import AnswerMark, Exercise, ExerciseOrigin, Stakes
 from trimtab.report.sparkline import marks, sparkline
+from trimtab.report.wording import QUIET
 
 NEAR_STEPS = 5
 """Onsets within this many steps agree: a curve cannot be read more precisely by eye."""
@@ -139,9 +140,6 @@ _NUMBERS = (
     "max_attention_logit",
     DATA_SECONDS,
 )
-_QUIET_EVENTS = frozenset({"evaluation", "checkpoint", "incident"})
-"""Evaluations and checkpoints have separate lines; the judge's incidents would give it away."""
-
 _INDENT = 11
 _MAX_FACT_LENGTH = 60
 
@@ -287,7 +285,7 @@ def _events(shown: Block) -> Iterator[Text]:
     losses = (f"{digits(float(held_out.values[row]))} at step {shown.step[row]}" for row in rows)
     yield Text(f"held-out loss: {', '.join(losses)}")
     for event in shown.events:
-        if event.kind not in _QUIET_EVENTS:
+        if event.kind not in QUIET:  # the judge's incidents would give it away
             facts = ", ".join(f"{name}: {fact}" for name, fact in event.facts.items())
             yield Text(printable(f"{event.kind} at step {event.step} ({facts})"))
 
