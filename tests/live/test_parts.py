@@ -37,7 +37,7 @@ class TestOptimizers:
         assert find_optimizers(Accelerated()) == (inner,)
         assert find_optimizers(Container()) == (inner,)
         assert find_optimizers([inner, inner]) == (inner,)
-        with pytest.raises(ConfigError, match="no torch optimizer found in str"):
+        with pytest.raises(ConfigError, match="no torch optimizer found in '"):
             find_optimizers("adam")
         assert len(find_optimizers(muon_and_adamw(model))) == 2
 

@@ -22,7 +22,11 @@ def find_optimizers(given: Any, *, is_protected: bool = False) -> tuple[Optimize
         )
     found = tuple(dict.fromkeys(_unwrap(given)))
     if not found:
-        raise ConfigError(f"no torch optimizer found in {type(given).__name__}; pass the optimizer")
+        shown = repr(given) if isinstance(given, str | int | float) else type(given).__name__
+        raise ConfigError(
+            f"no torch optimizer found in {shown[:60]}; pass the object, such as "
+            "torch.optim.AdamW(model.parameters())"
+        )
     for optimizer in found:
         if isinstance(optimizer, torch.optim.LBFGS):
             raise ConfigError("LBFGS evaluates a step several times; trimtab cannot watch it")

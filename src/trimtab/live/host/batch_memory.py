@@ -48,8 +48,8 @@ Chosen: 1,024 steps of 16,384 tokens."""
 DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.TEXT_CHANGED, Symptom.REPEATED_BATCH)
 
 NOT_KEPT = (
-    "trimtab: the report of incident %d names no sequences or tokens: only guard.steps(loader) "
-    "keeps them, of batches on the host"
+    "trimtab: incident %d is reported without its sequences: only guard.steps(loader) keeps them, "
+    "on the host"
 )
 
 
@@ -135,7 +135,7 @@ class BatchMemory:
         if not self._batches:
             if not self._has_advised:
                 self._has_advised = True
-                log.info(NOT_KEPT, number)
+                log.debug(NOT_KEPT, number)
             return
         earlier = self._frozen.get(number)
         if earlier is None or earlier.onset_tick < onset:

@@ -1,13 +1,14 @@
 """IncidentLog: what happens to a run is logged as it happens, in one short line each.
 
 WARNING when an incident opens, comes back, or turns out to need more than waiting; INFO for its
-class and its end, DEBUG for each further symptom.
+end, DEBUG for any other class and for each further symptom.
 Silence means health. A line names step, class, likely cause and advice; the whole story is in the
 run directory, which the first line of the log has named.
 """
 
 import logging
 import queue
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -30,7 +31,10 @@ _WORDS = {
     Transition.CLOSED: "is over",
 }
 
-_ALARMS = frozenset({Transition.OPENED, Transition.REOPENED, Transition.WORSENED})
+_IN_BRACKETS = re.compile(r" \([^)]*\)")
+"""What a title explains: `logic NaN (log 0, 0/0, full mask)`. A line has 120 characters."""
+
+_NEWS = frozenset({Transition.OPENED, Transition.WORSENED})
 
 
 class IncidentLog:
@@ -51,7 +55,7 @@ class IncidentLog:
             change.transition in (Transition.OPENED, Transition.REOPENED)
             or (change.transition is Transition.CLASSIFIED and _asks_for_more(explained))
         )
-        is_detail = change.transition is Transition.WORSENED
+        is_detail = change.transition in (Transition.WORSENED, Transition.CLASSIFIED)
         log.log(
             logging.WARNING if is_loud else logging.DEBUG if is_detail else logging.INFO,
             "trimtab: %s",
@@ -97,20 +101,20 @@ def describe(change: IncidentChange, explained: Diagnosis | None) -> str:
     steps = f"step {incident.onset.step}"
     if incident.last.step > incident.onset.step:
         steps = f"steps {incident.onset.step} to {incident.last.step}"
-    words = [_symptoms(incident)] if change.transition in _ALARMS else []
+    words = [_symptoms(incident)] if change.transition in _NEWS else []
     if incident.incident_class is not None:
         words.append(incident.incident_class.value)
     if explained is not None and change.transition is not Transition.CLOSED:
-        words.append(f"cause: {short_cause(explained)}")
+        words.append(f"cause: {_IN_BRACKETS.sub('', short_cause(explained))}")
         words.append(f"advice: {explained.action.kind.value}")
     head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
     return f"{head}{': ' if words else ''}{'; '.join(words)}"
 
 
 def _symptoms(incident: Incident) -> str:
-    """Return the first two symptoms, and how many more there are."""
-    first, more = incident.symptoms[:2], len(incident.symptoms) - 2
-    return ", ".join(first) + (f" and {more} more" if more > 0 else "")
+    """Return the first symptom, and how many more there are."""
+    more = len(incident.symptoms) - 1
+    return "".join(incident.symptoms[:1]) + (f" and {more} more" if more > 0 else "")
 
 
 def _asks_for_more(explained: Diagnosis | None) -> bool:

@@ -415,7 +415,7 @@ class StepSync:
         """Too many steps in a row were not finite; every rank comes here at the same exchange."""
         sentence = (
             f"{self._num_nonfinite} steps in a row were not finite, up to step {note.step}: the "
-            "weights, a buffer or a carried state are broken; restart from a good checkpoint"
+            "state is broken; restart from a good checkpoint"
         )
         self._num_nonfinite = -(2**31)  # once
         if self._gate is not None and not self._gate.has_left:

@@ -78,8 +78,8 @@ class GateReporter:
     def _report_level(self, step: int, lets_through: bool) -> None:
         if lets_through and not self._lets_through:
             log.warning(
-                "trimtab: step %d: loss and gradient norm stay far above the usual; the gate lets "
-                "these steps through, as only training can bring them back",
+                "trimtab: step %d: loss and gradient norm stay far above the usual; steps are "
+                "applied, as only training helps now",
                 step,
             )
             self._sink.event("gate lets steps through", step, {})
@@ -93,8 +93,8 @@ class GateReporter:
             self._sink.event("gate armed", step, {})
         if not self._is_armed and self._num_reports == ARMED_WITHIN:
             log.warning(
-                "trimtab: after %d steps the gate still does not know a usual loss and gradient "
-                "norm (too many steps have none), so only steps that are not finite are discarded",
+                "trimtab: after %d steps too few had a loss and a gradient norm: only non-finite "
+                "steps are discarded",
                 ARMED_WITHIN,
             )
             self._sink.event("gate not armed", step, {})
@@ -115,11 +115,10 @@ class GateReporter:
         self, step: int, found: Mapping[str, float], report: Mapping[str, float]
     ) -> None:
         by = report[SCALED_BY]
-        numbers, sentence = _numbers(found, report)
+        numbers, _ = _numbers(found, report)
         self._sink.event("gradient scaled down", step, {"by": by, **numbers})
         _warn(
-            f"step {step} applied with its gradient divided by {by:.6g}, because it was far larger "
-            f"than usual{sentence}",
+            f"step {step} applied with its gradient divided by {by:.3g}, far larger than usual",
             self._scaled_in_a_row,
         )
 
@@ -137,10 +136,11 @@ def _numbers(
     for name, value in usual.items():
         if name in found:
             facts[name] = found[name]
-            sentence += f"; {name} {found[name]:.6g}"
         if math.isfinite(value):  # in the first steps it is not known yet
             facts[f"usual_{name}"] = value
-            sentence += f" (usual {value:.6g})"
+        if math.isfinite(found.get(name, math.nan)):  # that it is not finite is said as the reason
+            usually = f" (usual {value:.3g})" if math.isfinite(value) else ""
+            sentence += f"; {name} {found[name]:.3g}{usually}"
     return facts, sentence
 
 
@@ -155,8 +155,8 @@ def report_promotion(sink: EventSink | None, step: int, name: str) -> None:
     if sink is None:
         return
     log.warning(
-        "trimtab: %s now runs fused, so that steps can be discarded on the device; results differ "
-        "by rounding (gate.promote = false keeps its form)",
+        "trimtab: %s now runs fused, to discard steps on the device; rounding differs "
+        "(gate.promote = false: no change)",
         name,
     )
     sink.event("optimizer promoted", step, {"optimizer": name})

@@ -95,7 +95,7 @@ class UndoReporter:
             restored,
             lost,
             why,
-            how_sure,
+            how_sure.partition(",")[0],  # the reason is in the event and in the report
         )
         recorder.event(UNDO, step, {**facts, "to_step": restored, "updates_lost": lost})
         self._pending.append(_Pending(step, restored))
