@@ -15,6 +15,12 @@ class Command(TyperCommand):
         """Return the parameters, told how to show what they take."""
         return [_without_type(param) for param in super().get_params(ctx)]
 
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        """Return the arguments without braces, which mean a choice elsewhere."""
+        return [
+            piece.strip("{}").replace("}...", "...") for piece in super().collect_usage_pieces(ctx)
+        ]
+
 
 class Group(TyperGroup):
     """A group of commands, with the same help."""

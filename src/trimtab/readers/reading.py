@@ -293,6 +293,11 @@ def _load_head(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
+        if str(path).startswith(("http:/", "https:/")):
+            raise UnreadableLog(
+                f"{path} is an address, and logs are read from files; download it, or pipe it: "
+                "curl -L ADDRESS | trimtab diagnose -"
+            ) from None
         raise UnreadableLog(f"{path} does not exist; check the path") from None
     except ValueError as error:
         raise UnreadableLog(f"{str(path)!r} is not a path: {error}") from error
