@@ -1,4 +1,5 @@
 import json
+import re
 import resource
 import shutil
 import subprocess
@@ -234,6 +235,14 @@ def test_write_wants_a_run_directory(log: Path) -> None:
 
 def test_the_version() -> None:
     assert runner.invoke(app, ["--version"]).stdout == f"trimtab {__version__}\n"
+
+
+@pytest.mark.parametrize("words", ["", "diagnose", "check", "corpus scan", "lab", "lab practice"])
+def test_help_fits_a_screen_with_an_example_and_without_types(words: str) -> None:
+    shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*words.split(), "--help"]).stdout
+    assert "Example: trimtab" in shown
+    assert not re.search(r"<\w+>|<list", shown)
+    assert len(shown.splitlines()) <= 40
 
 
 def test_help_loads_neither_torch_nor_numpy_and_is_quick() -> None:

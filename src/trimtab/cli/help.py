@@ -47,6 +47,8 @@ def _without_type(param: Any) -> Any:
         is_flag = getattr(param, "is_flag", False)
         is_argument = param.param_type_name == "argument"
         param._trimtab_shows = True
+        if is_argument and param.metavar is None:
+            param.metavar = param.name.upper()
         param._get_number_range_help_str = lambda: None
         param.display_type_rich = lambda ctx: "" if is_flag or is_argument else _plain(show(ctx))
     return param

@@ -163,7 +163,7 @@ def scan(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="FILES...",
+            metavar="FILES",
             help="Files or folders: .bin (nanoGPT, llm.c, Megatron-LM with .idx), .npy, .parquet, "
             ".arrow (HF datasets), .jsonl.",
         ),
