@@ -78,6 +78,15 @@ ACTIVATION_RMS: Final = "activation_rms/"
 OUTPUT_RMS: Final = "output_rms/"
 """Root mean square of what one module puts out: embedding, attention, MLP, final norm."""
 
+LAYER_PARAM_NORM: Final = "layer_param_norm/"
+"""L2 norm of the weights of one layer."""
+
+LAYER_UPDATE_RATIO: Final = "layer_update_ratio/"
+"""L2 norm of what the optimizer added to the weights of one layer, divided by theirs."""
+
+TOKEN_LOSS_SHARE: Final = "token_loss_share/"
+"""Share of the step's tokens whose loss is in one of 32 bins, named by its lower edge in nats."""
+
 MAX_ATTENTION_LOGIT: Final = "max_attention_logit"
 """Largest attention logit; `max_attention_logit/<module>` for one layer, over its heads."""
 
@@ -213,7 +222,9 @@ MEASURED: Final = CLOCKS | {
 
 def is_measured(name: str) -> bool:
     """Return whether a signal is one that a guard measures itself, whole or of one layer."""
-    return name in MEASURED or name.startswith((GRAD_NORM_OF, ACTIVATION_RMS, OUTPUT_RMS))
+    return name in MEASURED or name.startswith(
+        (GRAD_NORM_OF, ACTIVATION_RMS, OUTPUT_RMS, LAYER_PARAM_NORM, LAYER_UPDATE_RATIO)
+    )
 
 
 class Quality(IntEnum):

@@ -29,7 +29,9 @@ from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import ObservedOutcome
+from trimtab.explain.first_mover import first_movers
 from trimtab.explain.goodput import count_lost
+from trimtab.explain.token_losses import find_second_mode
 from trimtab.explain.verification import Check
 from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
 from trimtab.report.document import (
@@ -256,8 +258,10 @@ def _evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     )
     if diagnosis.batch is not None:
         yield from batch_contents(diagnosis.batch)
+    yield from _token_losses(diagnosis, run)
     yield Paragraph("Findings:")
     yield _findings(diagnosis, run)
+    yield from _movers(diagnosis, run)
     yield from _layers(diagnosis)
     yield _records(diagnosis, run)
 
@@ -276,6 +280,54 @@ def _findings(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
         )
     head = ("step", "symptom", "signal", "value", "expected", "limit", "detector")
     return ReportTable(head, tuple(rows), frozenset({0, 3, 4, 5}))
+
+
+def _token_losses(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
+    """Yield what the histogram of token losses shows, and the sequences that it shows it for."""
+    incident, block = diagnosis.incident, run.block
+    rows = (block.row_of(incident.onset.tick), block.row_of(incident.last.tick))
+    mode = find_second_mode(block, *rows)
+    if mode is None:
+        return
+    text = (
+        f"Token losses have a second mode at {digits(mode.loss)} nats in step {mode.step}, beside "
+        f"that at {digits(mode.first)}: {100 * mode.share:.2g} % of the tokens are above "
+        f"{digits(mode.lowest)}, {100 * mode.usual_share:.2g} % usually."
+    )
+    found = () if diagnosis.batch is None else diagnosis.batch.rows
+    inside = [str(row.row) for row in found if (row.max_token_loss or 0.0) >= mode.lowest]
+    if inside and diagnosis.batch is not None and diagnosis.batch.step == mode.step:
+        text += f" Sequences with tokens there: {', '.join(inside[:12])}."
+    yield Paragraph(text)
+
+
+def _movers(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
+    """Yield which layers moved first, and the signal of the first one over layers and steps."""
+    moves, chart = first_movers(run.block, run.block.row_of(diagnosis.incident.onset.tick))
+    if chart is None:
+        return
+    first, *others = moves
+    text = (
+        f"Layer {first.layer} moved first: {first.signal} was {digits(first.ratio)} times its "
+        f"usual value at step {first.step}, beyond all layers together."
+    )
+    if others:
+        rest = (f"{move.layer} (step {move.step}, {move.signal})" for move in others[:4])
+        text += f" Then: {', '.join(rest)}."
+    yield Paragraph(text)
+    near = chart.layers.index(first.layer)
+    start = max(min(near - _MAP_LAYERS // 2, len(chart.layers) - _MAP_LAYERS), 0)
+    rows = tuple(
+        (chart.layers[at], *(digits(float(ratio)) for ratio in chart.ratios[at, -_MAP_STEPS:]))
+        for at in range(start, min(start + _MAP_LAYERS, len(chart.layers)))
+    )
+    yield Paragraph(f"{chart.family.rstrip('/.')} by layer and step, in units of the usual value:")
+    head = ("layer", *(str(step) for step in chart.steps[-_MAP_STEPS:]))
+    yield ReportTable(head, rows, frozenset(range(len(head))))
+
+
+_MAP_LAYERS, _MAP_STEPS = 12, 8
+"""Layers and records that a post-mortem shows."""
 
 
 def _layers(diagnosis: Diagnosis) -> Iterator[Content]:

@@ -24,6 +24,7 @@ from trimtab.core.incidents import Incident
 from trimtab.explain.batches.batch_report import MARGIN, BatchReport, Decode, KeptBatches, examine
 from trimtab.explain.batches.rows import KeptBatch, TokenRows, flat_tokens
 from trimtab.explain.batches.tokens import count_tokens
+from trimtab.explain.token_losses import NUM_BINS
 from trimtab.live.measure.batch_facts import VALUES
 from trimtab.live.ranks.exchange import StepNote
 from trimtab.live.shield import Shield, log
@@ -115,7 +116,7 @@ class BatchMemory:
         return tuple(self._reports.values())
 
     def _add(self, tick: int, step: int, note: StepNote) -> None:
-        losses = [np.array(copy.read()).reshape(-1, VALUES) for copy in note.row_losses]
+        losses = [np.array(copy.read()[:-NUM_BINS]).reshape(-1, VALUES) for copy in note.row_losses]
         batch = KeptBatch(
             tick=tick,
             step=step,

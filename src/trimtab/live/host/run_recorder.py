@@ -22,6 +22,7 @@ from trimtab.core.text import counted
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.diagnosis import build_report
 from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.token_losses import NUM_BINS, shares
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
 from trimtab.judge import Judge
@@ -121,6 +122,9 @@ JUDGE_SECONDS, JUDGE_RECORDS = 1.0, 512
 RECENT_RECORDS = 512
 """Records that are kept to explain an incident when it opens; post-mortems read the journal."""
 
+HIGHER = 1.1
+"""A loss above that of the last telemetry by this factor: its token losses are worth recording."""
+
 MAX_UNRECORDED = 20
 """Updates in a row that no rank has recorded before the log says so."""
 
@@ -174,6 +178,8 @@ class RunRecorder:
         self._has_advised = False
         self._num_unrecorded = self._num_elsewhere = 0
         self._has_unrecorded = False
+        self._telemetry_loss = math.nan
+        """The loss of the last step with telemetry."""
         self.resumed_at: int | None = None
         """The first step, if the run was resumed."""
         self.num_records = self.num_discarded = self.num_nonfinite = 0
@@ -237,6 +243,7 @@ class RunRecorder:
         # What the user has measured stands: `max_attention_logit` may be both.
         found = {**values, **note.user_signals(), signals.CLOCK: note.clock, **note.signals}
         found |= self._derive(found)
+        found |= self._token_losses(note, found)
         is_audited = self.resume is not None and self._audit(step, found)
         tick = self.journal.append(step, found, self._attempt, note.data_position)
         self._next_tick = tick + 1
@@ -262,6 +269,18 @@ class RunRecorder:
             self._last_judged = now
             self._judge_pending()
             self._shipping.check()
+
+    def _token_losses(self, note: StepNote, found: Mapping[str, float]) -> dict[str, float]:
+        """Return the histogram of token losses: with telemetry, and where the loss is higher."""
+        if not note.row_losses:
+            return {}
+        loss = found.get(signals.LOSS, math.nan)
+        if not note.has_telemetry and not loss > HIGHER * self._telemetry_loss:
+            return {}
+        if note.has_telemetry:
+            self._telemetry_loss = loss
+        counts = [copy.read()[-NUM_BINS:] for copy in note.row_losses]
+        return shares([sum(column) for column in zip(*counts, strict=True)])
 
     def unrecorded(self, note: StepNote) -> None:
         """An update that no rank has recorded: the first is an event, the 20th a warning."""

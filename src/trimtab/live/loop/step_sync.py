@@ -138,7 +138,8 @@ class RecordAssembler:
         found = read_telemetry(sums, self._world)
         if step.found.get(signals.DISCARDED) == 1.0:
             # Without an update, what was computed is the one before.
-            found = {n: v for n, v in found.items() if not n.startswith(signals.UPDATE_NORM)}
+            updates = (signals.UPDATE_NORM, signals.LAYER_UPDATE_RATIO)
+            found = {n: v for n, v in found.items() if not n.startswith(updates)}
         step.found |= found | read_hashes(sums, self._world) | read_activations(sums)
 
 

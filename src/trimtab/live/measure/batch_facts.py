@@ -12,6 +12,7 @@ import torch
 from trimtab.core import signals
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.explain.batches.rows import TokenRows
+from trimtab.explain.token_losses import BINS_PER_OCTAVE, FIRST_OCTAVE, NUM_BINS
 from trimtab.live.measure.step_meter import OddNumber
 from trimtab.live.ranks.exchange import HostCopy, copy_to_host
 from trimtab.live.shield import log
@@ -210,7 +211,7 @@ class RowLosses:
             raise OddNumber(type(losses).__name__)
         if losses.dim() == 0 or not losses.numel() or len(losses) > MAX_ROWS:
             raise OddNumber(f"a tensor of shape {tuple(losses.shape)}")
-        values = reduce_rows(losses)
+        values = torch.cat((reduce_rows(losses), count_losses(losses)))
         if values.device.type != "meta" and len(self.copies) < MAX_MICRO_BATCHES:
             self.copies.append(copy_to_host(values))
 
@@ -227,3 +228,13 @@ def reduce_rows(losses: torch.Tensor) -> torch.Tensor:
     count = (rows != 0).sum(dim=1).clamp(min=1)
     largest, place = rows.max(dim=1)
     return torch.stack((rows.sum(dim=1) / count, largest, place.float()), dim=1).reshape(-1)
+
+
+def count_losses(losses: torch.Tensor) -> torch.Tensor:
+    """Count the tokens whose loss is in each bin of `token_losses.EDGES`; zeros for sequences."""
+    counts = torch.zeros(NUM_BINS, dtype=torch.float32, device=losses.device)
+    if losses.dim() < 2:
+        return counts
+    flat = local(losses.detach()).float().reshape(-1)
+    place = ((flat.log2() - FIRST_OCTAVE) * BINS_PER_OCTAVE).nan_to_num().clamp(0, NUM_BINS - 1)
+    return counts.index_add_(0, place.long(), (flat > 0).float())

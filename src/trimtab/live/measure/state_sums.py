@@ -222,8 +222,9 @@ class ShardWeights:
         return self._gather(self._role[self._place(indices)], values, self.num_roles)
 
     def by_layer(self, indices: Sequence[int], values: torch.Tensor) -> torch.Tensor:
-        """One sum for each layer; what is in no layer is left out."""
-        return self._gather(self._layer[self._place(indices)], values, self.num_layers + 1)[:-1]
+        """One sum for each layer, in rows as `by_role`; what is in no layer is left out."""
+        sums = self._gather(self._layer[self._place(indices)], values, self.num_layers + 1)
+        return sums[..., :-1]
 
     def _gather(self, index: torch.Tensor, values: torch.Tensor, size: int) -> torch.Tensor:
         # Not a product with a 0/1 matrix: 0 x NaN would spread one bad tensor over all sums.

@@ -34,6 +34,9 @@ from trimtab.live.shield import Shields
 from trimtab.state.host_copy import local
 from trimtab.state.training_state import parameters_of
 
+BY_LAYER = ("param", "grad", "update")
+"""What of BY_ROLE is also added up by layer."""
+
 COUNTS = ("adam_step", "has_adam", "elements", "reporting")
 """Adam's steps and the ranks that have them; elements of parameters; ranks that measured."""
 
@@ -58,7 +61,7 @@ class Telemetry:
         self._role_names, self._layers = roles.names, roles.layers
         self.slots = (
             *(f"{what}:{role}" for what in BY_ROLE for role in roles.names),
-            *(f"layer:{layer}" for layer in roles.layers),
+            *(f"{what}_layer:{layer}" for what in BY_LAYER for layer in roles.layers),
             *WHOLE,
             *COUNTS,
         )
@@ -95,7 +98,9 @@ class Telemetry:
             sums = torch.cat(
                 (
                     self._weights.by_role(state.indices, by_role).flatten(),
-                    self._weights.by_layer(state.indices, values[BY_ROLE.index("grad")]),
+                    self._weights.by_layer(
+                        state.indices, values[[BY_ROLE.index(what) for what in BY_LAYER]]
+                    ).flatten(),
                     whole.sum(dim=1),
                     none,
                 )
@@ -127,11 +132,17 @@ def read_telemetry(sums: Mapping[str, float], world: int) -> dict[str, float]:
     if sums.get("reporting") != world:
         return {}
     roles = [slot.removeprefix("param:") for slot in sums if slot.startswith("param:")]
-    layers = [slot.removeprefix("layer:") for slot in sums if slot.startswith("layer:")]
+    prefix = "grad_layer:"
+    layers = [slot.removeprefix(prefix) for slot in sums if slot.startswith(prefix)]
     found = _norms(signals.PARAM_NORM, "param", sums, roles)
     found |= {f"{signals.GRAD_NORM_OF}{role}": root(sums[f"grad:{role}"]) for role in roles}
     for layer in layers:
-        found[f"{signals.GRAD_NORM_OF}layer.{layer}"] = root(sums[f"layer:{layer}"])
+        found[f"{signals.GRAD_NORM_OF}layer.{layer}"] = root(sums[f"grad_layer:{layer}"])
+        weights = root(sums[f"param_layer:{layer}"])
+        found[f"{signals.LAYER_PARAM_NORM}{layer}"] = weights
+        if sums["has_adam"] > 0 and weights > 0:
+            ratio = root(sums[f"update_layer:{layer}"]) / weights
+            found[f"{signals.LAYER_UPDATE_RATIO}{layer}"] = ratio
     elements = max(sums["elements"], 1.0)
     found[signals.ZERO_GRAD_SHARE] = sums["zeros"] / elements
     if sums["has_adam"] > 0:

@@ -93,6 +93,25 @@ PANELS = (
         how=_TELEMETRY,
     ),
     Panel(
+        title="update / weight by layer",
+        names=(),
+        family=signals.LAYER_UPDATE_RATIO,
+        is_heat=True,
+        how=_TELEMETRY,
+    ),
+    Panel(
+        title="attention logits, largest",
+        names=(signals.MAX_ATTENTION_LOGIT,),
+        family=f"{signals.MAX_ATTENTION_LOGIT}/",
+        is_heat=True,
+        how=_TELEMETRY,
+    ),
+    Panel(
+        title="output logits",
+        names=(signals.MAX_LOG_Z, signals.MAX_LOGIT, signals.LOGIT_ENTROPY),
+        how=_TELEMETRY,
+    ),
+    Panel(
         title="activations by layer",
         names=(),
         family=signals.ACTIVATION_RMS,
@@ -113,6 +132,13 @@ PANELS = (
         title="seconds per step",
         names=(signals.STEP_SECONDS, signals.DATA_SECONDS),
         how="trimtab.watch records it; waiting for data needs guard.steps(loader)",
+    ),
+    Panel(
+        title="token losses, share by nats",
+        names=(),
+        family=signals.TOKEN_LOSS_SHARE,
+        is_heat=True,
+        how="guard.record(token_loss=...)",
     ),
     Panel(
         title="token rarity",
