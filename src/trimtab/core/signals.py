@@ -87,6 +87,18 @@ LAYER_UPDATE_RATIO: Final = "layer_update_ratio/"
 TOKEN_LOSS_SHARE: Final = "token_loss_share/"
 """Share of the step's tokens whose loss is in one of 32 bins, named by its lower edge in nats."""
 
+EXPERT_MAX_SHARE: Final = "expert_max_share/"
+"""Share of the tokens that the busiest expert of one router gets, averaged over records."""
+
+DEAD_EXPERTS: Final = "dead_experts/"
+"""Share of the experts of one router that get next to no tokens, by the same average."""
+
+ROUTER_ENTROPY: Final = "router_entropy/"
+"""Mean entropy of a router's choice, divided by that of an even one: 1 is even."""
+
+ROUTER_Z: Final = "router_z/"
+"""Mean square of log Z of a router's logits."""
+
 MAX_ATTENTION_LOGIT: Final = "max_attention_logit"
 """Largest attention logit; `max_attention_logit/<module>` for one layer, over its heads."""
 

@@ -21,7 +21,16 @@ from torch.utils.hooks import RemovableHandle
 
 from trimtab.core import signals
 from trimtab.live.measure.attention_logits import AttentionProbe
-from trimtab.live.measure.sites import ATTENTION, BLOCK, LOGITS, Site, find_sites, vocabularies
+from trimtab.live.measure.experts import EXPERT_SIGNALS, ExpertLoad
+from trimtab.live.measure.sites import (
+    ATTENTION,
+    BLOCK,
+    LOGITS,
+    ROUTER,
+    Site,
+    find_sites,
+    vocabularies,
+)
 from trimtab.live.ranks.shards import norm_dtype
 from trimtab.state.host_copy import local
 
@@ -51,6 +60,13 @@ class Activations:
         """The names of what `measure` returns on this rank."""
         self._buffer = _Buffer(len(self._place), device)
         self._vocabularies = vocabularies(model)
+        modules = {id(module): module for module in model.modules()}
+        parents = {id(c): m for m in modules.values() for c in m.children()}
+        self._loads = {
+            site.name: ExpertLoad(site.module, parents.get(id(site.module), model), device)
+            for site in self._sites
+            if site.kind == ROUTER
+        }
         self._handles: list[RemovableHandle] = []
 
     def arm(self) -> None:
@@ -66,6 +82,8 @@ class Activations:
         first, *others = (self._place[name] for name in _names_of(site))
         if site.kind == LOGITS:
             hook: _Hook = _LogitsHook(buffer, first, self._vocabularies, is_model=not site.name)
+        elif site.kind == ROUTER:
+            hook = _RouterHook(buffer, first, self._loads[site.name])
         else:
             hook = _RmsHook(buffer, first)
         self._handles.append(module.register_forward_hook(hook))
@@ -102,6 +120,8 @@ def _names_of(site: Site) -> tuple[str, ...]:
     """Return the signals of a site."""
     if site.kind == LOGITS:
         return OUTPUT_LOGITS
+    if site.kind == ROUTER:
+        return tuple(f"{signal}{site.name}" for signal in EXPERT_SIGNALS)
     if site.kind == BLOCK:
         return (f"{signals.ACTIVATION_RMS}{site.name}",)
     output = f"{signals.OUTPUT_RMS}{site.name}"
@@ -204,6 +224,20 @@ class _RmsHook(_Hook):
             part = local(tensor.detach())
             norm = torch.linalg.vector_norm(part, dtype=norm_dtype(part))
             self._slot.copy_(norm / math.sqrt(max(part.numel(), 1)))
+
+
+class _RouterHook(_Hook):
+    def __init__(self, buffer: _Buffer, place: int, load: ExpertLoad) -> None:
+        super().__init__(buffer, place)
+        self._slots = buffer.values[place : place + len(EXPERT_SIGNALS)]
+        self._load = load
+
+    def _write(self, output: Any) -> None:
+        found = self._load.measure(output)
+        if found is not None:
+            known = [NOT_WRITTEN if value is None else value for value in found]
+            for slot, value in zip(self._slots, known, strict=True):
+                slot.fill_(value) if isinstance(value, float) else slot.copy_(value)
 
 
 class _LogitsHook(_Hook):

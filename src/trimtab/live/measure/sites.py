@@ -17,8 +17,8 @@ from trimtab.core.errors import ConfigError
 from trimtab.live.measure.roles import plain_name
 
 BLOCK, EMBEDDING, ATTENTION, MLP = "block", "embedding", "attention", "mlp"
-FINAL_NORM, LOGITS = "final_norm", "logits"
-KINDS = (BLOCK, EMBEDDING, ATTENTION, MLP, FINAL_NORM, LOGITS)
+FINAL_NORM, LOGITS, ROUTER = "final_norm", "logits", "router"
+KINDS = (BLOCK, EMBEDDING, ATTENTION, MLP, FINAL_NORM, LOGITS, ROUTER)
 
 
 class Site(NamedTuple):
@@ -62,6 +62,7 @@ def find_sites(
         if name and not any(f"{name}.".startswith(f"{block}.") for block, _ in blocks)
     }
     found += _around(model, outside, [name for name, _ in blocks])
+    found += _routers(modules)
     for kind, names in (given or {}).items():
         found = [site for site in found if site.kind != kind]
         found += _given(kind, names, modules)
@@ -96,6 +97,17 @@ def _inside(prefix: str, block: nn.Module) -> Iterator[Site]:
         for name in names:
             path = plain_name(f"{prefix}.{name}.").removesuffix(".")
             yield Site(kind, path, of_name[name])
+
+
+def _routers(modules: Mapping[str, nn.Module]) -> Iterator[Site]:
+    """Yield what stands beside experts and chooses among them."""
+    for name, module in modules.items():
+        children = dict(module.named_children())
+        if any("expert" in child for child in children):
+            for child in ("router", "gate", "gating"):
+                if child in children:
+                    yield Site(ROUTER, f"{name}.{child}".lstrip("."), children[child])
+                    break
 
 
 def _is_attention(name: str, module: nn.Module) -> bool:

@@ -1,0 +1,77 @@
+"""Experts: a router that sends everything to one expert, or nothing to some.
+
+The signals are averages over records (`live/measure/experts.py`), so a single batch shows in none.
+"""
+
+import numpy as np
+
+from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.detector import Detector
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.signals import DEAD_EXPERTS, EXPERT_MAX_SHARE
+
+COLLAPSED = 0.9
+"""The share of tokens that one expert gets when the others learn nothing any more. Chosen; healthy
+routers of the bench stay under 0.7."""
+
+MIN_RECORDS = 3
+"""Records in a row before anything is reported."""
+
+DRIFT_TIMES, DRIFT_SHARE = 2.0, 0.5
+"""A busiest expert with twice its early share, and half of all tokens, is on its way there."""
+
+EARLY_RECORDS = 8
+"""Records whose largest share is that of the start."""
+
+
+class Experts(Detector):
+    """One finding of each kind for each router."""
+
+    name = "experts"
+
+    def __init__(self) -> None:
+        self._num_over: dict[str, int] = {}
+        """Records in a row, by symptom and signal; negative once it is reported."""
+        self._early: dict[str, list[float]] = {}
+        """The first largest share of each router, and of how many records."""
+
+    def update(self, record: Record) -> list[Finding]:
+        """Judge one record."""
+        findings = []
+        for signal, value in record.signals.items():
+            if signal.startswith(DEAD_EXPERTS):
+                findings += self._count(record, Symptom.DEAD_EXPERTS, Severity.WARN, signal, 0.0)
+            elif signal.startswith(EXPERT_MAX_SHARE):
+                findings += self._count(
+                    record, Symptom.EXPERT_COLLAPSE, Severity.ALARM, signal, COLLAPSED
+                )
+                largest, count = self._early.setdefault(signal, [0.0, 0.0])
+                if count < EARLY_RECORDS:
+                    self._early[signal] = [max(largest, value), count + 1.0]
+                else:
+                    limit = max(DRIFT_TIMES * largest, DRIFT_SHARE)
+                    findings += self._count(
+                        record, Symptom.EXPERT_DRIFT, Severity.WARN, signal, limit
+                    )
+        return findings
+
+    def relevant_rows(self, block: Block) -> IntArray:
+        """Return the rows in which a router was measured."""
+        names = [n for n in block.columns if n.startswith((DEAD_EXPERTS, EXPERT_MAX_SHARE))]
+        if not names:
+            return np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(np.any([block.column(name).present for name in names], axis=0))
+
+    def _count(
+        self, record: Record, symptom: Symptom, severity: Severity, signal: str, limit: float
+    ) -> list[Finding]:
+        """Count a record that is over a limit; report when there are enough in a row."""
+        key = f"{symptom}: {signal}"
+        count = self._num_over.get(key, 0)
+        if count < 0:
+            return []
+        self._num_over[key] = count = count + 1 if record.signals[signal] > limit else 0
+        if count < MIN_RECORDS:
+            return []
+        self._num_over[key] = -1
+        return [self.finding(record, symptom, severity, signal, limit=limit)]
