@@ -228,7 +228,7 @@ def architectures() -> list[Architecture]:
     grouped = small | {"num_key_value_heads": 2, "head_dim": WIDTH // HEADS}
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
-    def decoder(name: str, make: Callable[[], nn.Module]) -> Architecture:
+    def decoder(name: str, make: Callable[[], nn.Module], **more: list[str]) -> Architecture:
         expected = {
             "embedding": ["model.embed_tokens"],
             "block": _layers("model.layers.{}"),
@@ -237,7 +237,7 @@ def architectures() -> list[Architecture]:
             "final_norm": ["model.norm"],
             "logits": ["lm_head"],
         }
-        return Architecture(name=name, make=make, loss=_hf_loss, expected=expected)
+        return Architecture(name=name, make=make, loss=_hf_loss, expected=expected | more)
 
     def gpt2() -> nn.Module:
         none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -262,6 +262,7 @@ def architectures() -> list[Architecture]:
         decoder(
             "Mixtral",
             lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**grouped, num_local_experts=4)),
+            router=_layers("model.layers.{}.mlp.gate"),
         ),
         Architecture(
             name="GPT-2",

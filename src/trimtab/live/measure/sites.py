@@ -88,7 +88,7 @@ def _inside(prefix: str, block: nn.Module) -> Iterator[Site]:
     inner = [a for a in attention if not any(b.startswith(f"{a}.") for b in attention)]
     outer = [a for a in attention if not any(a.startswith(f"{b}.") for b in attention)]
     rest = [(n, m) for n, m in modules if not any(f"{n}.".startswith(f"{a}.") for a in outer)]
-    mlps = [n for n, m in rest if _MLP.search(_last(n)) and any(True for _ in m.parameters())]
+    mlps = [n for n, m in rest if _is_mlp(_last(n)) and any(True for _ in m.parameters())]
     mlps = [a for a in mlps if not any(a.startswith(f"{b}.") for b in mlps)]
     if not mlps and inner:  # without attention it may be any layer
         mlps = [n for n, m in rest if _is_linear(m)][-1:]
@@ -108,6 +108,10 @@ def _routers(modules: Mapping[str, nn.Module]) -> Iterator[Site]:
                 if child in children:
                     yield Site(ROUTER, f"{name}.{child}".lstrip("."), children[child])
                     break
+
+
+def _is_mlp(last: str) -> bool:
+    return _MLP.search(last) is not None and _NORM.search(last) is None
 
 
 def _is_attention(name: str, module: nn.Module) -> bool:
