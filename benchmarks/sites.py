@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from tests.kit.site_models import Architecture, architectures, tokens
 from torch import nn
 from torch.nn import functional as F
 
 import trimtab
-from benchmarks.architectures import Architecture, architectures, tokens
 from benchmarks.results import publish, table
 from trimtab.core.config import Config
 from trimtab.journal import RunDirectory, read_journal

@@ -46,7 +46,8 @@ ALONE = {
         "trimtab.live.measure.telemetry.Telemetry.measure",
         "trimtab.live.measure.telemetry.sum_state",
     ],
-    "activations": ["trimtab.live.measure.activations._Writer._write"],
+    "checksums": ["trimtab.live.measure.state_hash.StateHash.measure"],
+    "activations": ["trimtab.live.measure.activations.Activations.measure"],
     "user signals": ["trimtab.live.loop.step_monitor.StepFacts.note_loss_scale"],
     "judge": [
         "trimtab.judge.Judge.update",

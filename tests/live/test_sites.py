@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from benchmarks.architectures import LAYERS, Layer, Timm, Titan, tokens
+from tests.kit.site_models import LAYERS, Layer, Timm, Titan, tokens
 from tests.kit.tiny import journal_of
 from torch import nn
 from torch.nn import functional as F
