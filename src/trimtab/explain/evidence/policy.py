@@ -77,7 +77,9 @@ def _gap_limit(gap: SignalView) -> float:
 
 
 def _differs_at_once(gap: SignalView) -> bool:
-    return float(np.median(gap.soon(2)[:2])) > _gap_limit(gap)
+    """Return whether the gap is large from the onset on, and was not on its way before."""
+    first = float(np.median(gap.soon(2)[:2]))
+    return first > _gap_limit(gap) and float(gap.before[-_AT_ONCE:].max()) < 0.25 * first
 
 
 @observation("Engine and trainer differ at once, and stay so", source=_LAB)
@@ -89,7 +91,7 @@ def gap_at_once(logprob_gap: SignalView) -> YesNo | None:
 @observation("Engine and trainer drift apart", source=_LAB)
 def gap_grows(logprob_gap: SignalView) -> YesNo:
     """Is the gap of log-probabilities small at first and large later?"""
-    is_large = float(logprob_gap.after.max()) > _gap_limit(logprob_gap)
+    is_large = float(logprob_gap.soon(_LATER).max()) > _gap_limit(logprob_gap)
     return is_large and not _differs_at_once(logprob_gap), _text(logprob_gap)
 
 
