@@ -1,7 +1,7 @@
 """Measures the judge on reinforcement learning: the faults of `trimtab lab rl`, and clean runs.
 
-scripts/bench rl tune      seeds whose runs the evidence of R01 to R12 was checked on; printed
-scripts/bench rl report    the other seeds, and the clean runs; published
+scripts/bench rl tune      a seed that rules and evidence were chosen with; printed
+scripts/bench rl report    another seed, which was looked at too, and clean runs; published
 
 Runs that are not in the cache are trained: a quarter of a minute each.
 """

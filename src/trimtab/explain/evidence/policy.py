@@ -1,7 +1,7 @@
 """Observations on a policy: what moved first, at once or slowly, and what did not move.
 
-What they say about the causes R01 to R12 is in `base_rates.json`: shares that follow from what a
-cause is, checked on half of the seeds of `trimtab lab rl`.
+What they say about the causes R01 to R12 is in `base_rates.json`: shares chosen from what a cause
+is, looked at on two seeds of `trimtab lab rl`.
 """
 
 import numpy as np
@@ -72,7 +72,7 @@ def kl_grows(kl: SignalView) -> YesNo:
 
 
 def _gap_limit(gap: SignalView) -> float:
-    """Return the gap from which on engine and trainer differ; 0.01 to 0.03 is rounding."""
+    """Return the gap from which on engine and trainer differ. Chosen, above rounding."""
     return 0.05 + 2 * gap.usual
 
 
