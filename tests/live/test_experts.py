@@ -1,7 +1,7 @@
 """Routers: how many tokens the busiest expert gets, and which get none."""
 
 import torch
-from benchmarks.experts import NUM_EXPERTS, WIDTH, Mixture, Model
+from tests.kit.mixtures import NUM_EXPERTS, WIDTH, Mixture, Model
 
 from trimtab.core.block import Record
 from trimtab.core.findings import Symptom
