@@ -11,8 +11,8 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import DEAD_EXPERTS, EXPERT_MAX_SHARE
 
 COLLAPSED = 0.9
-"""The share of tokens that one expert gets when the others learn nothing any more. Chosen; healthy
-routers of the bench stay under 0.7."""
+"""The share of tokens that one expert gets when the others learn nothing any more. Chosen, not
+measured on healthy routers."""
 
 MIN_RECORDS = 3
 """Records in a row before anything is reported."""

@@ -37,8 +37,8 @@ MIN_QUERIES = 16
 
 SPREAD = 3.5
 """How far above its mean a query's largest logit is expected, in deviations: of a thousand normal
-numbers the largest is 3.2 above. Random queries and keys of 4096: the maximum is 0 to 2.5 % low
-with 128 queries chosen so, 2 to 8 % with those of the largest norms."""
+numbers the largest is 3.2 above. With random queries and keys of 12 shapes the maximum was 0 to 3 %
+low on a processor, under 1 % in 9 of them."""
 
 
 @torch.no_grad()
