@@ -146,5 +146,5 @@ def test_without_the_extra_the_error_names_the_command(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "yaml", None)
-    with pytest.raises(MissingExtra, match=r'pip install "trimtab\[yaml\]"'):
+    with pytest.raises(MissingExtra, match=r'pip install -e "\.\[yaml\]"'):
         read_config(write(tmp_path, TABLE))

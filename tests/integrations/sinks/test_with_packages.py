@@ -179,7 +179,7 @@ def test_a_missing_package_names_its_pip_command(monkeypatch: pytest.MonkeyPatch
     for name in ("wandb", "trackio", "apprise"):
         monkeypatch.setitem(sys.modules, name, None)
     for name in ("wandb", "trackio"):
-        with pytest.raises(MissingExtra, match=rf"pip install 'trimtab\[{name}\]'"):
+        with pytest.raises(MissingExtra, match=rf'pip install -e "\.\[{name}\]"'):
             find_sink(name)
-    with pytest.raises(MissingExtra, match=r"pip install 'trimtab\[apprise\]'"):
+    with pytest.raises(MissingExtra, match=r'pip install -e "\.\[apprise\]"'):
         read_channels({"TRIMTAB_ALERT_URLS": "apprise:json://host"})

@@ -91,7 +91,7 @@ def test_claims_without_bytes_are_refused(
 
 def test_without_pyarrow_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingExtra, match=r"pip install 'trimtab\[parquet\]'"):
+    with pytest.raises(MissingExtra, match=r'pip install -e "\.\[parquet\]"'):
         read_log(RUN)
 
 
