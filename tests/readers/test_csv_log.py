@@ -197,7 +197,7 @@ def test_numbers_without_a_header(write: Write) -> None:
 
 def test_one_column_needs_the_suffix(write: Write) -> None:
     assert loss_of(write("loss\n2.5\n2.4\n", "log.csv")) == [2.5, 2.4]
-    with pytest.raises(UnreadableLog, match="no known format"):
+    with pytest.raises(UnreadableLog, match="no line has a number with a name"):
         read_log(write("loss\n2.5\n2.4\n", "log.txt"))
 
 

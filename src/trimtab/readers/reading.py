@@ -210,7 +210,7 @@ def _read_recognised(log: _Log, outside: _OutsideReaders) -> Run:
     except LogError as error:
         if not outside.notes:
             raise
-        raise type(error)(" ".join([str(error), *outside.notes])) from error
+        raise type(error)("\n  ".join([str(error), *outside.notes])) from error
 
 
 def _read_first(choices: Sequence[Choice], log: _Log, outside: _OutsideReaders) -> Run:

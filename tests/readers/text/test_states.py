@@ -87,7 +87,9 @@ def test_no_line_takes_long(sample: Sample, hostile: str, write: Write) -> None:
     line = max(parts[0].splitlines(), key=len)
     text = "".join(parts) + line + hostile + "\n" + line.replace("1", hostile[:99]) * 9 + "x\n"
     begin = time.process_time()
-    assert len(read_log(write(text)).block) >= len(parts)
+    # Damaged numbers may leave it open which of several losses is meant: the name decides.
+    name = "Actor Loss" if sample.name == "DeepSpeed-Chat" else None
+    assert len(read_log(write(text), loss=name).block) >= len(parts)
     assert time.process_time() - begin < 3
 
 
