@@ -154,6 +154,9 @@ def every_kind_of_run(seed: int, length: int) -> Block:
     if seed % 3 == 2:  # replicas that part
         differ = np.repeat([0.0, 2.0, 0.0], [length // 3, length // 3, length - 2 * (length // 3)])
         columns["replicas_differ"] = Column.complete(differ)
+    if seed % 4 == 0:  # one expert takes all tokens from the middle on
+        share = np.where(np.arange(length) < length // 2, 0.3, 0.95)
+        columns["expert_max_share/blocks.0"] = Column.complete(share)
     if seed % 4 == 3:  # a policy whose signals leave their past
         dice = np.random.default_rng(seed)
         for name in ("reward", "kl", "entropy", "logprob_gap", "no_signal_share", "eval_reward"):

@@ -55,15 +55,15 @@ def test_losses_of_tokens_are_reduced_without_a_host_read(tmp_path: Path) -> Non
     counts = count_operations(tmp_path / "with", enabled=True, token_loss=True)
     assert sum(counts[name] for name in READS) == 0
     without = count_operations(tmp_path / "without", enabled=True)
-    assert sum(counts.values()) - sum(without.values()) < 10 * 24, counts - without
+    assert sum(counts.values()) - sum(without.values()) < 10 * 32, counts - without
 
 
 def test_few_operations_a_step(tmp_path: Path) -> None:
     watched = count_operations(tmp_path, enabled=True)
     bare = count_operations(tmp_path, enabled=False)
     extra = sum(watched.values()) - sum(bare.values())
-    # Ten steps, one of them with telemetry over 15 parameters.
-    assert 0 < extra / 10 < 64, watched - bare
+    # Ten steps, one of them with telemetry over 15 parameters, checksums and outputs of modules.
+    assert 0 < extra / 10 < 72, watched - bare
 
 
 def test_the_step_runs_on_meta_where_any_read_raises(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 A pipe that stays open (`tail -f train.log | trimtab diagnose -`) is read until Ctrl-C.
 """
 
+import signal
 import sys
 import tempfile
 import threading
@@ -45,6 +46,8 @@ def _copy_input(copy: BinaryIO) -> None:
     hint = threading.Timer(_PATIENCE, _say_waiting)
     hint.daemon = True
     hint.start()
+    # Also where a shell that started it in the background has SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with suppress(KeyboardInterrupt):
             # read1 returns what has come: an interrupt must not cost what is still in a buffer.

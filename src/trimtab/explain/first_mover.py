@@ -78,13 +78,16 @@ def first_movers(block: Block, onset_row: int) -> tuple[tuple[LayerMove, ...], L
         if found is None:
             continue
         names, rows, values, num_before = found
-        with np.errstate(divide="ignore", invalid="ignore"):
+        with np.errstate(all="ignore"):  # values that are not finite are dealt with below
             logs = np.log(np.abs(values))
-        usual = np.median(logs[:, :num_before], axis=1)
-        moved = logs - usual[:, None]
-        beyond = moved - np.nan_to_num(np.median(moved, axis=0), nan=0.0, posinf=0.0, neginf=0.0)
-        spread = np.abs(beyond[:, :num_before]).max(axis=1) / 2  # of a dozen, the largest is at 2
-        sigmas = np.abs(beyond) / np.maximum(spread, FLOOR)[:, None]
+            usual = np.median(logs[:, :num_before], axis=1)
+            moved = logs - usual[:, None]
+            middle = np.nan_to_num(np.median(moved, axis=0), nan=0.0, posinf=0.0, neginf=0.0)
+            beyond = moved - middle
+            # Of a dozen, the largest is at 2 deviations.
+            spread = np.abs(beyond[:, :num_before]).max(axis=1) / 2
+            sigmas = np.abs(beyond) / np.maximum(spread, FLOOR)[:, None]
+            ratios = np.exp(moved)
         # A value that is not finite has moved as far as can be.
         sigmas = np.where(np.isfinite(logs), sigmas, np.inf)
         far = (sigmas > MIN_SIGMAS) & ~(np.abs(beyond) <= MIN_LOG)
@@ -92,7 +95,7 @@ def first_movers(block: Block, onset_row: int) -> tuple[tuple[LayerMove, ...], L
             family=family,
             layers=tuple(_layer(name) for name in names),
             steps=tuple(int(step) for step in block.step[rows]),
-            ratios=np.exp(moved),
+            ratios=ratios,
         )
         for at, name in enumerate(names):
             columns = np.flatnonzero(far[at, num_before:]) + num_before
@@ -103,7 +106,7 @@ def first_movers(block: Block, onset_row: int) -> tuple[tuple[LayerMove, ...], L
                 layer=_layer(name),
                 signal=name,
                 step=int(block.step[rows[column]]),
-                ratio=float(np.exp(moved[at, column])),
+                ratio=float(ratios[at, column]),
                 sigmas=float(sigmas[at, column]),
             )
             key = (column - num_before, rank > 1, -move.sigmas)

@@ -28,7 +28,7 @@ IN_THE_NUMBERS = [
     "trimtab.live.measure.step_meter.StepMeter.local_loss",
 ]
 ELSEWHERE = [
-    "trimtab.live.measure.activations._Writer._write",
+    "trimtab.live.measure.activations._RmsHook._write",
     "trimtab.live.measure.telemetry.Telemetry.measure",
     "trimtab.live.protect.gate_reporter.GateReporter.report",
     "trimtab.live.loop.step_monitor.StepFacts.fill",

@@ -50,6 +50,7 @@ _SECTIONS = (
     ("Verification", "Which run, up to which step, would show that it works.", ()),
     ("Cost", "Steps, time, tokens, money.", ()),
     ("Lesson", "One sentence for the next engineer.", ()),
+    ("Follow-ups", "What is still to be done, and by whom.", ()),
 )
 """The sections of trimtab's post-mortem, in its order: heading, hint, and lines to fill in."""
 

@@ -72,7 +72,9 @@ class StateHash:
         self._role_of = dict(zip(parameters, roles, strict=True))
         self._counts = {p: self._count(p) for p in parameters}
         is_compared = any(balance for _, balance in self._counts.values())
-        self._facts = torch.tensor([float(is_compared), 1.0], device=self._device)
+        self._facts = torch.tensor(
+            [float(is_compared), 1.0], dtype=torch.float32, device=self._device
+        )
 
     @torch.no_grad()
     def measure(self) -> torch.Tensor:
