@@ -79,7 +79,6 @@ class Symptom(StrEnum):
     ADVANTAGES_JUMPED = "advantages multiplied"
     VALUE_USELESS = "value function worse than a constant"
     GRADIENT_DIED = "gradient almost zero"
-    OVERFITS = "held-out loss rises while the training loss falls"
 
 
 NOT_RESTORED = frozenset(

@@ -122,7 +122,7 @@ def _values(
     """Return names, rows and values of a family, and how many of the rows are before the search."""
     names = [n for n, c in block.columns.items() if n.startswith(family) and c.recorded]
     names = sorted((n for n in names if _layer(n)), key=lambda n: (len(_layer(n)), n))
-    if len(names) < 3:  # of two, nobody knows which has moved
+    if len(names) < 3:  # of two, it cannot be told which has moved
         return None
     present = np.all([block.column(name).present for name in names], axis=0)
     rows = np.flatnonzero(present)

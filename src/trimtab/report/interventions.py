@@ -1,4 +1,4 @@
-"""Interventions: every act of trimtab or of a person on a run, kept like those of a clinical trial.
+"""Interventions: everything that trimtab, a person or the user's code did to a run.
 
 Each has an author, a reason, what was expected of it, and what was measured: the median loss of the
 32 records before it and of the 50 from it on. That the loss has moved does not say why.
@@ -172,9 +172,8 @@ def _resumed(events: Sequence[Event]) -> _Words:
 def _note(events: Sequence[Event]) -> _Words:
     facts = events[0].facts
     return {
-        "what": f"note: {_text(facts, 'follow_up', 'text')}",
+        "what": f"note: {_text(facts, 'text')}",
         "author": _text(facts, "author") or PERSON,
-        "expected": _text(facts, "expect"),
     }
 
 

@@ -70,7 +70,7 @@ def compare(
         if checks:
             passed = _verify(checks, run, base, as_json=as_json)
         elif base is not None:
-            pairs = _compare([run, *(others or ())], base, (signal, within, steps))
+            pairs = _compare([run, *(others or ())], base, signal, within, steps)
             passed = _show(pairs, steps, as_json=as_json, html=html)
         else:
             raise ConfigError("nothing to compare with: give BASE, --max or --verify")
@@ -94,14 +94,13 @@ def _verify(checks: "list[Check]", run: Path, base: Path | None, *, as_json: boo
 
 
 def _compare(
-    paths: list[Path], base: Path, how: "tuple[str, float, StepWindow]"
+    paths: list[Path], base: Path, signal: str, within: float, steps: "StepWindow"
 ) -> "list[Compared]":
-    """Compare each run with the base in one signal, by a tolerance, in a window."""
+    """Compare a signal of each run with that of the base, in a window of steps."""
     from trimtab.diagnosis import read_run
     from trimtab.explain.comparison import compare_signal, compare_states, first_differences
     from trimtab.report.pages.many_runs import Compared
 
-    signal, within, steps = how
     runs = [read_run(path) for path in paths]
     other = read_run(base)
     pairs = []

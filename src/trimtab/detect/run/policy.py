@@ -2,9 +2,9 @@
 
     the last 4, and the last 12 values --> against the 48 before them --> z and ratio --> finding
 
-Every signal is compared with its own recent past. A finding needs both a change that the noise of
-this run does not explain and one that matters: a share of the level. A change that keeps on is
-followed, so that what a run does for good becomes its new normal. Where a policy simply gets
+Every signal is compared with its own recent past. A finding needs a change that the noise of this
+run does not explain and that is a large share of the level. A change that lasts becomes the new
+normal. Where a policy simply gets
 better its signals drift slowly, and the 48 values before drift with them.
 
 Judged only in runs that record a reward, advantages or a clip fraction.
@@ -104,11 +104,11 @@ SUDDEN_SHARE = 0.3
 """Rise of that share within `LONG` records from which it is no progress of the policy. Chosen."""
 
 NEAR_ZERO, DEAD_SHARE = 0.05, 0.1
-"""Nats, and share of the first entropies, under which a policy has stopped to explore. Chosen: an
+"""Nats, and share of the first entropies, under which a policy has stopped exploring. Chosen: an
 entropy collapse of a public thread ends at 0.001."""
 
 BELOW_BEST = 0.9
-"""A reward under this share of its best level: the policy that stopped to explore is not done."""
+"""A policy whose reward is under this share of its best has not converged."""
 
 HACK_FALL, HACK_RECORDS = 0.2, 2
 """Share of its best that the held-out reward has lost, by the median of so many evaluations, while
@@ -118,7 +118,7 @@ LARGEST = 1e100
 """Values beyond count as it: their squares must not overflow."""
 
 QUIET = 24
-"""Records after a finding in which the same symptom is the same story."""
+"""Records after a finding in which the same symptom is not reported again."""
 
 
 class PolicySignals(Detector):
@@ -184,14 +184,13 @@ class PolicySignals(Detector):
             usual, now, z, since = change
             is_far = rule.sign * (now - usual) >= max(abs(rule.factor - 1) * abs(usual), rule.least)
             if rule.sign * z >= MIN_Z[length] and is_far:
-                severity = rule.severity
                 if self._count - self._said.get(rule.symptom, -QUIET) < QUIET:
                     return None
                 self._said[rule.symptom] = self._count
                 return self.finding(
                     record,
                     rule.symptom,
-                    severity,
+                    rule.severity,
                     name,
                     value=now,
                     expected=usual,

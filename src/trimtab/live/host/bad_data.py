@@ -1,8 +1,8 @@
 """BadData: the batches that a run was relaunched because of, discarded when they come again.
 
-A relaunch goes back to a proven checkpoint with its data, so the batches at which the run left its
-course come again. The run that ends journals their positions, and the next one, on the first rank,
-has the gate discard their steps. The data itself is not touched: the steps are made and not taken.
+A relaunch goes back to a proven checkpoint with its data, so the batches at which the run diverged
+come again. The run that ends journals their positions, and the next one, on the first rank, has the
+gate discard their updates. The data stream itself is not touched.
 """
 
 from collections.abc import Iterable

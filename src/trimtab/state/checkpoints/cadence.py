@@ -1,8 +1,8 @@
 """Cadence: when the next checkpoint is due, by steps or by the clock, alike on all ranks.
 
-The clocks of ranks differ, so the first rank's counts. Asking it in every step would cost a meeting
-of all ranks; it is asked when half of the time or more may have passed: at most some ten times for
-each checkpoint.
+The clocks of ranks differ, so the first rank's decides. Reading it at every step would cost a
+collective each time; it is read when half of the time or more may have passed: about ten times for
+each checkpoint at most.
 """
 
 import logging
