@@ -1,14 +1,27 @@
-"""RESULTS.md: one section per benchmark, written by the benchmark itself and by nobody else."""
+"""RESULTS.md: one section per benchmark, written by the benchmark itself and by nobody else.
+
+A section says when, at which commit and where it was measured. Its headlines stand in a table of
+their own, and once more at the top of the page.
+"""
 
 import datetime
+import fcntl
 import os
 import platform
 import re
-from collections.abc import Sequence
+import subprocess
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "RESULTS.md"
-HEAD = "# Results\n\nWritten by `scripts/bench NAME`; each figure stands beside its bar.\n"
+HEAD = """# Results
+
+Written by `scripts/bench NAME`, all of it by `scripts/bench release`; each figure stands beside its
+bar. A section without a commit was measured before 0.3 was finished.
+"""
+HEADLINE = "| headline | measured | bar |"
+_COMMIT = re.compile(r"(?m)^\d{4}-\d\d-\d\d, commit ([0-9a-f]{8}(?: with changes)?),")
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -17,25 +30,73 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def publish(title: str, command: str, body: str) -> None:
-    """Print a section and put it in RESULTS.md in place of the one with the same title."""
+def publish(
+    title: str, command: str, body: str, headlines: Sequence[tuple[str, object, object]] = ()
+) -> None:
+    """Print a section and put it in RESULTS.md in place of the one with the same title.
+
+    A headline is (what, measured, bar).
+    """
     today = datetime.datetime.now(datetime.UTC).date()
-    section = f"## {title}\n\n{today}, `{command}`, {hardware()}.\n\n{body.strip()}\n"
+    parts = [f"## {title}", f"{today}, commit {commit()}, `{command}`, {hardware()}."]
+    if headlines:
+        parts.append(table(["headline", "measured", "bar"], headlines))
+    section = "\n\n".join([*parts, body.strip()]) + "\n"
     print(section)
-    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else HEAD
-    parts = re.split(r"(?m)^(?=## )", text)
-    sections = {part.split("\n", 1)[0]: part.strip() + "\n" for part in parts[1:]}
-    sections[f"## {title}"] = section
-    ordered = [sections[key] for key in sorted(sections)]
-    RESULTS.write_text("\n".join([HEAD, *ordered]), encoding="utf-8")
+    rewrite(lambda sections: sections | {title: section})
+
+
+def rewrite(change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+    """Change the sections of RESULTS.md, by title, while no other benchmark does."""
+    with RESULTS.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        sections = change(read_sections())
+        ordered = [sections[title] for title in sorted(sections)]
+        file.truncate(0)
+        file.write("\n".join([HEAD, *_headlines(sections), *ordered]))
+
+
+def read_sections() -> dict[str, str]:
+    """The sections of RESULTS.md by title."""
+    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
+    parts = re.split(r"(?m)^(?=## )", text)[1:]
+    return {part.split("\n", 1)[0][3:]: part.strip() + "\n" for part in parts}
+
+
+def commit_of(section: str) -> str | None:
+    """The commit at which a section was measured; None if it does not say."""
+    found = _COMMIT.search(section)
+    return found[1] if found else None
+
+
+def _headlines(sections: dict[str, str]) -> list[str]:
+    """The headlines of all sections in one table, or nothing if there are none."""
+    rows = []
+    for title in sorted(sections):
+        _, found, rest = sections[title].partition(HEADLINE + "\n| --- | --- | --- |\n")
+        for line in rest.splitlines() if found else ():
+            if not line.startswith("| "):
+                break
+            rows.append([title, line[2:-2]])
+    return [table(["section", "headline", "measured", "bar"], rows) + "\n"] if rows else []
 
 
 def rows_of(title: str) -> list[list[str]]:
-    """The rows of the table of a section, without its header; none if there is no such section."""
-    text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    parts = [part for part in re.split(r"(?m)^(?=## )", text) if part.startswith(f"## {title}\n")]
-    lines = [line for part in parts for line in part.splitlines() if line.startswith("| ")]
+    """The rows of the first table of a section, without its header; none without the section."""
+    lines = [line for line in read_sections().get(title, "").splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line[2:-2].split(" | ")] for line in lines[2:]]
+
+
+def commit() -> str:
+    """The commit that is measured, as in `1a2b3c4d` or `1a2b3c4d with changes`."""
+    head = _git("rev-parse", "--short=8", "HEAD") or "00000000"
+    return f"{head} with changes" if _git("status", "--porcelain", "--", "src") else head
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False
+    ).stdout.strip()
 
 
 def hardware() -> str:

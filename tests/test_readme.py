@@ -4,8 +4,10 @@ import re
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 from typer.testing import CliRunner
 
+from trimtab._version import __version__
 from trimtab.cli.main import app
 
 ROOT = Path(__file__).parents[1]
@@ -104,6 +106,13 @@ def test_every_figure_in_the_readme_is_compared_with_the_results() -> None:
     others = """3 4 24 2.0"""  # a time of night, processes, faults, the licence
     found = set(re.findall(r"(?<![\w.])\d[\d,.]*\d|(?<![\w.])\d(?!\w)", PROSE))
     assert found <= set(compared.split()) | set(others.split())
+
+
+@pytest.mark.skipif(Version(__version__).is_prerelease, reason="between releases sections differ")
+def test_the_results_of_a_release_are_of_one_commit() -> None:
+    measured = re.findall(r"(?m)^\d{4}-\d\d-\d\d, commit (\w{8}),", RESULTS)
+    assert len(set(measured)) == 1
+    assert len(measured) == RESULTS.count("\n## ")
 
 
 def test_every_link_leads_somewhere() -> None:

@@ -3,5 +3,4 @@
 fake_world.py   collectives, bytes, memory and start-up of one rank in a fake process group
 start_up.py     what each rank asks of the store before the first step, on a real TCPStore
 latency.py      the time of the collectives by a stated model: arithmetic
-large.py        snapshots of large models: arithmetic from the measured cost of a snapshot
 """

@@ -6,10 +6,9 @@ from tests.kit.traffic import NUM_BLOCKS
 
 from benchmarks.results import publish, table
 from benchmarks.scale import page
-from benchmarks.wide import large, latency
+from benchmarks.wide import latency
 from benchmarks.wide.fake_world import measure_rank
 from benchmarks.wide.start_up import CLIENTS, STAGES, measure_start_up
-from trimtab.state.snapshots import NUM_SLOTS
 
 WORLDS = (1_024, 16_384, 131_072)
 MAX_STAGED = 16_384
@@ -23,7 +22,6 @@ def main() -> None:
     worlds = [int(argument) for argument in sys.argv[1:]] or list(WORLDS)
     publish("Scale: a wide run", COMMAND, _steps(worlds))
     publish("Scale: start-up of many ranks", COMMAND, _start_up(worlds))
-    publish("Scale: large models", COMMAND, _large())
     page.write()
 
 
@@ -90,24 +88,6 @@ def _start_up(worlds: list[int]) -> str:
         f"one store on this machine. Bar: a rank reads at most {BARS['read']} bytes where all hold "
         "the same parameters, however many there are. With pipeline stages it also reads the names "
         "of the telemetry of all stages.\n\n" + table(header, rows)
-    )
-
-
-def _large() -> str:
-    measured = large.read_measured()
-    header = (
-        *("parameters", "ranks", "state", "one snapshot, per rank"),
-        *(f"{NUM_SLOTS} snapshots, per node of {large.RANKS_PER_NODE}",),
-        *(f"take at {large.LINK_BYTES / 1e9:g} GB/s", "take as measured"),
-    )
-    return (
-        f"Arithmetic. Measured: a snapshot of {measured.parameters / 1e6:.1f}M parameters takes "
-        f"{measured.bytes_per_parameter:.1f} bytes per parameter (weights and AdamW in fp32) and "
-        f'is copied at {measured.bytes_per_second / 1e9:.1f} GB/s by one core (section "Cost of '
-        'snapshots"). Fully sharded over all ranks. '
-        f"{large.LINK_BYTES / 1e9:g} GB/s from a GPU to the host is assumed. A snapshot is taken "
-        "every 10 steps; where the memory is not there, fewer are kept.\n\n"
-        + table(header, list(large.rows(measured)))
     )
 
 

@@ -1,0 +1,150 @@
+"""Measures everything that is published, at one commit: `scripts/bench release [TEXT...]`.
+
+With TEXT only measurements with such a text in their command. What was measured at this commit is
+kept, so that the command continues where it was stopped, and repeats what failed. Once nothing is
+left, sections of other commits leave RESULTS.md: a release has figures of one commit.
+
+Needs the dependency groups `dev`, `bench`, `peers` and `trackers`, MLflow, Chromium and PostgreSQL.
+A measurement that needs something else than this machine has fails, and is listed at the end.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from benchmarks.results import ROOT, commit, commit_of, read_sections, rewrite
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One call of `scripts/bench`; FOLDER in it is a folder that is kept between attempts."""
+
+    command: str
+    alone: bool = False
+    """Times are measured, so nothing else may run."""
+
+
+MEASUREMENTS = (
+    *(
+        Measurement(f"overhead {mode} 10M", alone=True)
+        for mode in ("observe", "protect", "recover")
+    ),
+    Measurement("detect cost", alone=True),
+    Measurement("journal", alone=True),
+    Measurement("readers", alone=True),
+    Measurement("check_objects time", alone=True),
+    Measurement("corpus speed", alone=True),
+    Measurement("pages", alone=True),
+    Measurement("ship cost", alone=True),
+    Measurement("lab", alone=True),
+    # Cheap first, so that a run that is stopped has most of the figures.
+    Measurement("detect"),
+    Measurement("quiet_parts"),
+    Measurement("causes stories"),
+    Measurement("console --publish"),
+    Measurement("sites"),
+    Measurement("planted_layers"),
+    Measurement("experts"),
+    Measurement("collectives"),
+    Measurement("resume_audit"),
+    Measurement("fuzz_readers 200000"),
+    Measurement("check_objects faults architectures mup"),
+    Measurement("rl report"),
+    Measurement("recover flips --flips 500 --folder FOLDER"),
+    Measurement("recover healthy --seeds 5 --folder FOLDER"),
+    Measurement("recover schedules --schedules 100 --folder FOLDER"),
+    Measurement("recover kills --kills 10 --folder FOLDER"),
+    Measurement("recover faults --seeds 5 --folder FOLDER"),
+    Measurement("recover phases --seeds 2 --bare 2 --folder FOLDER"),
+    Measurement("gate FOLDER"),
+    Measurement("loops"),
+    Measurement("corpus places memory cost"),
+    Measurement("ship killing proxy"),
+    Measurement("wide"),
+    Measurement("lab_protect FOLDER"),
+    Measurement("judge generate --seeds 1"),
+    Measurement("judge report --seeds 1"),
+    Measurement("check_lab"),
+    Measurement("trainers table FOLDER"),
+    Measurement("matrix FOLDER"),
+    Measurement("scale FOLDER"),
+)
+
+
+class Release:
+    """The measurements of one commit, each with its output in a folder of its own."""
+
+    def __init__(self, folder: Path, measurements: list[Measurement]) -> None:
+        self._folder = folder
+        self._measurements = measurements
+
+    def run(self) -> list[Measurement]:
+        """Run what is not done yet; return what failed."""
+        alone = [one for one in self._measurements if one.alone and not self._is_done(one)]
+        others = [one for one in self._measurements if not one.alone and not self._is_done(one)]
+        failed = [one for one in alone if not self._measure(one)]
+        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+            outcomes = list(pool.map(self._measure, others))
+        return failed + [
+            one for one, is_right in zip(others, outcomes, strict=True) if not is_right
+        ]
+
+    def _measure(self, one: Measurement) -> bool:
+        folder = self._folder_of(one)
+        (folder / "kept").mkdir(parents=True, exist_ok=True)
+        command = one.command.replace("FOLDER", str(folder / "kept"))
+        started = time.monotonic()
+        with (folder / "output.txt").open("w", encoding="utf-8") as output:
+            process = subprocess.run(
+                [str(ROOT / "scripts" / "bench"), *command.split()],
+                cwd=ROOT,
+                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+        minutes = (time.monotonic() - started) / 60
+        state = "done" if process.returncode == 0 else f"FAILED, see {output.name}"
+        print(f"{one.command}: {state}, {minutes:.1f} min", flush=True)
+        if process.returncode == 0:
+            (folder / "done").touch()
+        return process.returncode == 0
+
+    def _is_done(self, one: Measurement) -> bool:
+        return (self._folder_of(one) / "done").exists()
+
+    def _folder_of(self, one: Measurement) -> Path:
+        return self._folder / one.command.replace(" ", "_")
+
+
+def keep_only(measured: str, sections: dict[str, str]) -> dict[str, str]:
+    """Return the sections that were measured at this commit."""
+    return {title: text for title, text in sections.items() if commit_of(text) == measured}
+
+
+def main() -> None:
+    """Measure, and drop what is of another commit once all is measured."""
+    measured = commit()
+    if measured.endswith("changes"):
+        sys.exit("src has changes that are not committed; commit them first")
+    wanted = sys.argv[1:] or [""]
+    chosen = [one for one in MEASUREMENTS if any(text in one.command for text in wanted)]
+    failed = Release(Path.home() / ".cache/trimtab/release" / measured, chosen).run()
+    if len(chosen) < len(MEASUREMENTS):
+        return
+    change: Callable[[dict[str, str]], dict[str, str]] = partial(keep_only, measured)
+    for title in sorted(set(read_sections()) - set(change(read_sections()))):
+        print(f"dropped, of another commit: {title}")
+    rewrite(change)
+    if failed:
+        sys.exit("failed: " + "; ".join(one.command for one in failed))
+
+
+if __name__ == "__main__":
+    main()
