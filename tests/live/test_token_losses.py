@@ -1,15 +1,21 @@
 """The histogram of token losses, from `record(token_loss=)` to its second mode in an incident."""
 
+import logging
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from tests.kit.tiny import batches, journal_of, make_model
 from tests.kit.user_loop import adamw
+from torch import nn
 from torch.nn import functional as F
 
 import trimtab
 from trimtab.explain.token_losses import NAMES, find_second_mode
+from trimtab.live.measure import token_losses
 from trimtab.live.measure.batch_facts import count_losses
 
 
@@ -45,3 +51,69 @@ def test_the_second_mode_of_a_batch_with_odd_sequences_is_found(tmp_path: Path) 
     assert (mode.step, mode.share) == (43, 0.25)
     assert 25 < mode.loss < 40
     assert find_second_mode(block, 30, 42) is None
+
+
+class Labelled(nn.Module):
+    """Computes its loss itself, as models of transformers do."""
+
+    def __init__(self, *, shifts: bool = True, is_fused: bool = False) -> None:
+        super().__init__()
+        self.inner = make_model()
+        self.inner.dropout.p = 0.0
+        self._shifts, self._is_fused = shifts, is_fused
+
+    def forward(self, tokens: torch.Tensor, labels: torch.Tensor) -> Any:
+        logits = self.inner(tokens)
+        kept = (logits[:, :-1], labels[:, 1:]) if self._shifts else (logits, labels)
+        loss = F.cross_entropy(kept[0].float().transpose(1, 2), kept[1])
+        return SimpleNamespace(loss=loss, logits=None if self._is_fused else logits)
+
+
+def train(folder: Path, model: nn.Module, *, gives: bool = False) -> list[torch.Tensor]:
+    """Train some steps with the last three labels of each sequence left out."""
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=folder) as guard:
+        for batch in batches(12):
+            labels = torch.cat((batch[:, :-3], torch.full((len(batch), 3), -100)), dim=1)
+            found = model(batch, labels=labels)
+            given = {"token_loss": torch.full((2, 2), 50.0)} if gives else {}
+            guard.record(loss=found.loss, **given)
+            found.loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("shifts", [True, False])
+def test_losses_are_taken_from_a_model_that_has_labels(
+    shifts: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(token_losses, "CHUNK", 1000)
+    batch = next(iter(batches(1)))
+    model = Labelled(shifts=shifts)
+    logits, labels = model.inner(batch), batch.clone()
+    labels[:, -3:] = -100
+    if shifts:
+        logits, labels = logits[:, :-1], labels[:, 1:]
+    losses = F.cross_entropy(logits.float().transpose(1, 2), labels, reduction="none")
+    train(tmp_path, model)
+    block = journal_of(tmp_path)
+    assert np.flatnonzero(block.column(NAMES[0]).present).tolist() == [0, 10]
+    counts = count_losses(losses.detach())
+    found = [block.column(name).values[0] for name in NAMES]
+    np.testing.assert_allclose(found, counts / counts.sum(), rtol=1e-6)
+
+
+def test_what_the_user_gives_counts_alone(tmp_path: Path) -> None:
+    train(tmp_path, Labelled(), gives=True)
+    block = journal_of(tmp_path)
+    assert block.column("token_loss_share/045.255").values[0] == 1.0
+
+
+def test_a_fused_loss_has_no_tokens_and_the_log_says_so_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level(logging.INFO, "trimtab"):
+        train(tmp_path, Labelled(is_fused=True))
+    assert sum("returns a loss and no logits" in line for line in caplog.messages) == 1
+    assert NAMES[0] not in journal_of(tmp_path).columns

@@ -41,6 +41,7 @@ from trimtab.integrations.trainer_adapter import (
     write_guard_file,
 )
 from trimtab.live.guard import Guard
+from trimtab.live.measure.token_losses import IGNORED
 from trimtab.live.shield import log
 from trimtab.readers.aliases import alias_table
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
@@ -272,10 +273,6 @@ def _resumed_folder(trainer: Any) -> str | None:
         if isinstance(found, str) and variables.get("self") is trainer:
             return found
     return None
-
-
-IGNORED = -100
-"""The label of a token that has no loss; the default of torch's cross entropy."""
 
 
 def _count_tokens(trainer: Any, inputs: Any) -> torch.Tensor | None:

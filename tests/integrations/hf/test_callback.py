@@ -15,6 +15,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 import trimtab
 from trimtab.core.config import Config
+from trimtab.explain.token_losses import EDGES, NAMES
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
 from trimtab.integrations.trainer_adapter import GUARD_FILE
 from trimtab.selftest.promises import READS, Counting
@@ -87,6 +88,10 @@ def test_observing_has_the_same_bits_and_the_true_numbers(
     )
     assert block.column("fingerprint").recorded
     assert block.data_position[1] == accumulate
+    shares = np.array([block.column(name).values[[0, 10]] for name in NAMES])
+    np.testing.assert_allclose(shares.sum(axis=0), 1.0, rtol=1e-5)
+    means = (np.array(EDGES) * 2**0.25) @ shares  # of tokens, from the logits
+    np.testing.assert_allclose(means, block.column("loss").values[[0, 10]], rtol=0.2)
 
 
 def test_labels_that_the_trainer_counts_wrong_are_counted_right(tmp_path: Path) -> None:
@@ -118,7 +123,7 @@ def test_no_host_read_is_added(mode: str, tmp_path: Path) -> None:
                     counting.__enter__()  # type: ignore[no-untyped-call]
 
             def on_step_end(self, args: Any, state: Any, *unused: Any, **more: Any) -> None:
-                if state.global_step == 10:
+                if state.global_step == 12:  # after telemetry and token losses
                     counting.__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
         trainer = make_trainer(tmp_path / str(callback is None), callback)

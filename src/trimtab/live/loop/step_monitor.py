@@ -169,6 +169,8 @@ class StepMonitor:
         self.resume = ResumeFacts.of(recorder, optimizers, scaler, shields.resume, first_step)
         for shield in shields:
             shield.on_catch(self._report_failure)
+        if recorder is not None and slow.activations is not None:
+            slow.activations.on_token_losses = self.facts.row_losses.add_measured
         self.slow.arm()
         self._hooks = StepHooks(optimizers, self)
         # A handler in Python cannot run while a collective waits: with several ranks a SIGTERM

@@ -11,7 +11,7 @@ nothing but the buffer, and a copy of a model gets no hook that does anything.
 
 import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -31,7 +31,9 @@ from trimtab.live.measure.sites import (
     find_sites,
     vocabularies,
 )
+from trimtab.live.measure.token_losses import LABELS, find_labelled, token_losses
 from trimtab.live.ranks.shards import norm_dtype
+from trimtab.live.shield import log
 from trimtab.state.host_copy import local
 
 NOT_WRITTEN = -math.inf
@@ -42,6 +44,11 @@ OUTPUT_LOGITS = (signals.MAX_LOGIT, signals.MAX_LOG_Z, signals.LOGIT_ENTROPY)
 CPU_LOGITS, DEVICE_LOGITS = 2**20, 2**24
 """Logits of the output that are measured, by the kind of device: 4 and 64 MB in fp32. Of more, rows
 at even distances."""
+
+NO_LOGITS = (
+    "trimtab: the model returns a loss and no logits, as with a fused cross entropy, so the losses "
+    "of tokens are not recorded; record(token_loss=...) takes them"
+)
 
 
 class Activations:
@@ -67,6 +74,9 @@ class Activations:
             for site in self._sites
             if site.kind == ROUTER
         }
+        self._labelled = find_labelled(model)
+        self.on_token_losses: Callable[[torch.Tensor], None] | None = None
+        """Takes the losses of the tokens of a micro-batch; only on the rank that records."""
         self._handles: list[RemovableHandle] = []
 
     def arm(self) -> None:
@@ -76,6 +86,10 @@ class Activations:
         if not self._handles:
             for site in self._sites:
                 self._hook(site)
+            if self._labelled is not None and self.on_token_losses is not None:
+                losses = _TokenLossHook(self._buffer, self.on_token_losses)
+                hook = self._labelled.register_forward_hook(losses, with_kwargs=True)
+                self._handles.append(hook)
 
     def _hook(self, site: Site) -> None:
         buffer, module = self._buffer, site.module
@@ -160,6 +174,8 @@ class _Buffer:
         self.is_compiled = False
         """Whether a graph was compiled with the hooks: without them it would be compiled again."""
         self.error: Exception | None = None
+        self.has_reported = False
+        """Whether the log has that there are no logits."""
 
     def acts(self) -> bool:
         """Whether a forward pass that runs now is one of the step that is measured."""
@@ -254,8 +270,7 @@ class _LogitsHook(_Hook):
     def _write(self, output: Any) -> None:
         tensor = first_tensor(output)
         if self._is_model:
-            named = output.get("logits") if isinstance(output, Mapping) else None
-            named = getattr(output, "logits", None) if named is None else named
+            named = _named(output, "logits")
             if named is not None:
                 tensor = first_tensor(named)
             elif tensor is not None and tensor.shape[-1:].numel() not in self._vocabularies:
@@ -266,6 +281,39 @@ class _LogitsHook(_Hook):
         found = measure_logits(tensor.detach())
         largest = torch.maximum(self._slots[:2], found[:2])
         self._slots.copy_(torch.cat((largest, found[2:])))
+
+
+class _TokenLossHook(_Hook):
+    """Hands on the losses of tokens of a model that was given labels."""
+
+    def __init__(self, buffer: _Buffer, take: Callable[[torch.Tensor], None]) -> None:
+        self._buffer = buffer
+        self._take = take
+
+    def __call__(  # type: ignore[override]  # torch calls it so with `with_kwargs`
+        self, module: nn.Module, inputs: Any, options: Any, output: Any
+    ) -> None:
+        if not torch.compiler.is_compiling():
+            super().__call__(module, inputs, (options, output))
+
+    def _write(self, output: Any) -> None:
+        options, output = output
+        labels = options.get("shift_labels", options.get(LABELS))
+        logits, loss = _named(output, "logits"), _named(output, "loss")
+        if not isinstance(labels, torch.Tensor) or not isinstance(loss, torch.Tensor):
+            return
+        is_whole = isinstance(logits, torch.Tensor) and not isinstance(logits, DTensor)
+        if is_whole and labels.dim() == 2 and labels.shape == logits.shape[:-1]:
+            self._take(token_losses(logits, labels, loss, options.get("num_items_in_batch")))
+        elif logits is None and not self._buffer.has_reported:
+            self._buffer.has_reported = True
+            log.info(NO_LOGITS)
+
+
+def _named(output: Any, name: str) -> Any:
+    """Return what a model returns by this name; None if there is nothing."""
+    found = output.get(name) if isinstance(output, Mapping) else None
+    return getattr(output, name, None) if found is None else found
 
 
 def measure_logits(logits: torch.Tensor) -> torch.Tensor:

@@ -204,13 +204,24 @@ class RowLosses:
     def __init__(self) -> None:
         self.copies: list[HostCopy] = []
         """What is under way of this step, one per micro-batch."""
+        self._is_given = False
+
+    def add_measured(self, losses: torch.Tensor) -> None:
+        """Take losses that a model's output has, unless the user gives them."""
+        if not self._is_given and len(losses) <= MAX_ROWS:
+            self._add(losses)
 
     def add(self, losses: Any) -> None:
         """Take the losses of a micro-batch: [batch, sequence] by token, or [batch]."""
+        if not self._is_given:
+            self._is_given, self.copies = True, []
         if not isinstance(losses, torch.Tensor) or not losses.is_floating_point():
             raise OddNumber(type(losses).__name__)
         if losses.dim() == 0 or not losses.numel() or len(losses) > MAX_ROWS:
             raise OddNumber(f"a tensor of shape {tuple(losses.shape)}")
+        self._add(losses)
+
+    def _add(self, losses: torch.Tensor) -> None:
         values = torch.cat((reduce_rows(losses), count_losses(losses)))
         if values.device.type != "meta" and len(self.copies) < MAX_MICRO_BATCHES:
             self.copies.append(copy_to_host(values))

@@ -1,0 +1,62 @@
+"""The loss of every token, from what a model returns: `model(..., labels=labels)` with `.logits`.
+
+For models that compute their loss themselves, as those of transformers do. Whether labels are
+shifted inside is known from the model's own loss, which must be the mean of these.
+"""
+
+import inspect
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from trimtab.live.measure.roles import plain_name
+
+LABELS = "labels"
+
+IGNORED = -100
+"""The label of a token that has no loss; the default of torch's cross entropy."""
+
+CHUNK = 2**22
+"""Logits that are read at a time: 16 MB in fp32."""
+
+
+def find_labelled(model: nn.Module) -> nn.Module | None:
+    """Return the innermost module whose `forward` takes labels, with wrappers such as DDP."""
+    found, path = None, ""
+    for name, module in model.named_modules():
+        is_inside = found is None or f"{name}.".startswith(path)
+        if is_inside and LABELS in inspect.signature(type(module).forward).parameters:
+            found, path = module, f"{name}." if name else ""
+    # The hook of a wrapper stays outside of what is compiled.
+    return model if found is not None and not plain_name(path) else found
+
+
+@torch.no_grad()
+def token_losses(
+    logits: torch.Tensor, labels: torch.Tensor, own: torch.Tensor, num_items: Any = None
+) -> torch.Tensor:
+    """Return the loss of every token [batch, length] in fp32, 0 where it has no label.
+
+    Args:
+        logits: What the model returns, [batch, length, vocabulary].
+        labels: What it was given, [batch, length].
+        own: Its own loss.
+        num_items: What `own` is divided by, if not by the number of labels.
+    """
+    labels = labels.to(logits.device)
+    both = torch.stack((labels, F.pad(labels[:, 1:], (0, 1), value=IGNORED)))
+    is_labelled = both != IGNORED
+    places = torch.where(is_labelled, both, 0).flatten(1)
+    size = max(CHUNK // logits.shape[-1], 1)
+    parts = []
+    for rows, columns in zip(
+        logits.detach().flatten(0, 1).split(size), places.split(size, dim=1), strict=True
+    ):
+        scores = rows.float()
+        parts.append(scores.logsumexp(dim=-1) - scores.gather(1, columns.T).T)
+    losses = torch.where(is_labelled, torch.cat(parts, dim=1).view(both.shape), 0.0)
+    count = is_labelled.sum(dim=(1, 2)) if num_items is None else num_items
+    off = (losses.sum(dim=(1, 2)) / count - own.detach().float()).abs()
+    return torch.where(off[0] < off[1], losses[0], losses[1])
