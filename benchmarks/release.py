@@ -35,6 +35,7 @@ MEASUREMENTS = (
         Measurement(f"overhead {mode} 10M", alone=True)
         for mode in ("observe", "protect", "recover")
     ),
+    Measurement("small_steps", alone=True),
     Measurement("detect cost", alone=True),
     Measurement("journal", alone=True),
     Measurement("readers", alone=True),
@@ -63,7 +64,7 @@ MEASUREMENTS = (
     Measurement("recover faults --seeds 5 --folder FOLDER"),
     Measurement("recover phases --seeds 2 --bare 2 --folder FOLDER"),
     Measurement("gate FOLDER"),
-    Measurement("loops"),
+    Measurement("loops soak 20000"),
     Measurement("corpus places memory cost"),
     Measurement("ship killing proxy"),
     Measurement("wide"),

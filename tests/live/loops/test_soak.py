@@ -58,7 +58,7 @@ def usage() -> dict[str, int]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(0)
-@pytest.mark.parametrize("mode", ["observe", "protect"])
+@pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
 @pytest.mark.parametrize("kind", ["plain", "layer_drop", "create_graph"])
 def test_a_long_run_grows_nothing(
     kind: str, mode: str, tmp_path: Path, record_property: Callable[[str, object], None]
