@@ -22,7 +22,8 @@ SETTING_CHANGED = "setting changed"
 
 RELAUNCH = "relaunch"
 """The run has ended itself, to be started again from a proven checkpoint. Facts: `reason`,
-`bad_data`, the data positions of the steps around the onset, which the next run discards."""
+`bad_data`, data positions and fingerprints of the steps around the onset, which the next run
+discards."""
 
 NOT_UNDONE = "harm not undone"
 """Harm was proven and not undone. Facts: `why`, `how_sure`, `tensor`, `because`,

@@ -9,12 +9,14 @@ import torch
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 
 import trimtab
+from trimtab.core.block import Event
 from trimtab.core.config import Config, LadderConfig
 from trimtab.core.errors import RunStopped
 from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
 from trimtab.journal.approval import Proposal, answer
 from trimtab.journal.exit_request import ExitRequest, RunExit
+from trimtab.live.host.bad_data import BadData
 from trimtab.live.recover import proposals
 from trimtab.live.recover.proposals import Proposals
 from trimtab.live.shield import Shield
@@ -154,16 +156,30 @@ def test_unattended_a_lost_run_ends_and_its_relaunch_discards_the_data_of_the_on
     first = journal_of(tmp_path)
     assert first.step[-1] < 1900
     bad = next(e.facts["bad_data"] for e in first.events if e.kind == "relaunch")
-    assert 300 in bad
+    positions = [position for position, _ in bad]
+    assert 300 in positions
     assert len(bad) == 20
     run_until_lost(tmp_path, Config(), steps=330, is_harmed=False)
     both = journal_of(tmp_path)
     again = both[len(first) :]
     assert again.step[0] == 101  # from the checkpoint, with its data
     discarded = again.column("discarded").values == 1.0
-    assert again.data_position[discarded].tolist() == bad
+    assert again.data_position[discarded].tolist() == positions
     reasons = {str(e.facts["reasons"]) for e in both.events if e.kind == "step discarded"}
-    assert reasons == {"['the run left its course at this data before it was relaunched']"}
+    assert reasons == {"['the run diverged at this data before it was relaunched']"}
+
+
+def test_data_that_was_shuffled_anew_is_not_discarded() -> None:
+    def relaunch(given: object) -> Event:
+        return Event(kind="relaunch", tick=9, step=9, facts={"bad_data": given})
+
+    bad = BadData.of_events([relaunch([[7, 11.0], [8, None], [9], 7, ["a", 1]]), relaunch(3)])
+    assert bad.to_json() == [(7, 11.0), (8, None)]
+    assert bad.has(7, 11.0)
+    assert not bad.has(7, 12.0)  # another batch is at its place
+    assert bad.has(7, None)
+    assert bad.has(8, 12.0)
+    assert not bad.has(9, 11.0)
 
 
 @pytest.mark.parametrize("into", ["on_change", "poll", "report"])

@@ -25,6 +25,7 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.config import LiveConfig
 from trimtab.core.events import SETTING_CHANGED
+from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.exit_hooks import ExitHooks
@@ -65,6 +66,16 @@ class StepFacts:
         scale = getattr(self._scaler, "_scale", None)  # get_scale() would wait for the device
         if isinstance(scale, torch.Tensor):  # made by the first use of the scaler
             self.user.add(signals.LOSS_SCALE, scale)
+
+    def has_bad_data(self, bad: BadData) -> bool:
+        """Return whether the data of the present step is known to be bad."""
+        if self.loop is None or self.loop.data_position not in bad.marks:
+            return False
+        mark = None
+        if not self._batch_shield.is_down:
+            with self._batch_shield.guarding("fingerprint"):
+                mark = self.loop.fingerprint()
+        return bad.has(self.loop.data_position, mark)
 
     def fill(self, note: StepNote) -> None:
         """Write the facts into the note of a step that ends."""
@@ -360,8 +371,8 @@ class StepMonitor:
                 head[HEAD.index("grad_squares")] = squares
             return Measured(head=head, loss=None)
         self._inspect_gradients(optimizer)
-        if self.recorder is not None and self.facts.loop is not None:
-            self._note.has_bad_data = self.recorder.bad_data.has(self.facts.loop.data_position)
+        if self.recorder is not None:
+            self._note.has_bad_data = self.facts.has_bad_data(self.recorder.bad_data)
         phase = self._num_steps % PHASES if self._note.is_recorded_here else 0
         return Measured(
             head=self.meter.head(phase),

@@ -94,6 +94,12 @@ def report_left_out() -> None:
     log.info("trimtab: sparse and nested tensors are left out of what is known of a batch")
 
 
+def fingerprint_of(batches: list[Any]) -> float | None:
+    """Return the fingerprint of micro-batches; None if nothing of them is on the host."""
+    parts = [list(filter(_is_plain, _cpu_tensors(batch))) for batch in batches]
+    return float(fingerprint(parts)) if any(parts) else None
+
+
 def fingerprint(batches: list[list[torch.Tensor]]) -> int:
     """crc32 over the bytes of the tensors, of large ones over a sample: equal for equal batches."""
     value = 0

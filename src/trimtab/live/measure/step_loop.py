@@ -8,7 +8,7 @@ from typing import Any
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import ConfigError
 from trimtab.explain.batches.rows import TokenRows
-from trimtab.live.measure.batch_facts import BatchFacts
+from trimtab.live.measure.batch_facts import BatchFacts, fingerprint_of
 
 
 class LoaderSource:
@@ -136,6 +136,10 @@ class StepLoop:
         fresh = step.batches[step.num_measured :]
         step.num_measured = len(step.batches)
         return self.batch_facts.measure(fresh)
+
+    def fingerprint(self) -> float | None:
+        """Return that of the present step so far; None if its batches are not on the host."""
+        return None if self._step is None else fingerprint_of(self._step.batches)
 
     def pop_token_rows(self) -> tuple[TokenRows, ...]:
         """Copies of the token ids that `facts` has found."""

@@ -124,6 +124,6 @@ class Proposals:
 
     def _end(self, reason: str, step: int) -> None:
         """End the run, and journal the data that the next one discards."""
-        facts = {"reason": reason, "bad_data": sorted(self._bad_data.positions)}
+        facts = {"reason": reason, "bad_data": self._bad_data.to_json()}
         self._recorder.event(RELAUNCH, step, facts)
         self._relaunch(reason)
