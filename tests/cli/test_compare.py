@@ -192,6 +192,7 @@ class TestChecks:
             "[[check]]",
             "[[check]]\nmax = nan",
             "[[check]]\nmax = 1\nwithin = 1",
+            "[[check]]\nmax = 1\nfirst = 3.5",
             "[[check]]\nmax = 1\nshell = 'rm'",
             "not toml",
         ],

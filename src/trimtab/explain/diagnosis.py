@@ -5,7 +5,7 @@ A rule set explains an incident (`make_diagnosis`), then advises on it (`action`
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from trimtab.core.actions import Action, ActionKind
@@ -16,6 +16,7 @@ from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
 from trimtab.explain.context import IncidentContext
+from trimtab.explain.first_mover import LayerMap, LayerMove, first_movers
 from trimtab.explain.measures import (
     BatchRepeats,
     Cost,
@@ -27,6 +28,7 @@ from trimtab.explain.measures import (
     measure,
 )
 from trimtab.explain.textbook.tree import Walk
+from trimtab.explain.token_losses import SecondMode, find_second_mode
 
 NO_ADVICE = Action(
     kind=ActionKind.WAIT, instruction="None.", reason="The incident was explained, not advised on."
@@ -42,6 +44,12 @@ class Diagnosis:
     """The final class; None if the log ends too early to say."""
     symptoms: Symptoms
     layers: tuple[LayerNorms, ...]
+    moves: tuple[LayerMove, ...]
+    """The layers that left their past and the other layers, first one first."""
+    layer_map: LayerMap | None
+    """Where the first of them shows, over layers and steps."""
+    second_mode: SecondMode | None
+    """Token losses far from those of most tokens."""
     repeated_batch: BatchRepeats | None
     """The batch that was served several times, if one was."""
     walk: Walk | None
@@ -73,7 +81,9 @@ class Diagnosis:
         `packages` has the package of each detector that is not trimtab's, by the detector's name.
         """
         packages = packages or {}
-        shown: dict[str, Any] = to_jsonable(self)
+        # The map of layers is for a table; a journal holds its signals.
+        shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None))
+        del shown["layer_map"]
         shown["cause"] = _cause(self.cause)
         for hypothesis, part in zip(self.hypotheses, shown["hypotheses"], strict=True):
             part["cause"] = _cause(hypothesis.cause)
@@ -118,11 +128,15 @@ def make_diagnosis(
         walk: The questions of a tree, if one was walked.
         ranking: The causes by evidence, if they were ranked.
     """
+    moves, layer_map = first_movers(context.block, context.onset_row)
     return Diagnosis(
         incident=context.incident,
         incident_class=incident_class or context.incident.incident_class,
         symptoms=measure(context),
         layers=layer_norms(context),
+        moves=moves,
+        layer_map=layer_map,
+        second_mode=find_second_mode(context.block, context.onset_row, context.last_row),
         repeated_batch=find_repeated_batch(context),
         walk=walk,
         ranking=ranking,

@@ -59,7 +59,7 @@ class LayerMove:
     sigmas: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LayerMap:
     """One family of signals around an incident: a row for each layer, a column for each record."""
 

@@ -268,3 +268,34 @@ def _typical(context: IncidentContext, signal: str) -> float | None:
     column = context.block.column(signal)
     values = column.values[column.finite]
     return float(np.median(values)) if len(values) else None
+
+
+CHANGE_BEFORE, CHANGE_AFTER, MIN_LOSSES = 32, 50, 8
+"""Records before an act and from it on whose losses are compared, and the fewest on each side that
+say anything. Chosen."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LossChange:
+    """The median loss before and after a record."""
+
+    before: float
+    after: float
+    records: int
+    """Finite losses after it."""
+    not_finite: int
+
+
+def loss_change(block: Block, tick: int) -> LossChange | None:
+    """Return how the loss has moved since a record; None if there are too few losses."""
+    row, loss = block.row_of(tick), block.column(LOSS)
+    before, after = loss[max(row - CHANGE_BEFORE, 0) : row], loss[row : row + CHANGE_AFTER]
+    then, now = before.values[before.finite], after.values[after.finite]
+    if min(len(then), len(now)) < MIN_LOSSES:
+        return None
+    return LossChange(
+        before=float(np.median(then)),
+        after=float(np.median(now)),
+        records=len(now),
+        not_finite=int(np.count_nonzero(after.present & ~after.finite)),
+    )

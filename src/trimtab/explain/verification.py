@@ -132,10 +132,9 @@ def _parse(entry: object, where: str) -> Check:
     if not isinstance(signal, str):
         raise ConfigError(f"{where}: signal is a name, got {signal!r}")
     limits = {key: _number(entry, key, where) for key in ("max", "within")}
-    steps = {key: _number(entry, key, where) for key in ("first", "last")}
+    first, last = (_step(entry, key, where) for key in ("first", "last"))
     if (limits["max"] is None) == (limits["within"] is None):
         raise ConfigError(f"{where}: a check has either max or within")
-    first, last = (None if step is None else int(step) for step in steps.values())
     return Check(signal=signal, window=StepWindow(first, last), **limits)
 
 
@@ -147,6 +146,13 @@ def _number(entry: Mapping[str, Any], key: str, where: str) -> float | None:
     if not is_number or not math.isfinite(value):
         raise ConfigError(f"{where}: {key} is a finite number, got {value!r}")
     return float(value)
+
+
+def _step(entry: Mapping[str, Any], key: str, where: str) -> int | None:
+    value = entry.get(key)
+    if value is not None and type(value) is not int:
+        raise ConfigError(f"{where}: {key} is a whole number of steps, got {value!r}")
+    return value
 
 
 def _toml(value: float | str) -> str:

@@ -1,7 +1,7 @@
 """Interventions: everything that trimtab, a person or the user's code did to a run.
 
-Each has an author, a reason, what was expected of it, and what was measured: the median loss of the
-32 records before it and of the 50 from it on. That the loss has moved does not say why.
+Each has an author, a reason, what was expected of it, and what was measured: the loss before it and
+from it on. That the loss has moved does not say why.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -9,17 +9,11 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-import numpy as np
-
 from trimtab.core.block import Block, Event
 from trimtab.core.events import NOTE, RELAUNCH, SETTING_CHANGED, UNDO, UNDO_OUTCOME
-from trimtab.core.signals import LOSS
 from trimtab.core.text import counted, digits
+from trimtab.explain.measures import loss_change
 from trimtab.report.wording import event_text
-
-BEFORE, AFTER = 32, 50
-MIN_LOSSES = 8
-"""Of each side; with fewer nothing is said."""
 
 SAME_ACT = 16
 """Steps between two discards, or two scaled gradients, up to which they are one row."""
@@ -69,16 +63,13 @@ def _acts(events: Sequence[Event]) -> Iterator[tuple[str, list[Event]]]:
 
 
 def _measured(block: Block, event: Event) -> str:
-    """Return how the loss has moved since an event, as far as there are losses."""
-    row, loss = block.row_of(event.tick), block.column(LOSS)
-    before, after = loss[max(row - BEFORE, 0) : row], loss[row : row + AFTER]
-    sides = [side.values[side.finite] for side in (before, after)]
-    if min(map(len, sides)) < MIN_LOSSES:
+    """Return how the loss has moved since an event, in words."""
+    change = loss_change(block, event.tick)
+    if change is None:
         return "too few losses to tell"
-    then, now = (float(np.median(side)) for side in sides)
-    broken = int(np.count_nonzero(after.present & ~after.finite))
-    more = f", {broken} not finite" if broken else ""
-    return f"loss {digits(then)} before, {digits(now)} in the next {len(sides[1])} records{more}"
+    then, now = digits(change.before), digits(change.after)
+    more = f", {change.not_finite} not finite" if change.not_finite else ""
+    return f"loss {then} before, {now} in the next {change.records} records{more}"
 
 
 _DISCARDED, _SCALED = "step discarded", "gradient scaled down"
@@ -123,7 +114,7 @@ def _relaunch(events: Sequence[Event]) -> _Words:
         "what": "ended for a relaunch from a proven checkpoint",
         "author": TRIMTAB,
         "reason": _text(events[0].facts, "reason"),
-        "expected": "the next attempt does not leave its course at this data",
+        "expected": "the next attempt does not diverge at this data",
     }
 
 

@@ -29,9 +29,7 @@ from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import ObservedOutcome
-from trimtab.explain.first_mover import first_movers
 from trimtab.explain.goodput import count_lost
-from trimtab.explain.token_losses import find_second_mode
 from trimtab.explain.verification import Check
 from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
 from trimtab.report.document import (
@@ -258,10 +256,10 @@ def _evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     )
     if diagnosis.batch is not None:
         yield from batch_contents(diagnosis.batch)
-    yield from _token_losses(diagnosis, run)
+    yield from _token_losses(diagnosis)
     yield Paragraph("Findings:")
     yield _findings(diagnosis, run)
-    yield from _movers(diagnosis, run)
+    yield from _movers(diagnosis)
     yield from _layers(diagnosis)
     yield _records(diagnosis, run)
 
@@ -282,11 +280,9 @@ def _findings(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
     return ReportTable(head, tuple(rows), frozenset({0, 3, 4, 5}))
 
 
-def _token_losses(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
+def _token_losses(diagnosis: Diagnosis) -> Iterator[Content]:
     """Yield what the histogram of token losses shows, and the sequences that it shows it for."""
-    incident, block = diagnosis.incident, run.block
-    rows = (block.row_of(incident.onset.tick), block.row_of(incident.last.tick))
-    mode = find_second_mode(block, *rows)
+    mode = diagnosis.second_mode
     if mode is None:
         return
     text = (
@@ -301,12 +297,12 @@ def _token_losses(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     yield Paragraph(text)
 
 
-def _movers(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
+def _movers(diagnosis: Diagnosis) -> Iterator[Content]:
     """Yield which layers moved first, and the signal of the first one over layers and steps."""
-    moves, chart = first_movers(run.block, run.block.row_of(diagnosis.incident.onset.tick))
+    chart = diagnosis.layer_map
     if chart is None:
         return
-    first, *others = moves
+    first, *others = diagnosis.moves
     text = (
         f"Layer {first.layer} moved first: {first.signal} was {digits(first.ratio)} times its "
         f"usual value at step {first.step}, beyond all layers together."
