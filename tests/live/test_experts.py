@@ -1,13 +1,19 @@
 """Routers: how many tokens the busiest expert gets, and which get none."""
 
+from pathlib import Path
+
+import pytest
 import torch
 from tests.kit.mixtures import NUM_EXPERTS, WIDTH, Mixture, Model
+from torch import nn
 
 from trimtab.core.block import Record
 from trimtab.core.findings import Symptom
 from trimtab.detect.state.experts import Experts
 from trimtab.live.measure.experts import ExpertLoad
 from trimtab.live.measure.sites import find_sites
+from trimtab.readers.aliases import alias_table
+from trimtab.readers.reading import read_log
 
 
 def load_of(bias: torch.Tensor, times: int = 20) -> list[float | None]:
@@ -38,6 +44,44 @@ def test_routers_are_found_and_their_experts_counted() -> None:
     found = load.measure(mixture.gate(torch.randn(8, WIDTH)))
     assert found is not None
     assert found[1] is None  # eight tokens say nothing of the death of an expert
+
+
+def test_routers_that_return_what_they_chose_are_counted() -> None:
+    """As those of torchtitan (scores, ids, map) and of Megatron (probabilities, map)."""
+    router, parent = nn.Module(), nn.Module()
+    router.top_k, router.num_experts = 2, NUM_EXPERTS  # type: ignore[assignment]
+    ids = torch.arange(256).reshape(128, 2) % (NUM_EXPERTS - 2)
+    chosen = torch.zeros(128, NUM_EXPERTS, dtype=torch.bool).scatter_(1, ids, True)
+    for output in ((torch.rand(128, 2), ids, chosen), (0.5 * chosen.float(), chosen)):
+        load = ExpertLoad(router, parent, torch.device("cpu"))
+        found = load.measure(output)
+        assert found is not None
+        assert found[0] is not None
+        assert pytest.approx(float(found[0]), rel=0.05) == 2 / (NUM_EXPERTS - 2)
+        assert found[1] == 2 / NUM_EXPERTS
+        assert found[2:] == [None, None]
+
+
+MEGATRON = (
+    " iteration {:8d}/ 300000 | consumed samples: {:12d} | elapsed time per iteration (ms): 3738 |"
+    " learning rate: 6.000000E-05 | global batch size:    32 | lm loss: 7.968678E+00 |"
+    " load_balancing_loss: {:.6E} | loss scale: 1.0 | grad norm: 1.040 | number of skipped"
+    " iterations:   0 | number of nan iterations:   0 |\n"
+)
+
+
+def test_a_balancing_loss_that_grows_in_a_log_is_drift(tmp_path: Path) -> None:
+    for last, expected in ((1.2, set()), (3.0, {Symptom.EXPERT_DRIFT})):
+        path = tmp_path / "train.log"
+        values = [1.1] * 30 + [last] * 10
+        path.write_text("".join(MEGATRON.format(i, 32 * i, v) for i, v in enumerate(values, 1)))
+        block = read_log(path).block
+        detector = Experts()
+        found = [f for record in block.records() for f in detector.update(record)]
+        assert {finding.symptom for finding in found} == expected
+    titan, layer = "micro_batch_wise_load_balance_loss/mean", "moe/load_balancing_loss_layer_3"
+    assert alias_table().claim(titan).alias.signal == "balancing_loss"
+    assert alias_table().claim(layer).alias.signal == "balancing_loss/3"
 
 
 def test_collapse_death_and_drift_are_reported_once_a_router() -> None:

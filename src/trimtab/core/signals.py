@@ -99,6 +99,9 @@ ROUTER_ENTROPY: Final = "router_entropy/"
 ROUTER_Z: Final = "router_z/"
 """Mean square of log Z of a router's logits."""
 
+BALANCING_LOSS: Final = "balancing_loss"
+"""What a trainer adds to the loss where routers use experts unevenly; in logs, also by layer."""
+
 MAX_ATTENTION_LOGIT: Final = "max_attention_logit"
 """Largest attention logit; `max_attention_logit/<module>` for one layer, over its heads."""
 

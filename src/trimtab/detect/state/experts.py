@@ -1,6 +1,7 @@
 """Experts: a router that sends everything to one expert, or nothing to some.
 
-The signals are averages over records (`live/measure/experts.py`), so a single batch shows in none.
+The shares are averages over records (`live/measure/experts.py`), so a single batch shows in none. A
+balancing loss comes from a log.
 """
 
 import numpy as np
@@ -8,7 +9,7 @@ import numpy as np
 from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.signals import DEAD_EXPERTS, EXPERT_MAX_SHARE
+from trimtab.core.signals import BALANCING_LOSS, DEAD_EXPERTS, EXPERT_MAX_SHARE
 
 COLLAPSED = 0.9
 """The share of tokens that one expert gets when the others learn nothing any more. Chosen, not
@@ -18,7 +19,8 @@ MIN_RECORDS = 3
 """Records in a row before anything is reported."""
 
 DRIFT_TIMES, DRIFT_SHARE = 2.0, 0.5
-"""A busiest expert with twice its early share, and half of all tokens, is on its way there."""
+"""A busiest expert with twice its early share, and half of all tokens, is on its way there. A
+balancing loss, which grows with the square of the share, is there with twice its early value."""
 
 EARLY_RECORDS = 8
 """Records whose largest share is that of the start."""
@@ -33,7 +35,7 @@ class Experts(Detector):
         self._num_over: dict[str, int] = {}
         """Records in a row, by symptom and signal; negative once it is reported."""
         self._early: dict[str, list[float]] = {}
-        """The first largest share of each router, and of how many records."""
+        """The largest value of the first records by signal, and how many they are."""
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
@@ -45,19 +47,23 @@ class Experts(Detector):
                 findings += self._count(
                     record, Symptom.EXPERT_COLLAPSE, Severity.ALARM, signal, COLLAPSED
                 )
-                largest, count = self._early.setdefault(signal, [0.0, 0.0])
-                if count < EARLY_RECORDS:
-                    self._early[signal] = [max(largest, value), count + 1.0]
-                else:
-                    limit = max(DRIFT_TIMES * largest, DRIFT_SHARE)
-                    findings += self._count(
-                        record, Symptom.EXPERT_DRIFT, Severity.WARN, signal, limit
-                    )
+                findings += self._drift(record, signal, value, DRIFT_SHARE)
+            elif signal.startswith(BALANCING_LOSS):
+                findings += self._drift(record, signal, value, 0.0)
         return findings
+
+    def _drift(self, record: Record, signal: str, value: float, least: float) -> list[Finding]:
+        largest, count = self._early.setdefault(signal, [0.0, 0.0])
+        if count < EARLY_RECORDS:
+            self._early[signal] = [max(largest, value), count + 1.0]
+            return []
+        limit = max(DRIFT_TIMES * largest, least)
+        return self._count(record, Symptom.EXPERT_DRIFT, Severity.WARN, signal, limit)
 
     def relevant_rows(self, block: Block) -> IntArray:
         """Return the rows in which a router was measured."""
-        names = [n for n in block.columns if n.startswith((DEAD_EXPERTS, EXPERT_MAX_SHARE))]
+        judged = (DEAD_EXPERTS, EXPERT_MAX_SHARE, BALANCING_LOSS)
+        names = [name for name in block.columns if name.startswith(judged)]
         if not names:
             return np.zeros(0, dtype=np.int64)
         return np.flatnonzero(np.any([block.column(name).present for name in names], axis=0))

@@ -53,20 +53,26 @@ class ExpertLoad:
         """Return the numbers of EXPERT_SIGNALS, None for those that are not known, or for all."""
         parts = output if isinstance(output, (tuple, list)) else (output,)
         tensors = [local(part.detach()) for part in parts if isinstance(part, torch.Tensor)]
-        logits = self._find_logits(tensors)
+        is_chosen = next((t for t in tensors if t.dtype == torch.bool), None)
+        # Beside a map of what was chosen, as Megatron's, there are probabilities and no logits.
+        logits = self._find_logits(tensors) if is_chosen is None else None
         chosen = next((t for t in tensors if t.dtype in (torch.int64, torch.int32)), None)
         if logits is not None and self._size == 0:
             self._size = logits.shape[-1]
         if self._top_k >= self._size:  # every token goes to every expert
             return None
-        if chosen is None or chosen.shape[-1] != self._top_k:
-            if logits is None:
-                return None
-            chosen = logits.topk(self._top_k, dim=-1).indices
-        tokens = chosen.numel() // self._top_k
-        flat = chosen.reshape(-1).long()
-        ones = torch.ones(len(flat), dtype=torch.float32, device=flat.device)
-        counts = torch.zeros(self._size, device=flat.device).index_add_(0, flat, ones)
+        if is_chosen is not None and is_chosen.shape[-1] == self._size:
+            counts = is_chosen.reshape(-1, self._size).float().sum(dim=0)
+            tokens = is_chosen.numel() // self._size
+        else:
+            if chosen is None or chosen.shape[-1] != self._top_k:
+                if logits is None:
+                    return None
+                chosen = logits.topk(self._top_k, dim=-1).indices
+            tokens = chosen.numel() // self._top_k
+            flat = chosen.reshape(-1).long()
+            ones = torch.ones(len(flat), dtype=torch.float32, device=flat.device)
+            counts = torch.zeros(self._size, device=flat.device).index_add_(0, flat, ones)
         load = self._remember(counts / max(tokens, 1))
         fair = self._top_k / self._size
         is_enough = tokens * fair >= MIN_TOKENS
