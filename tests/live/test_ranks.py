@@ -1,18 +1,31 @@
 """Under DDP and FSDP2 on two real ranks: same bits, one journal, numbers over all ranks."""
 
+import socket
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.tiny import Setup, adamw, assert_same_bits, batches, journal_of, train
+from tests.kit.tiny import (
+    Setup,
+    adamw,
+    assert_same_bits,
+    batches,
+    journal_of,
+    loss_of,
+    make_model,
+    train,
+)
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
+import trimtab
 from trimtab.core.block import Block
+from trimtab.core.config import Config
 from trimtab.core.signals import CLOCKS, NO_CURVES
 from trimtab.lab.trainer.local_ranks import run_ranks
 
@@ -96,8 +109,7 @@ def last_full(block: Block) -> dict[str, float]:
     return {
         name: float(column.values[20])
         for name, column in block.columns.items()
-        # The largest of two batches is not the mean of the largest of each.
-        if column.present[20] and name not in CLOCKS | NO_CURVES and not name.startswith("max_")
+        if column.present[20] and name not in CLOCKS | NO_CURVES
     }
 
 
@@ -111,3 +123,25 @@ def test_telemetry_over_ranks_equals_one_process(engine: str, tmp_path: Path) ->
     assert alone.keys() == together.keys()
     for name, value in alone.items():
         assert together[name] == pytest.approx(value, rel=2e-3, abs=1e-6), name
+
+
+def with_a_slow_rank(rank: int, folder: Path) -> None:
+    model = DistributedDataParallel(make_model())
+    optimizer = torch.optim.AdamW(model.parameters())
+    config = Config().override({"live.telemetry_every": 2})
+    with trimtab.watch(model, optimizer, run_dir=folder, config=config) as guard:
+        for batch in batches(16, rank):
+            time.sleep(0.05 * rank)
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+def test_a_slow_rank_is_named_with_its_host(tmp_path: Path) -> None:
+    run_ranks(with_a_slow_rank, 2, tmp_path)
+    (event,) = [e for e in journal_of(tmp_path).events if e.kind == "slow rank"]
+    assert event.facts["rank"] == 1
+    assert event.facts["times"] > 1.5
+    assert event.facts["host"] == f"global rank 1 on {socket.gethostname()}"

@@ -28,3 +28,7 @@ discards."""
 NOT_UNDONE = "harm not undone"
 """Harm was proven and not undone. Facts: `why`, `how_sure`, `tensor`, `because`,
 `is_hardware`."""
+
+SLOW_RANK = "slow rank"
+"""One rank takes longer than the others, again and again. Facts: `rank`, `host`, and `times`, how
+many times as long as the median of the others."""

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from trimtab.core.events import SLOW_RANK
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import FINGERPRINT, LOSS_SCALE
 from trimtab.core.text import counted, digits
@@ -183,6 +184,12 @@ def waits_for_data(data_seconds: SignalView, step_seconds: SignalView) -> YesNo:
 
 
 @observation("Several ranks train together", source="one process cannot be out of step with itself")
-def several_ranks(ranks: int) -> YesNo:
+def several_ranks(ranks: int, context: IncidentContext) -> YesNo:
     """Is there more than one process?"""
-    return ranks > 1, counted(ranks, "rank")
+    slow = [
+        f"; rank {e.facts.get('rank')} ({e.facts.get('host')}) takes {e.facts.get('times')} times "
+        "as long as the others"
+        for e in context.block.events
+        if e.kind == SLOW_RANK
+    ]
+    return ranks > 1, counted(ranks, "rank") + "".join(slow[-1:])

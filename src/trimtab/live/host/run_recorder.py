@@ -14,7 +14,7 @@ from typing import Any
 from trimtab.core import signals
 from trimtab.core.block import Block, Event, Record
 from trimtab.core.config import Config
-from trimtab.core.events import EXPERIMENT, NOT_UNDONE, UNDO
+from trimtab.core.events import EXPERIMENT, NOT_UNDONE, SLOW_RANK, UNDO
 from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
@@ -128,7 +128,8 @@ HIGHER = 1.1
 MAX_UNRECORDED = 20
 """Updates in a row that no rank has recorded before the log says so."""
 
-EXPLAINING_EVENTS = {UNDO, NOT_UNDONE, EXPERIMENT}  # kept for explanations, like the records
+EXPLAINING_EVENTS = {UNDO, NOT_UNDONE, EXPERIMENT, SLOW_RANK}
+"""Kept for explanations, like the records."""
 
 
 class RunRecorder:

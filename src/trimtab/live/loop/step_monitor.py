@@ -210,7 +210,9 @@ class StepMonitor:
         if self.gate is not None:
             self.gate.forget()
         grew = False
-        if self._note.is_recorded_here:
+        if not self._note.is_recorded_here:
+            self.slow.note_loss()
+        else:
             if self._moved:
                 self._skips.takes_turns = True  # the others have not moved
                 self._close(StepState.APPLIED)
@@ -408,6 +410,7 @@ class StepMonitor:
         self._skips.end_step()
         self._begin_step()
         self.sync.release()
+        self.slow.begin_step()
 
     def _begin_step(self) -> None:
         self.meter.reset()

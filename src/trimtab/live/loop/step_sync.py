@@ -22,16 +22,18 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.config import LiveConfig
 from trimtab.core.errors import NonFiniteRun
+from trimtab.core.events import SLOW_RANK
 from trimtab.core.text import counted
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.measure.activations import read_activations, silent_sites
+from trimtab.live.measure.by_rank import SlowRank, read_maxima
 from trimtab.live.measure.state_hash import read_hashes
 from trimtab.live.measure.step_meter import HEAD, have_slipped, read_head
 from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
 from trimtab.live.protect.gate import Decision, Gate
 from trimtab.live.protect.gate_reporter import BAD_DATA, HARM, VOTE, GateReporter
 from trimtab.live.ranks.exchange import OUT, InFlight, RankSync, StepNote
-from trimtab.live.ranks.rank_group import RankGroup
+from trimtab.live.ranks.rank_group import RankGroup, host_of
 from trimtab.live.shield import Shields, log
 
 HOOKS_SILENT = (
@@ -46,6 +48,12 @@ NO_ATTENTION = (
 
 MAX_PARTIAL = 20
 """Steps in a row that only some ranks have recorded before the log says so."""
+
+
+RANK_IS_SLOW = (
+    "trimtab: rank %d (%s) takes %.1f times as long as the others from an update to its next loss, "
+    "and they wait for it"
+)
 
 
 @dataclass(slots=True)
@@ -80,6 +88,7 @@ class RecordAssembler:
         self._waiting: deque[_Waiting] = deque()
         self._has_tested_hooks = False
         self._num_partial = 0
+        self._slow_rank = SlowRank(world)
 
     def add_step(
         self, note: StepNote, head: Mapping[str, float], report: Mapping[str, float]
@@ -141,6 +150,11 @@ class RecordAssembler:
             updates = (signals.UPDATE_NORM, signals.LAYER_UPDATE_RATIO)
             found = {n: v for n, v in found.items() if not n.startswith(updates)}
         step.found |= found | read_hashes(sums, self._world) | read_activations(sums)
+        step.found |= read_maxima(sums, self._world)
+        if (slow := self._slow_rank.read(sums)) is not None:
+            facts = {"rank": slow[0], "host": host_of(slow[0]), "times": round(slow[1], 1)}
+            log.warning(RANK_IS_SLOW, *facts.values())
+            self._recorder.event(SLOW_RANK, self._recorder.number_of(step.note), facts)
 
 
 _NUM_SUMS = 1 + len(HEAD)
@@ -274,9 +288,9 @@ class StepSync:
             self.recorder.close(f"rank {group.rank} has joined; the first rank journals")
             self.recorder = self._assembler = None
         self.ranks = RankSync(group, self._device)
-        self._slow.connect(group.slots)
+        slots = self._slow.connect(group)
         if self.recorder is not None:
-            self._assembler = RecordAssembler(self.recorder, group.slots, group.world)
+            self._assembler = RecordAssembler(self.recorder, slots, group.world)
 
     def exchange(
         self,

@@ -21,6 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from trimtab.core import signals
 from trimtab.live.measure.attention_logits import AttentionProbe
+from trimtab.live.measure.by_rank import MAXIMA
 from trimtab.live.measure.experts import EXPERT_SIGNALS, ExpertLoad
 from trimtab.live.measure.sites import (
     ATTENTION,
@@ -66,6 +67,10 @@ class Activations:
         self.slots = (*(f"site:{n}" for n in self._place), *(f"written:{n}" for n in self._place))
         """The names of what `measure` returns on this rank."""
         self._buffer = _Buffer(len(self._place), device)
+        self._none = torch.full((1,), NOT_WRITTEN, dtype=torch.float32, device=device)
+        items = self._place.items()
+        places = [[at for name, at in items if name.partition("/")[0] == m] for m in MAXIMA]
+        self._maxima = [torch.tensor(at, dtype=torch.int64, device=device) for at in places]
         self._vocabularies = vocabularies(model)
         modules = {id(module): module for module in model.modules()}
         parents = {id(c): m for m in modules.values() for c in m.children()}
@@ -115,6 +120,11 @@ class Activations:
         values = self._buffer.values
         is_written = values != NOT_WRITTEN
         return torch.cat((torch.where(is_written, values, 0.0), is_written.float()))
+
+    def maxima(self) -> torch.Tensor:
+        """Return the numbers of MAXIMA on this rank, -infinity where nothing was written."""
+        values = self._buffer.values
+        return torch.stack([torch.cat((self._none, values[at])).amax() for at in self._maxima])
 
     def disarm(self) -> None:
         """Take the hooks off: between measured steps a forward pass runs as without trimtab."""

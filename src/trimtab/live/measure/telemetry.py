@@ -19,6 +19,7 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.live.measure.activations import Activations
+from trimtab.live.measure.by_rank import BY_RANK, AloneClock, rank_slots
 from trimtab.live.measure.roles import assign_roles
 from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.state_sums import (
@@ -191,6 +192,8 @@ class SlowMeter:
         self.slots = (*telemetry.slots, *hashes.slots, *(activations.slots if activations else ()))
         """What this rank measures."""
         self._places: torch.Tensor | None = None
+        self._is_alone = True
+        self._clock = AloneClock(device)
         self.num_updates = 0
         """Updates so far; every `telemetry_every`-th is measured."""
         self.nothing = torch.zeros(len(self.slots), dtype=torch.float32, device=device)
@@ -208,13 +211,19 @@ class SlowMeter:
         """Whether the next update is measured."""
         return self.num_updates % self._every == 0
 
-    def connect(self, slots: Sequence[str]) -> None:
-        """Learn what all ranks measure together: a rank leaves zero what it does not have."""
+    def connect(self, group: RankGroup) -> tuple[str, ...]:
+        """Return what all ranks measure together: a rank leaves zero what it does not have."""
+        by_rank = rank_slots(group.world)
+        self._is_alone = not by_rank
+        slots = (*group.slots, *by_rank)
         self.nothing = torch.zeros(len(slots), dtype=torch.float32, device=self._device)
         place_of = {slot: place for place, slot in enumerate(slots)}
-        places = [place_of[slot] for slot in self.slots]
+        first = len(group.slots) + group.rank * len(BY_RANK)
+        own = () if self._is_alone else range(first, first + len(BY_RANK))
+        places = [*(place_of[slot] for slot in self.slots), *own]
         is_same = places == list(range(len(slots)))
         self._places = None if is_same else torch.tensor(places, device=self._device)
+        return slots
 
     def prepare(self, group: RankGroup) -> None:
         """Weigh parameters by how many ranks hold them, once ranks have compared them."""
@@ -230,6 +239,18 @@ class SlowMeter:
         if not self._shields.activations.is_down:
             with self._shields.activations.guarding("hooks"):
                 self.activations.arm()
+
+    def begin_step(self) -> None:
+        """Measure how long this rank takes, if the step is measured."""
+        if self._is_due and not self._is_alone and not self._shields.telemetry.is_down:
+            with self._shields.telemetry.guarding("clock"):
+                self._clock.begin()
+
+    def note_loss(self) -> None:
+        """The first loss of a step is there."""
+        if self._clock.is_running:
+            with self._shields.telemetry.guarding("clock"):
+                self._clock.end()
 
     def pop(self) -> tuple[Any, torch.Tensor]:
         """Return the note of the step that was measured last and its numbers; None and zeros if
@@ -270,6 +291,13 @@ class SlowMeter:
                 size = len(meter.slots)
                 found = torch.zeros(size, dtype=torch.float32, device=self._device)
             parts.append(found)
+        if not self._is_alone:
+            own = torch.full((len(BY_RANK),), -torch.inf, dtype=torch.float32, device=self._device)
+            with shields.telemetry.guarding("own numbers"):
+                own[0] = self._clock.seconds()
+                if self.activations is not None:
+                    own[1:] = self.activations.maxima()
+            parts.append(own)
         if self.activations is not None:
             with shields.activations.guarding("hooks"):
                 self.activations.disarm()

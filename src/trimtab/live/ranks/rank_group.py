@@ -17,6 +17,7 @@ reads does not grow with their number.
 import datetime
 import hashlib
 import json
+import socket
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.core.errors import ConfigError
 from trimtab.live.shield import log
+
+_HOST = "trimtab/host/"
 
 _WARN_SECONDS = 30.0
 """Between two warnings about ranks that have not called `watch` yet."""
@@ -264,6 +267,7 @@ def join_group(
     agreed = Agreement(_store(), me, ranks).reach(facts, seconds)
     off = set(agreed.off)
     members = [rank for rank in ranks if rank not in off]
+    _store().set(f"{_HOST}{members.index(me)}", f"global rank {me} on {socket.gethostname()}")
     return RankGroup(
         rank=members.index(me),
         world=len(members),
@@ -271,6 +275,13 @@ def join_group(
         handle=_new_group(members, device, seconds) if len(members) > 1 else None,
         slots=agreed.slots,
     )
+
+
+def host_of(rank: int) -> str:
+    """Return where a rank of the group runs, without waiting for it."""
+    key = f"{_HOST}{rank}"
+    has_store = dist.is_initialized() and _store().check([key])
+    return _store().get(key).decode() if has_store else ""
 
 
 def announce(ranks: Sequence[int], facts: RankFacts) -> None:
