@@ -168,6 +168,7 @@ def main() -> None:
             "Readers: texts as printed",
             "scripts/bench console --publish",
             f"{NOTE}\n\n{table(['', 'texts', 'bar'], rows)}",
+            [("texts of trainers read right", f"{right} of {len(with_loss)}", BAR)],
         )
 
 

@@ -82,7 +82,9 @@ def report(targets: list[Target], tallies: dict[str, Tally], chosen: argparse.Na
         command += f" {total} --seed {chosen.seed} --only {' '.join(chosen.only)}"
         names = ", ".join(target.name for target in targets)
         body = f"{total:,} inputs, seed {chosen.seed}: {names}. Bar: 0 other errors and hangs.\n\n"
-    publish(title, command, body + table(HEADER, rows))
+    failures = sum(len(tally.failures) for tally in tallies.values())
+    headline = (f"errors that are not ours, in {total:,} damaged inputs", failures, 0)
+    publish(title, command, body + table(HEADER, rows), [headline])
 
 
 def _row(name: str, tallies: list[Tally]) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def _headlines(sections: dict[str, str]) -> list[str]:
 
 
 def rows_of(title: str) -> list[list[str]]:
-    """The rows of the first table of a section, without its header; none without the section."""
+    """The rows of the tables of a section; none without the section."""
     lines = [line for line in read_sections().get(title, "").splitlines() if line.startswith("| ")]
     return [[cell.strip() for cell in line[2:-2].split(" | ")] for line in lines[2:]]
 

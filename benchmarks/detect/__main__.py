@@ -11,12 +11,13 @@ scripts/bench detect cost                what judging costs
 import argparse
 import time
 from collections.abc import Sequence
+from itertools import islice
 from pathlib import Path
 
 from tests.kit.public_runs import RUNS, SPLITS, real_runs
 
 from benchmarks.detect import cost
-from benchmarks.detect.bars import bar_table
+from benchmarks.detect.bars import bar_table, bars_of
 from benchmarks.detect.class_tables import class_section
 from benchmarks.detect.classes import real_classed
 from benchmarks.detect.contenders import Contender
@@ -35,6 +36,7 @@ from benchmarks.detect.tables import contender_table, dominance_table, fault_tab
 from benchmarks.results import publish
 
 COMMAND = "scripts/bench detect"
+BARS = "Detection: the bars"
 
 
 def main() -> None:
@@ -73,7 +75,7 @@ def main() -> None:
         titled["Detection against a reference"] = paired_section(splits)
     for title, body in titled.items():
         if whole:
-            publish(title, COMMAND, body)
+            publish(title, COMMAND, body, headlines(results) if title == BARS else ())
         else:
             print(f"## {title}\n\n{body}\n")
 
@@ -138,6 +140,15 @@ def paired_section(splits: Sequence[str]) -> str:
     )
 
 
+def headlines(results: Sequence[Result]) -> list[tuple[str, str, str]]:
+    """The first bars of the held-out runs, which are real ones."""
+    (own,) = [item for item in results if item.name == "trimtab" and item.split == "held-out"]
+    return [
+        (f"public runs, held-out: {bar.what}", bar.reached, bar.asked)
+        for bar in islice(bars_of(own), 4)
+    ]
+
+
 def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict[str, str]:
     """The sections of RESULTS.md, by title."""
     by_split = {
@@ -170,7 +181,7 @@ def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict
     }
     own = [item for item in results if item.name == "trimtab"]
     if own:
-        titled["Detection: the bars"] = bar_table(own)
+        titled[BARS] = bar_table(own)
     for items in by_split.values():
         ours = next((item for item in items if item.name == "trimtab"), None)
         if ours is None:

@@ -81,6 +81,13 @@ def publish_flips(number: int, folder: str | None = None, only: Sequence[str] = 
         "updates, those until all ranks know included; bar: 1, which would need a snapshot of "
         "every update.\n\n"
         f"{table(header, rows)}",
+        [
+            (
+                f"flips of high bits missed, of {sum(int(row[3]) for row in rows)}",
+                sum(int(row[5]) for row in rows),
+                0,
+            )
+        ],
     )
 
 

@@ -45,4 +45,5 @@ def publish_kills(kills: int, folder: str | None, only: Sequence[str]) -> None:
         "batch is trained on exactly once in the line of steps that leads to the end, and the "
         "final weights have the bits of a run that was never killed.\n\n"
         + table(("layout", "ranks", "kills", "problems"), rows),
+        [(f"layouts with a problem, of {len(rows)}", sum(row[3] != "none" for row in rows), 0)],
     )

@@ -426,7 +426,7 @@ def publish_phases(
     """
     logging.getLogger("trimtab").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    rows, num_runs, acts = [], 0, []
+    rows, num_runs, num_undos, acts = [], 0, 0, []
     with tempfile.TemporaryDirectory() as spare:
         cache = ResultCache(Path(folder or spare))
         for world in WORLDS:
@@ -440,6 +440,7 @@ def publish_phases(
                 ]
                 num_runs += len(found)
                 undone = sum(outcome["undos"] for outcome in found)
+                num_undos += undone
                 if undone:
                     acts.append(f"{name} ({world.name}): {undone}")
                 if name == "nothing":
@@ -466,6 +467,7 @@ def publish_phases(
         f"`batch_loss`: {num_runs} runs, undos in: {', '.join(acts) or 'none'}. Bar: at most one "
         "undo in 50 runs, no hold, no stop. Trained without a guard as well: "
         f"{num_bare} of the seeds.\n\n{table(header, rows)}",
+        [(f"undos of what was done on purpose, in {num_runs} runs", num_undos, "1 in 50 runs")],
     )
 
 

@@ -70,4 +70,11 @@ def publish_schedules(number: int, folder: str | None, seconds: float) -> None:
         "asynchronous saves, collectives of another thread, an audit of trimtab that fails on one "
         "rank, bits that flip and undos that are asked for at any step. Bar: no deadlock, all "
         f"ranks end at the same step with the same weights.\n\n{table(header, rows)}",
+        [
+            (
+                f"deadlocks and disagreements in {len(found)} schedules",
+                sum(row[-1] for row in rows),
+                0,
+            )
+        ],
     )
