@@ -46,3 +46,34 @@ def test_the_telemetry_of_a_deep_model_is_whole_and_its_records_are_in_order(
         assert column.values[[0, 10, 20]] == pytest.approx(expected, rel=1e-4)
     for number in range(BLOCKS):
         assert block_of.column(f"activation_rms/layers.{number}").present[[0, 10, 20]].all()
+
+
+def test_a_layer_without_a_gradient_counts_with_its_weights_and_moments(tmp_path: Path) -> None:
+    """LayerDrop and experts without a token are no state that was lost."""
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
+    model = nn.ModuleDict({"layers": layers})
+    optimizer = torch.optim.AdamW(
+        [{"params": list(layer.parameters())} for layer in layers], lr=1e-3, weight_decay=0.0
+    )
+    moments, left_out = [], {10: 0, 20: 2}
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="observe") as guard:
+        for step in range(21):
+            x = torch.ones(1, 2)
+            for number, layer in enumerate(layers):
+                if left_out.get(step) != number:
+                    x = x + layer(x)
+            loss = x.square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step % 10 == 0:
+                v = [optimizer.state[p]["exp_avg_sq"].flatten() for p in model.parameters()]
+                moments.append(float(torch.cat(v).norm()))
+    found = journal_of(tmp_path)
+    measured = found.column("adam_v_norm").values[[0, 10, 20]]
+    assert measured == pytest.approx(moments, rel=1e-4)
+    assert found.column("adam_step").values[[0, 10, 20]].tolist() == [1.0, 11.0, 21.0]
+    for number in range(3):
+        assert (found.column(f"layer_param_norm/{number}").values[[0, 10, 20]] > 0).all()

@@ -248,6 +248,8 @@ Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 BY_ROLE = ("param", "grad", "m", "v", "update")
 """Squares of weights, gradient, both moments and the last update."""
 
+ROWS_OF_STATE = tuple(BY_ROLE.index(name) for name in ("param", "m", "v"))
+
 WHOLE = ("zeros", "grad_dot_m", "adam_grads", "grad_to_v")
 """Elements of the gradient that are exactly zero; its product with the first moment; its squares
 where there are moments to compare it with; sums of g^2/v."""
@@ -270,19 +272,69 @@ def sum_state(
     index_of: dict[torch.Tensor, int],
     device: torch.device,
 ) -> StateSums | None:
-    """The sums of everything that has a gradient; None if nothing has."""
+    """The sums of all parameters; None if there are none on this device.
+
+    What has no gradient in this step counts with its weights and moments: layers that are dropped
+    and experts without a token would otherwise look like state that was lost.
+    """
     indices: list[int] = []
     parts: list[torch.Tensor] = []
-    step: torch.Tensor | None = None
     for family in families(optimizers, index_of, device):
         if family.step is None:
             parts.append(_without_moments(family, indices))
         else:
-            step = family.step if step is None else step
             parts.append(_with_moments(family, family.step, indices))
+    parts += _without_gradient(optimizers, index_of, indices, device)
     if not parts:
         return None
+    step = _count_of_updates(optimizers, device)
     return StateSums(indices=indices, values=torch.cat(parts, dim=1), step=step)
+
+
+def _without_gradient(
+    optimizers: Sequence[Optimizer],
+    index_of: dict[torch.Tensor, int],
+    indices: list[int],
+    device: torch.device,
+) -> Iterator[torch.Tensor]:
+    """The squares of weights and moments of parameters that are not in `indices` yet."""
+    known = set(indices)
+    for optimizer in optimizers:
+        columns: dict[bool, list[list[torch.Tensor]]] = {True: [], False: []}
+        places: dict[bool, list[int]] = {True: [], False: []}
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                index = index_of.get(parameter)
+                if index is None or index in known or local(parameter).device != device:
+                    continue
+                known.add(index)
+                state = optimizer.state.get(parameter, {})
+                has = _has_moments(state, group, parameter)
+                tensors = [parameter.detach()]
+                tensors += [state["exp_avg"], state["exp_avg_sq"]] if has else []
+                columns[has].append([local(tensor) for tensor in tensors])
+                places[has].append(index)
+        for has, rows in ((True, ROWS_OF_STATE), (False, ROWS_OF_STATE[:1])):
+            if columns[has]:
+                indices += places[has]
+                shape = (len(BY_ROLE) + len(WHOLE), len(places[has]))
+                part = torch.zeros(shape, dtype=torch.float32, device=device)
+                for row, tensors in zip(rows, zip(*columns[has], strict=True), strict=True):
+                    part[row] = squares(tensors)
+                yield part
+
+
+def _count_of_updates(optimizers: Sequence[Optimizer], device: torch.device) -> torch.Tensor | None:
+    """The updates that Adam has counted, by the first parameter of each group: the largest, since
+    a group may join later or be left out of a step."""
+    steps = []
+    for optimizer in optimizers:
+        for group in optimizer.param_groups:
+            states = ((p, optimizer.state.get(p, {})) for p in group["params"])
+            found = next((s for p, s in states if _has_moments(s, group, p)), None)
+            if found is not None:
+                steps.append(_step_of(found, device))
+    return torch.stack(steps).amax() if steps else None
 
 
 def squares(tensors: Tensors) -> torch.Tensor:

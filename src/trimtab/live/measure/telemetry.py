@@ -26,7 +26,6 @@ from trimtab.live.measure.state_sums import (
     BY_ROLE,
     WHOLE,
     ShardWeights,
-    squares,
     sum_state,
 )
 from trimtab.live.measure.step_meter import GradientNorm, root
@@ -111,21 +110,7 @@ class Telemetry:
                 sums[size - 3] = 1.0
         sums[size - 2] = self._num_elements
         sums[size - 1] = 1.0
-        self._add_still_weights(sums, () if state is None else state.indices)
         return sums
-
-    def _add_still_weights(self, sums: torch.Tensor, moved: Sequence[int]) -> None:
-        """Add the weights that have no gradient; `sums` begins with the weights by role."""
-        known = set(moved)
-        still = [
-            index
-            for index, parameter in enumerate(self.parameters)
-            if index not in known and local(parameter).device == self._device
-        ]
-        if still:
-            weights = [local(self.parameters[index].detach()) for index in still]
-            found = squares(weights) * self._weights.weights(still)
-            sums[: self._weights.num_roles] += self._weights.by_role(still, found)
 
 
 def read_telemetry(sums: Mapping[str, float], world: int) -> dict[str, float]:
