@@ -69,6 +69,15 @@ def silent(*findings: tuple[Symptom, str]) -> Diagnosis:
     return dataclasses.replace(diagnosis, incident=incident)
 
 
+def test_parameters_that_stopped_moving_may_have_been_frozen_on_purpose() -> None:
+    part = silent((Symptom.FROZEN, "update_norm/mlp"), (Symptom.FROZEN, "grad_norm/mlp"))
+    assert advise(part, recurs=False).kind is ActionKind.WAIT
+    with_loss = silent((Symptom.FROZEN, "update_norm/mlp"), (Symptom.STATE_LOST, "adam_v_norm"))
+    whole = silent((Symptom.FROZEN, "update_norm"))
+    for diagnosis in (with_loss, whole):
+        assert advise(diagnosis, recurs=False).kind is ActionKind.ROLL_BACK
+
+
 def test_large_gradients_and_updates_alone_are_never_rolled_back_while_the_loss_is_unharmed() -> (
     None
 ):

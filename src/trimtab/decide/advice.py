@@ -87,6 +87,12 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             "Continue, and apply the fix at the next restart.",
             "The weights are not affected; only time is lost.",
         )
+    if _is_partly_frozen(incident):
+        return _wait(
+            f"Continue if {incident.findings[0].signal} was frozen on purpose; if not, unfreeze it "
+            "(`requires_grad`, the optimizer's groups).",
+            "What does not move keeps its values: there is nothing to go back for.",
+        )
     left_out = NOT_RESTORED.intersection(incident.symptoms)
     if left_out:
         return _CONTINUE_AS_IT_IS if left_out <= MILD else _load_again(incident)
@@ -314,6 +320,15 @@ def _is_one_signal(incident: Incident) -> bool:
         return False
     signals = {finding.signal for finding in incident.findings}
     return len(signals) == 1 and HARD_FACTS.isdisjoint(incident.symptoms)
+
+
+def _is_partly_frozen(incident: Incident) -> bool:
+    """Return whether a part of the model stopped moving, and nothing else happened."""
+    return (
+        incident.incident_class is IncidentClass.SILENT
+        and set(incident.symptoms) == {Symptom.FROZEN}
+        and all("/" in finding.signal for finding in incident.findings)
+    )
 
 
 def _passes(diagnosis: Diagnosis) -> bool:
