@@ -170,6 +170,29 @@ def test_parameters_added_in_mid_run_are_watched(mode: str, tmp_path: Path) -> N
     assert norms[12] > norms[10] * 1.05  # the blocks' gradients are in it
 
 
+def test_parameters_that_are_added_are_a_planned_change_and_no_incident(tmp_path: Path) -> None:
+    """Gradual unfreezing: all norms jump at the step at which parameters are added."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(*(torch.nn.Linear(16, 16) for _ in range(4)))
+    optimizer = torch.optim.AdamW(model[3].parameters(), lr=1e-3)
+    x = torch.randn(64, 16)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for step in range(400):
+            if step == 255:
+                optimizer.add_param_group({"params": list(model[:3].parameters())})
+            loss = (model(x) - x.sin()).square().mean() + 0.01 * torch.rand(())
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        assert guard.incidents == ()
+    (change,) = [e for e in journal_of(tmp_path).events if e.kind == "planned change"]
+    assert (change.step, change.facts["what"]) == (
+        255,
+        "parameters of the optimizer: 2 before, now 8",
+    )
+
+
 def test_a_new_parameter_whose_gradient_is_nan_is_kept_out(tmp_path: Path) -> None:
     model = make_model()
     optimizer = torch.optim.AdamW(model.head.parameters(), lr=1e-2)

@@ -313,17 +313,23 @@ class StepMonitor:
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1] and self.is_watching:
             self._note.has_telemetry = self.slow.after_update(self._note)
-            if self._note.has_telemetry and self.recorder is not None:
+            if self.recorder is not None:
                 with self.shields.user.guarding("options"):
-                    for change in self.facts.options.changes():
-                        self.recorder.event(SETTING_CHANGED, self._note.step, change)
-                        log.info(
-                            "trimtab: step %d: your code has changed %s from %s to %s",
-                            self._note.step,
-                            *change.values(),
-                        )
+                    self._note_changes(self.recorder)
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
+
+    def _note_changes(self, recorder: RunRecorder) -> None:
+        """Journal what code has changed about the optimizers."""
+        step = self._note.step
+        if resized := self.facts.options.resized():
+            # Norms are of other parameters from here on: the past is no measure of them.
+            what = "parameters of the optimizer: {} before, now {}".format(*resized)
+            recorder.event("planned change", step, {"what": what})
+        for change in self.facts.options.changes() if self._note.has_telemetry else ():
+            recorder.event(SETTING_CHANGED, step, change)
+            words = "trimtab: step %d: your code has changed %s from %s to %s"
+            log.info(words, step, *change.values())
 
     def cannot_gate(self, optimizer: Optimizer, why: str) -> None:
         """Protect no longer: what this optimizer does in a step cannot be discarded as a whole."""

@@ -209,6 +209,7 @@ class OptionWatch:
     def __init__(self, optimizers: Sequence[Optimizer]) -> None:
         self._optimizers = optimizers
         self._known = self._words()
+        self._num_parameters = self._count()
         self._num_changes: dict[str, int] = {}
 
     def changes(self) -> Iterator[dict[str, str]]:
@@ -220,6 +221,14 @@ class OptionWatch:
             self._num_changes[name] = self._num_changes.get(name, 0) + 1
             if self._num_changes[name] <= MAX_CHANGES:
                 yield {"name": name, "before": before[name], "after": words}
+
+    def resized(self) -> tuple[int, int] | None:
+        """Return how many parameters the optimizers held and hold, if that has changed."""
+        before, self._num_parameters = self._num_parameters, self._count()
+        return None if before == self._num_parameters else (before, self._num_parameters)
+
+    def _count(self) -> int:
+        return sum(len(group["params"]) for o in self._optimizers for group in o.param_groups)
 
     def _words(self) -> dict[str, str]:
         """Return the values of each option over the groups, each value once."""
