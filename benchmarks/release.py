@@ -36,6 +36,7 @@ MEASUREMENTS = (
         for mode in ("observe", "protect", "recover")
     ),
     Measurement("small_steps", alone=True),
+    Measurement("real_size 300", alone=True),
     Measurement("detect cost", alone=True),
     Measurement("journal", alone=True),
     Measurement("readers", alone=True),

@@ -19,7 +19,8 @@ def test_the_short_way_to_a_line_writes_what_the_long_way_writes(
     layout = RecordLayout(3, tuple(signals))
     packed = layout.pack(-3, 7, 2, 2**60, signals.values())
     entry = {"kind": "record", "step": -3, "tick": 7, "attempt": 2, "position": 2**60}
-    assert layout.line(packed) == encode_line(entry | {"signals": signals})
+    for _ in ("long", "short"):
+        assert layout.line(packed) == encode_line(entry | {"signals": signals})
 
 
 @given(journey=st.lists(records, max_size=20))
@@ -31,6 +32,21 @@ def test_columns_hold_every_bit(journey: list[dict[str, float]]) -> None:
     assert len(rows) == len(journey)
     expected = {tick: row(-tick, signals, 1, 2) for tick, signals in enumerate(journey)}
     assert rows_of(rows.block()) == expected
+
+
+def test_layouts_that_are_no_longer_needed_are_dropped() -> None:
+    """Layers that are dropped at random give nearly every record a set of its own."""
+    layouts, waiting = RecordLayouts(), []
+    for tick in range(1000):
+        layout = layouts.for_names(("loss", f"layer.{tick}"), tick)
+        waiting.append(layout.pack(tick, tick, 0, 0, (1.0, 2.0)))
+        assert layouts.for_names(("loss",), tick).names == ("loss",)
+        if tick >= 500:  # the writer comes late, and finds every layout
+            assert layouts.of_record(waiting[tick - 500]).names[1] == f"layer.{tick - 500}"
+    for tick, packed in enumerate(waiting[500:], 500):
+        assert layouts.of_record(packed).names[1] == f"layer.{tick}"
+    layouts.for_names(("another",), 1000)
+    assert len(layouts._by_number) <= 64
 
 
 def test_what_is_not_a_number_is_reported() -> None:

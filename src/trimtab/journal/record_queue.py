@@ -27,7 +27,7 @@ from trimtab.core.errors import JournalError
 from trimtab.journal.lines import Entry, encode_line, frame_line
 
 _AXES = ("layout", "step", "tick", "attempt", "position")
-_LAYOUT_NUMBER = Struct("=q")
+_FIRST_AXES = Struct("=3q")
 
 
 class RecordLayout:
@@ -37,7 +37,10 @@ class RecordLayout:
         self.number = number
         self.names = tuple(map(str, names))
         self._struct = Struct(f"={len(_AXES)}q{len(self.names)}d")
-        self._text = _text(self.names)
+        self._num_lines = 0
+        self._text = ""
+        self.last_tick = -1
+        """Of the newest record that was packed by it."""
         axes = [(axis, np.int64) for axis in _AXES]
         self.dtype = np.dtype([*axes, ("values", np.float64, (len(self.names),))])
 
@@ -53,8 +56,11 @@ class RecordLayout:
     def line(self, packed: bytes) -> bytes:
         """Return the record as a line of the journal."""
         _, step, tick, attempt, position, *values = self._struct.unpack(packed)
-        if isfinite(sum(values)):
-            # The same text as below, in two thirds of the time.
+        self._num_lines += 1
+        if self._num_lines > 1 and isfinite(sum(values)):
+            # The same text as below, in two thirds of the time; a set of signals that comes once
+            # is not worth a template.
+            self._text = self._text or _text(self.names)
             return frame_line(self._text % (step, tick, attempt, position, *values))
         return encode_line(
             {
@@ -68,25 +74,46 @@ class RecordLayout:
         )
 
 
+_MAX_LAYOUTS = 64
+"""Layouts that are kept. Chosen: a run has a few; where layers are dropped at random, nearly every
+record with telemetry has a set of signals of its own."""
+
+
 class RecordLayouts:
-    """The layouts that one writer has seen."""
+    """The layouts that one writer has used last, and all that a record in the queue needs."""
 
     def __init__(self) -> None:
         self._by_names: dict[tuple[str, ...], RecordLayout] = {}
-        self._by_number: list[RecordLayout] = []
+        self._by_number: dict[int, RecordLayout] = {}
+        self._names: dict[str, str] = {}
+        self._num_layouts = 0
+        self._popped_tick = -1
 
-    def for_names(self, names: tuple[str, ...]) -> RecordLayout:
-        """Return the layout for records with these signals."""
-        layout = self._by_names.get(names)
+    def for_names(self, names: tuple[str, ...], tick: int = 0) -> RecordLayout:
+        """Return the layout for the record with these signals and this tick."""
+        layout = self._by_names.pop(names, None)
         if layout is None:
-            layout = self._by_names[names] = RecordLayout(len(self._by_number), names)
-            self._by_number.append(layout)
+            # One copy of each name: they are often made anew for each record.
+            shared = tuple(self._names.setdefault(name, name) for name in names)
+            layout = self._by_number[self._num_layouts] = RecordLayout(self._num_layouts, shared)
+            names = layout.names
+            self._num_layouts += 1
+            self._drop_oldest()
+        self._by_names[names] = layout  # last in order: the one that was used last
+        layout.last_tick = tick
         return layout
 
     def of_record(self, packed: bytes) -> RecordLayout:
-        """Return the layout of a packed record."""
-        number: int = _LAYOUT_NUMBER.unpack_from(packed)[0]
+        """Return the layout of a packed record, which has left the queue."""
+        number, _, self._popped_tick = _FIRST_AXES.unpack_from(packed)
         return self._by_number[number]
+
+    def _drop_oldest(self) -> None:
+        while len(self._by_names) >= _MAX_LAYOUTS:
+            names, oldest = next(iter(self._by_names.items()))
+            if oldest.last_tick > self._popped_tick:
+                return
+            del self._by_names[names], self._by_number[oldest.number]
 
 
 class PackedRows:
@@ -176,7 +203,7 @@ class RecordQueue:
         step, attempt, position = _int64(step), _int64(attempt), _int64(data_position)
         with self._lock:
             tick = self._next_tick
-            layout = self._layouts.for_names(tuple(signals))
+            layout = self._layouts.for_names(tuple(signals), tick)
             # Before the tick is counted: a value that is no number raises here and leaves no gap.
             packed = layout.pack(step, tick, attempt, position, signals.values())
             self._next_tick += 1
