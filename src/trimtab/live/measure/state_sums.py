@@ -319,8 +319,8 @@ def _without_gradient(
                 indices += places[has]
                 shape = (len(BY_ROLE) + len(WHOLE), len(places[has]))
                 part = torch.zeros(shape, dtype=torch.float32, device=device)
-                for row, tensors in zip(rows, zip(*columns[has], strict=True), strict=True):
-                    part[row] = squares(tensors)
+                for row, column in zip(rows, zip(*columns[has], strict=True), strict=True):
+                    part[row] = squares(column)
                 yield part
 
 
