@@ -10,6 +10,7 @@ statistics.py   what is counted, duplicate documents in bounded memory; parts ad
 scanning.py     scan and merge: in this process, in several, on Ray
 results.py      results on disk, and what they mean: rare tokens, repeats, duplicates
 spread.py       which rows hold rare tokens; an order of an epoch in which no batch has one twice
+order.py        whether the data is well shuffled, and the rows of a step
 batches.py      a batch sampler with that order, over ranks, resumable; masks for repeated phrases
 
     counts = trimtab.corpus.load_summary("stats")
@@ -20,6 +21,7 @@ batches.py      a batch sampler with that order, over ranks, resumable; masks fo
 
 from trimtab.corpus.batches import Shuffle, SpreadBatches, mask_repeats, spread_rare
 from trimtab.corpus.options import ScanOptions
+from trimtab.corpus.order import FileRows, OrderCheck, check_order, open_rows
 from trimtab.corpus.plan import ScanPlan, plan_scan
 from trimtab.corpus.results import ScanResult, Summary, load_result, load_summary
 from trimtab.corpus.scanning import (
@@ -34,6 +36,8 @@ from trimtab.corpus.scanning import (
 from trimtab.corpus.spread import RareRows, find_rare_rows, find_rare_windows
 
 __all__ = [
+    "FileRows",
+    "OrderCheck",
     "RareRows",
     "Runner",
     "ScanOptions",
@@ -42,12 +46,14 @@ __all__ = [
     "Shuffle",
     "SpreadBatches",
     "Summary",
+    "check_order",
     "find_rare_rows",
     "find_rare_windows",
     "load_result",
     "load_summary",
     "mask_repeats",
     "merge_folder",
+    "open_rows",
     "plan_scan",
     "run_here",
     "run_processes",

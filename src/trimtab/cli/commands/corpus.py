@@ -11,7 +11,8 @@ from trimtab.cli.options import AsJson, ExitCode, print_json
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from trimtab.corpus import Summary
+    from trimtab.corpus import FileRows, OrderCheck, Summary
+    from trimtab.corpus.counting import Counts
 
 
 NAMED, SHOWN = 5, 3
@@ -270,6 +271,90 @@ def merge(folder: Annotated[Path, typer.Argument(help="The folder of the scan.")
         print_summary(corpus.Summary(result=corpus.merge_folder(folder)), None)
 
 
+def order(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILES", help="Files or folders of token ids: .bin, .npy."),
+    ],
+    rows: Annotated[
+        int, typer.Option(help="Rows of a step, over all ranks and micro-batches.", min=1)
+    ],
+    length: Annotated[int, typer.Option(help="Tokens of a row of a flat file.", min=1)] = 1024,
+    by: Annotated[
+        Path | None,
+        typer.Option(metavar="NPY", help="Row numbers in the order of the run; else as stored."),
+    ] = None,
+    step: Annotated[
+        int | None,
+        typer.Option(help="Show the rows of this step, from 0 on, and what is unusual.", min=0),
+    ] = None,
+    stats: Annotated[
+        Path | None, typer.Option(help="The folder of a scan: how frequent tokens are, for --step.")
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Token ids of a raw .bin file.")] = "uint16",
+) -> None:
+    """Find data that is badly shuffled, or the rows of the step at which a run spiked.
+
+    Example: trimtab corpus order train.bin --rows 512 --by order.npy --step 312
+
+    Exit code: 0 well shuffled, 1 it is not (or the step has unusual rows), 2 usage error,
+    3 unreadable file.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab import corpus
+    from trimtab.cli import output
+
+    with output.reported_errors():
+        found = corpus.open_rows(paths, corpus.ScanOptions(dtype=dtype), length, by)
+        if step is None:
+            lines, is_clean = _order_lines(corpus.check_order(found, rows))
+        else:
+            counts = None if stats is None else corpus.load_summary(stats).counts
+            lines, is_clean = _step_lines(found, rows, step, counts)
+    for line in lines:
+        typer.echo(line)
+    raise typer.Exit(ExitCode.CLEAN if is_clean else ExitCode.FINDINGS)
+
+
+def _order_lines(found: "OrderCheck") -> tuple[list[str], bool]:
+    nearest = found.likeness[0]
+    lines = [
+        f"{found.num_batches:,} batches; neighbours have {nearest.cosine:+.3f} more in common than "
+        f"random pairs ({nearest.errors:+.1f} standard errors)"
+    ]
+    if found.stretch:
+        lines.append(
+            f"badly shuffled: batches are alike over {found.stretch:,} batches or more; shuffle "
+            "rows over all files, not within a buffer"
+        )
+    lines += [f"pocket: steps {a:,} to {b:,} are unlike all others" for a, b in found.pockets]
+    if found.is_shuffled:
+        lines.append("well shuffled")
+    return lines, found.is_shuffled
+
+
+def _step_lines(
+    rows: "FileRows", step_rows: int, step: int, counts: "Counts | None"
+) -> tuple[list[str], bool]:
+    """Return the rows of a step: those that are unusual, or all if none is."""
+    from trimtab.core.text import counted, digits
+    from trimtab.explain.batches.batch_report import examine_step
+
+    report = examine_step(rows, step_rows, step, counts)
+    usual = digits(report.usual.get("rarity"))
+    lines = [
+        f"step {step:,}: {report.num_unusual_rows} of {counted(report.num_rows, 'row')} unusual; "
+        f"usual rarity {usual}"
+    ]
+    shown = [row for row in report.rows if row.reasons] or report.rows
+    for row in shown:
+        place = rows.place(step * step_rows + row.data_position)
+        ids = " ".join(map(str, row.token_ids[:8]))
+        why = f"  {', '.join(row.reasons)}" if row.reasons else ""
+        lines.append(f"  {place}  rarity {digits(row.rarity)}{why}: {ids} ...")
+    return lines, not report.num_unusual_rows
+
+
 corpus_app = App(
     name="corpus",
     help="Scan token files for what makes runs spike: rare tokens, repeats, duplicates, damage.",
@@ -279,3 +364,4 @@ corpus_app = App(
 corpus_app.command()(scan)
 corpus_app.command()(merge)
 corpus_app.command()(show)
+corpus_app.command()(order)
