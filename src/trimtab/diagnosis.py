@@ -19,8 +19,10 @@ from trimtab.core.errors import ConfigError, NoUsableLoss
 from trimtab.core.incidents import Incident
 from trimtab.core.run import Reader, Run, RunFacts
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
+from trimtab.core.text import digits
 from trimtab.detect.reference import lay_beside, same_batches
 from trimtab.explain.batches.batch_report import MARGIN, BatchReport
+from trimtab.explain.measures import flat_loss
 from trimtab.journal import JournalRun, RunDirectory, read_journal
 from trimtab.judge import Judge
 from trimtab.readers import read_log
@@ -124,10 +126,24 @@ def build_report(
         incidents=tuple(incidents),
         block=run.block,
         facts=run.facts,
-        notes=(*run.notes, *unread, *_rules_without_metric(judge, run.block), *judge.failures),
+        notes=(
+            *(*run.notes, *unread, *_rules_without_metric(judge, run.block), *judge.failures),
+            *(() if incidents else _note_of_flat_loss(run.block)),
+        ),
         failures=(*run.failures, *judge.failures),
         packages=judge.packages,
     )
+
+
+def _note_of_flat_loss(block: Block) -> Iterator[str]:
+    """Yield a sentence if a healthy run no longer learns: that is no incident."""
+    flat = flat_loss(block)
+    if flat is not None:
+        yield (
+            f"the loss has hardly fallen in the last {flat.records:,} records "
+            f"({digits(flat.before)}, then {digits(flat.after)}): compare evaluations; if they are "
+            "flat too, the run is done"
+        )
 
 
 def _rules_without_metric(judge: Judge, block: Block) -> Iterator[str]:

@@ -298,3 +298,12 @@ def test_without_updates_nothing_is_said_about_the_outside() -> None:
     signals = {"param_norm/mlp": np.full(LENGTH, 12.0), "lr": np.full(LENGTH, 1e-3)}
     found = ALL_OBSERVATIONS["moved_from_outside"](context(signals))
     assert not found.is_answer
+
+
+def test_a_constant_rate_that_rises_has_turned_up() -> None:
+    def turned(lr: Array) -> ObservedOutcome:
+        return OBSERVATIONS["lr_turned_up"](context({"lr": lr})).outcome
+
+    assert turned(growing(1e-3, 0.01)) is YES
+    assert turned(np.full(LENGTH, 1e-3)) is NO
+    assert turned(np.linspace(1e-6, 1e-3, LENGTH)) is NO  # still warming up

@@ -15,6 +15,7 @@ from trimtab.core.signals import (
     GRAD_NORM_OF,
     LOSS,
     LR,
+    REWARD,
     STEP_SECONDS,
     TOKEN_RARITY,
     TOKENS_PER_SECOND,
@@ -299,3 +300,23 @@ def loss_change(block: Block, tick: int) -> LossChange | None:
         records=len(now),
         not_finite=int(np.count_nonzero(after.present & ~after.finite)),
     )
+
+
+FLAT_RECORDS, FLAT_SHARE = 400, 0.001
+"""A loss is flat if its median over the last quarter of at least so many records is not lower by a
+thousandth than in the quarter before. Chosen: a healthy pretraining falls by per cents."""
+
+
+def flat_loss(block: Block) -> LossChange | None:
+    """Return the loss of the last half of a run if it hardly falls there; None if it falls."""
+    column = block.column(LOSS)
+    losses = column.values[column.finite]
+    quarter = len(losses) // 4
+    # The level of a surrogate's or a policy's loss says nothing.
+    is_surrogate = losses.min(initial=1.0) <= 0 or block.column(REWARD).recorded
+    if len(losses) < FLAT_RECORDS or is_surrogate:
+        return None
+    then, now = (float(np.median(part)) for part in np.split(losses[-2 * quarter :], 2))
+    if now < (1 - FLAT_SHARE) * then:
+        return None
+    return LossChange(before=then, after=now, records=quarter, not_finite=0)

@@ -249,12 +249,12 @@ def lr_jumped(lr: SignalView, context: IncidentContext) -> YesNo:
 
 
 @observation(
-    "The learning rate turns up in its decay",
-    source="inverted cosine: stability guides",
+    "The learning rate turns up after its warm-up",
+    source="inverted cosine, rate rising with the loss: stability guides",
     symptoms=(Symptom.LR_RISING,),
 )
 def lr_turned_up(lr: SignalView, context: IncidentContext) -> YesNo | None:
-    """Did the rate fall before, and does it rise since, whenever the loss began to follow?"""
+    """Did the rate fall or stay before, and does it rise since, whenever the loss followed?"""
     if len(lr.after) < 8:
         return None
     column = context.block.column(LR)[: context.shown_row]
@@ -262,6 +262,9 @@ def lr_turned_up(lr: SignalView, context: IncidentContext) -> YesNo | None:
     top = int(np.argmax(before[: max(len(before) // 2, 1)]))
     lowest = float(before[top:].min())
     fell = lowest < 0.999 * float(before[top])
+    # A constant rate has no decay to turn up in: it must rise clearly.
+    stayed = float(np.median(before[top:])) <= 1.001 * float(before[top])
+    fell = fell or (stayed and float(lr.after[-1]) > 1.1 * float(before[top]))
     rises = float(np.median(np.diff(lr.after))) > 0
     text = f"learning rate {digits(float(before[top]))} -> {digits(lowest)} -> "
     return fell and rises, text + digits(float(lr.after[-1]))
