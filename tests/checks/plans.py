@@ -70,6 +70,7 @@ PLANTED: list[tuple[str, dict[str, Any]]] = [
     ("TT001", {"beta2": 0.999, "seq_len": None}),
     ("TT016", {"optimizer": "lion", "lr": 6e-3}),
     ("TT017", {"optimizer": "muon", "weight_decay": 0.0, "from_scratch": False}),
+    ("TT018", {"optimizer": "adafactor", "warmup_steps": 0}),
     ("TT002", {"clip_norm": 0.0}),
     ("TT003", {"clip_norm": 50.0}),
     ("TT004", {"epsilon": 1e-2}),

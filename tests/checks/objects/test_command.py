@@ -71,6 +71,11 @@ def test_widths_print_a_table() -> None:
     assert "not stable" in result.stdout
 
 
+def test_two_tests_at_once_are_a_usage_error() -> None:
+    arguments = ["check", "run_objects:at_width", "--widths", "32,64", "--lr-range"]
+    assert runner.invoke(app, arguments).exit_code == 2
+
+
 def test_usage_errors_exit_2() -> None:
     for name, message in (
         ("no_such_module:f", "no module 'no_such_module'"),

@@ -252,6 +252,21 @@ def muon_decay(weight_decay: float) -> Fault | None:
 
 
 @rule(
+    "TT018",
+    Level.ADVICE,
+    "Adafactor runs without warm-up",
+    source="Shazeer and Stern 2018; transformers: without warm-up it is not recommended",
+    only={"optimizer": "adafactor"},
+)
+def adafactor_warmup(lr: float, warmup_steps: int) -> Fault | None:
+    """Its second moment is that of the last few gradients at first, and two vectors stand for each
+    matrix, so the first steps at the full rate are the wildest."""
+    if warmup_steps > 0 or lr <= 0:
+        return None
+    return Fault(f"the first step is made at {brief(lr)}", {"warmup_steps": 1000})
+
+
+@rule(
     "TT013",
     Level.WARNING,
     "The betas look swapped",

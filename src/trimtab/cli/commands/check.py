@@ -63,6 +63,8 @@ def check(
     from trimtab.cli.options import load_config, parse_settings
 
     with output.reported_errors():
+        if widths is not None and lr_range:
+            raise typer.BadParameter("--widths and --lr-range are two tests; make them in turn")
         rules_off = (*load_config(config, None).check.off, *(off or ()))
         is_function = ":" in subject and not Path(subject).exists()
         if not is_function and widths is None and not lr_range:
