@@ -178,6 +178,9 @@ def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     result = runner.invoke(app, ["demo", "--out", str(tmp_path / "demo")])
     assert result.exit_code == 0, result.output
     assert time.process_time() - started < 60
+    parts = re.findall(r"(?m)^(prevent|detect|write up)", result.stdout)
+    assert parts == ["prevent", "detect", "write up"]
+    assert "  There is no warm-up: the first step is made at 0.003" in result.stdout
     curves = re.findall(r"(?m)^  (observe|recover) .*loss (\S+)$", result.stdout)
     assert [name for name, _ in curves] == ["observe", "recover"]
     assert curves[0][1] == "nan"

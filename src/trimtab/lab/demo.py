@@ -30,6 +30,10 @@ NAN_STEP = 240
 FLIPPED_BIT = 30
 """The highest bit of the exponent: it makes 1e36 of a weight of 0.01."""
 
+LR, CLIP = 3e-3, 1.0
+PLAN = {"optimizer": "adamw", "lr": LR, "clip_norm": CLIP, "warmup_steps": 0, "steps": STEPS}
+"""What `trimtab check` can know of the runs before they start."""
+
 CORPUS_BYTES = 2**21
 """2 MB of the standard library: enough for a small model and tokenized in a few seconds."""
 
@@ -78,7 +82,7 @@ def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode) -> Iterator[float]:
     """Train one of the runs, and yield the loss of each step."""
     data = WindowDataset(corpus, DataConfig(batch_size=8, length=64, seed=SEED))
     model = Gpt(SIZE, generator=torch.Generator().manual_seed(SEED))
-    optimizer = make_optimizer(model, OptimizerConfig(lr=3e-3))
+    optimizer = make_optimizer(model, OptimizerConfig(lr=LR))
 
     def batch_loss(batch: Batch) -> torch.Tensor:
         loss: torch.Tensor = model(batch.tokens, batch.targets).loss
@@ -95,7 +99,7 @@ def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode) -> Iterator[float]:
                 loss = loss * float("nan")
             guard.record(loss=loss, tokens=batch.numel(), batch=batch)
             loss.backward()
-            guard.clip_grad_norm_(1.0)
+            guard.clip_grad_norm_(CLIP)
             optimizer.step()
             optimizer.zero_grad()
             yield float(loss.detach())

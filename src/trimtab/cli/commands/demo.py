@@ -25,8 +25,9 @@ def demo(
 ) -> None:
     """Break two runs of a small GPT, one only observed, and see which one survives.
 
-    Two runs with the same seed and the same faults train side by side: one only observed, one in
-    the mode "recover". Then the post-mortem in short. It takes about half a minute.
+    Prevent: the plan is checked. Detect and recover: two runs with the same seed and the same
+    faults train side by side, one only observed, one in the mode "recover". Write up: the
+    post-mortems in short. It takes about half a minute.
 
     Needs torch, tokenizers and torchdata: the `lab` extra.
 
@@ -39,10 +40,14 @@ def demo(
     from trimtab.diagnosis import diagnose
 
     with output.reported_errors():
-        from trimtab.lab.demo import FLIP_STEP, NAN_STEP, run_demo
+        from trimtab.checks import check_config
+        from trimtab.lab.demo import FLIP_STEP, NAN_STEP, PLAN, run_demo
 
         folder = _next_folder(out)
-        typer.echo("A GPT of 0.15M parameters, trained twice with the same seed and faults:")
+        typer.echo("prevent: what `trimtab check` says of the plan")
+        for finding in check_config(PLAN).findings:
+            typer.echo(f"  {finding.rule.title}: {finding.what}")
+        typer.echo("detect and recover: a GPT of 0.15M parameters, twice with the same faults")
         with _curves({FLIP_STEP: "a bit of a weight flips", NAN_STEP: "the loss is NaN"}) as show:
             alone, recovered = run_demo(folder, show)
         report = diagnose(recovered.folder)
@@ -51,8 +56,9 @@ def demo(
         typer.echo(line)
     from trimtab.report.postmortem import in_short
 
+    typer.echo("\nwrite up: the post-mortems in short")
     for incident in report.incidents:
-        typer.echo(f"\nincident {incident.incident.number}")
+        typer.echo(f"incident {incident.incident.number}")
         for name, text in in_short(incident, report):
             typer.echo(f"  {name:6} {text}")
     typer.echo("")
