@@ -333,9 +333,12 @@ def measure_logits(logits: torch.Tensor) -> torch.Tensor:
     stride = math.ceil(rows.numel() / limit)
     # Some models exclude tokens by a logit of -infinity.
     x = rows[::stride].float().clamp(min=torch.finfo(torch.float32).min)
-    log_z = x.logsumexp(dim=-1)
-    entropy = log_z - torch.linalg.vecdot(x.softmax(dim=-1), x)
-    low, high = x.aminmax()
+    low, high = x.aminmax(dim=-1)
+    weights = (x - high[:, None]).exp_()  # one exponential: it costs more than all else here
+    total = weights.sum(dim=-1)
+    log_z = high + total.log()
+    entropy = log_z - torch.linalg.vecdot(weights, x) / total
+    low, high = low.amin(), high.amax()
     largest = torch.maximum(high.abs(), torch.where(low < -1e30, high, low).abs())
     return torch.stack((largest, log_z.abs().amax(), entropy.mean()))
 
