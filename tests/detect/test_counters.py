@@ -224,3 +224,10 @@ def test_large_logits_are_reported_once_per_level() -> None:
     assert 100 < alarm.value < 110
     logits = np.where(np.arange(LENGTH) % 7 == 0, 1.0, 500.0)
     assert findings(AttentionLogits, block(LENGTH, max_attention_logit=logits)) == []
+
+
+def test_large_attention_logits_are_those_of_a_layer() -> None:
+    names = ("max_attention_logit", "max_attention_logit/h.0.attn", "max_attention_logit/h.1.attn")
+    columns = dict(zip(names, (np.full(LENGTH, value) for value in (80.0, 3.0, 80.0)), strict=True))
+    (warning,) = findings(AttentionLogits, block(LENGTH, **columns))
+    assert warning.signal == "max_attention_logit/h.1.attn"

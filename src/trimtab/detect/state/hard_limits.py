@@ -401,13 +401,19 @@ class AttentionLogits(Detector):
             is_apart = record.step - self._since[at] >= APART_STEPS
             if num_over >= (APART_RECORDS if is_apart else MIN_RECORDS):
                 self._num_over[at] = -1
+                signal = _largest_layer(record)
                 findings.append(
-                    self.finding(
-                        record, Symptom.LARGE_LOGITS, severity, MAX_ATTENTION_LOGIT, limit=level
-                    )
+                    self.finding(record, Symptom.LARGE_LOGITS, severity, signal, limit=level)
                 )
         return findings
 
     def relevant_rows(self, block: Block) -> IntArray:
         """Return the rows in which the logits were measured."""
         return np.flatnonzero(block.column(MAX_ATTENTION_LOGIT).present)
+
+
+def _largest_layer(record: Record) -> str:
+    """Return the signal of the layer with the largest logit, or that of the model."""
+    prefix = f"{MAX_ATTENTION_LOGIT}/"
+    layers = [name for name in record.signals if name.startswith(prefix)]
+    return max(layers, key=record.signals.__getitem__, default=MAX_ATTENTION_LOGIT)
