@@ -18,7 +18,15 @@ from trimtab.core.jsonable import number_from_json
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.goodput import lost_records
-from trimtab.report.pages.series import BUCKETS, RunLines, heat_map, shared_axis, short, stretches
+from trimtab.report.pages.series import (
+    BUCKETS,
+    RunLines,
+    heat_map,
+    shared_axis,
+    short,
+    short_names,
+    stretches,
+)
 from trimtab.report.run_report import RunReport
 from trimtab.report.wording import event_text, is_quiet
 
@@ -75,6 +83,10 @@ PANELS = (
             ("groups without signal", (signals.NO_SIGNAL_SHARE,), ""),
             ("truncated responses", (signals.TRUNCATED_SHARE,), ""),
             ("log-probability gap of rollouts", (signals.LOGPROB_GAP,), ""),
+            ("share of the busiest expert", (), signals.EXPERT_MAX_SHARE),
+            ("share of dead experts", (), signals.DEAD_EXPERTS),
+            ("router entropy, 1 is even", (), signals.ROUTER_ENTROPY),
+            ("balancing loss", (signals.BALANCING_LOSS,), f"{signals.BALANCING_LOSS}/"),
         )
     ),
     Panel(title="weight norm", names=(signals.PARAM_NORM,), family="param_norm/", how=_TELEMETRY),
@@ -169,11 +181,15 @@ def make_charts(lines: RunLines) -> tuple[list[dict[str, Any]], dict[str, list[s
         names = own if is_heat else own + family
         if names:
             chart = make_chart(lines, panel.title, names)
+            members = short_names([name.removeprefix(panel.family) for name in family])
+            labels = dict(zip(family, members, strict=True))
             for line in chart["series"]:
-                line["label"] = line["label"].removeprefix(panel.family)
+                line["label"] = labels.get(line["label"], line["label"])
             charts.append({**chart, "total": True} if own and names != own else chart)
-        if is_heat and (heat := heat_map(lines, family, panel.family)):
-            title = panel.title if panel.is_heat else f"{panel.title} by group"
+        shares = panel.family == signals.TOKEN_LOSS_SHARE
+        if is_heat and (heat := heat_map(lines, family, panel.family, is_histogram=shares)):
+            more = "" if not own else " by layer" if panel.is_heat else " by group"
+            title = f"{panel.title}{more}"
             charts.append({"kind": "heat", "title": title, **heat})
     others = [n for n in recorded if n not in drawn | _NOT_DRAWN and not n.startswith("lr/")]
     # Short names first: totals before the groups and layers of the same signal.

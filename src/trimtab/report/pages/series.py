@@ -232,13 +232,21 @@ def _detail(block: Block, ticks: Sequence[tuple[int, int]]) -> BoolArray:
     return is_detail
 
 
-def heat_map(lines: RunLines, names: Sequence[str], prefix: str) -> dict[str, Any] | None:
+def heat_map(
+    lines: RunLines, names: Sequence[str], prefix: str, *, is_histogram: bool = False
+) -> dict[str, Any] | None:
     """Return the signals of many layers, one row each; None if none was recorded.
 
     A cell holds the base-2 logarithm of the value over the layer's median, of the record in which
-    it is furthest from 0: a jump of one record stays visible. "x" is a value that is not finite.
+    it is furthest from 0: a jump of one record stays visible. "x" is a value that is not finite. In
+    a histogram the value is a share, and is compared with an even one.
     """
     names = sorted(names, key=_natural)
+    even = 1.0 / len(names) if is_histogram and names else None
+    if is_histogram:  # without the empty bins at both ends
+        columns = [lines.block.column(name) for name in names]
+        full = [at for at, column in enumerate(columns) if column.values[column.present].any()]
+        names = names[min(full, default=0) : max(full, default=-1) + 1]
     # Evenly spaced over the depth: the first layers alone would hide where it began.
     names = names[:: -(-len(names) // MAX_ROWS)]
     block = lines.block
@@ -250,19 +258,39 @@ def heat_map(lines: RunLines, names: Sequence[str], prefix: str) -> dict[str, An
     cells: list[list[float | str | None]] = []
     for name in names:
         column = block.column(name)
-        cells.append(_row(column.values[rows], column.present[rows], edges))
+        cells.append(_row(column.values[rows], column.present[rows], edges, even))
+    labels = [name.removeprefix(prefix) for name in names]
+    note = {"note": "log2 of share / even share: blue lower, red higher"} if is_histogram else {}
     return {
-        "rows": [name.removeprefix(prefix) for name in names],
+        **note,
+        "rows": [f"{float(v):g}" for v in labels] if is_histogram else short_names(labels),
         "x": block.step[rows[edges[:-1]]].tolist(),
         "end": int(block.step[rows[-1]]),
         "cells": cells,
     }
 
 
-def _row(values: FloatArray, present: Any, edges: Any) -> list[float | str | None]:
+def short_names(names: Sequence[str]) -> list[str]:
+    """Return names of modules without the words that all of them begin and end with."""
+    words = [name.split(".") for name in names]
+    fewest = min((len(one) for one in words), default=0)
+    start, end = 0, 0
+    while start < fewest - 1 and len({one[start] for one in words}) == 1:
+        start += 1
+    while end < fewest - 1 - start and len({one[-1 - end] for one in words}) == 1:
+        end += 1
+    return [".".join(one[start : len(one) - end]) for one in words]
+
+
+def _row(
+    values: FloatArray, present: Any, edges: Any, even: float | None
+) -> list[float | str | None]:
+    if even is not None:
+        present = present & (values > 0)
     finite = present & np.isfinite(values)
     sizes = np.abs(values)
     usual = percentiles(sizes[finite], (50,))[0] if finite.any() else 0.0
+    usual = usual if even is None else even
     # What is missing counts as usual, so it is never the furthest of its cell.
     sizes = np.where(finite, sizes, usual)
     starts = edges[:-1]

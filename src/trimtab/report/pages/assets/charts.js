@@ -270,7 +270,7 @@ const charts = (() => {
   }
 
   function heat(parent, chart) {
-    const box = build(parent, chart.title, "log2 of value / median of the row: blue lower, red higher");
+    const box = build(parent, chart.title, chart.note || "log2 of value / median of the row: blue lower, red higher");
     const count = chart.rows.length;
     const height = Math.min(Math.max(count * 14, 60), 420) + 28;
     box.label = `${chart.title}: heat map of ${count} rows`;
