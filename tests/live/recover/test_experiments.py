@@ -1,5 +1,6 @@
 """Experiments on remembered batches: what they answer, and that they leave no trace."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -66,7 +67,9 @@ def test_the_first_module_that_is_not_finite_is_named() -> None:
         model.first.bias.fill_(9.0)
     answers = made(model, squares(model), torch.ones(8, 4))
     assert answers["first_nonfinite"].answer == "module"
-    assert "middle (Linear)" in answers["first_nonfinite"].sentence
+    said = answers["first_nonfinite"].sentence
+    assert "middle (Linear) is the first module that is not finite" in said
+    assert re.search(r"largest values just before: first [89]\.\d+$", said)
     with torch.no_grad():
         model.first.weight[0, 0] = torch.nan
     answers = made(model, squares(model), torch.ones(8, 4))

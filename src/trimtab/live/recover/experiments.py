@@ -14,6 +14,7 @@ before. Where `batch_loss` moves something else, its name is logged and no more 
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -37,6 +38,10 @@ passes, and an incident that lasts gives the same answers again."""
 
 MAX_SECONDS = 60.0
 """After this no further experiment of a round is begun."""
+
+MODULES_BEFORE = 4
+"""Modules whose largest output is told beside the first that is not finite: whether values had been
+growing towards the limit of their format."""
 
 UNEQUAL = 1.5
 """Times the loss of the other half that one half must have to be looked into further. Chosen:
@@ -169,17 +174,30 @@ class Laboratory:
         if found is None:
             sentence = "every module is finite: the loss is computed from their outputs"
             return Answer(name="first_nonfinite", answer="loss", sentence=sentence)
-        sentence = f"{found} is the first module that is not finite, from finite inputs"
+        name, before = found
+        sentence = f"{name} is the first module that is not finite, from finite inputs"
+        if before:
+            sizes = ", ".join(f"{module} {digits(size)}" for module, size in before)
+            sentence += f"; largest values just before: {sizes}"
         return Answer(name="first_nonfinite", answer="module", sentence=sentence)
 
-    def _first_module(self, batch: Any) -> str | None:
+    def _first_module(self, batch: Any) -> tuple[str, list[tuple[str, float]]] | None:
+        """Return its name, and the largest outputs of the modules just before it."""
         found: list[str] = []
+        before: deque[tuple[str, float]] = deque(maxlen=MODULES_BEFORE)
 
         def hook_of(name: str) -> Callable[[nn.Module, Any, Any], None]:
             def hook(module: nn.Module, inputs: Any, output: Any) -> None:
                 # Inner modules come first: what contains them has their result.
-                if not found and not all(map(_is_finite, _tensors(output))):
+                outputs = _tensors(output)
+                if found:
+                    return
+                if not all(map(_is_finite, outputs)):
                     found.append(f"{name} ({type(module).__name__})")
+                elif not any(True for _ in module.children()):
+                    floats = (t for t in outputs if t.is_floating_point() and t.numel())
+                    sizes = [float(t.abs().max()) for t in floats]
+                    before.append((name, max(sizes, default=0.0)))
 
             return hook
 
@@ -192,7 +210,7 @@ class Laboratory:
         finally:
             for handle in handles:
                 handle.remove()
-        return found[0] if found else None
+        return (found[0], list(before)) if found else None
 
     def _fp32(self, loss: float, batch: Any) -> Answer:
         with self._noting_autocast(is_disabled=True):
