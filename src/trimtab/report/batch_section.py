@@ -9,7 +9,10 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
 from trimtab.report.document import CodeBlock, Content, Paragraph, ReportTable, RichText, prose
 
-HOW_TO_KEEP = "not recorded; it needs `guard.steps(loader)` with batches that are still on the host"
+HOW_TO_KEEP = (
+    "not recorded; it needs `guard.steps(loader)` with batches that are still on the host. From "
+    "the data: `trimtab corpus order FILES --rows N --step STEP`"
+)
 
 RARE_BANDS = BAND_NAMES[-2:]
 _MIN_RARE_SHARE = 0.1
