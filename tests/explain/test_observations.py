@@ -13,6 +13,7 @@ from trimtab.core.run import RunFacts
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence import ALL_OBSERVATIONS, OBSERVATIONS
 from trimtab.explain.evidence.checks import ObservedOutcome
+from trimtab.explain.measures import measure
 
 LENGTH, AT = 400, 300
 YES, NO, MISSING, TOO_FEW = (
@@ -307,3 +308,21 @@ def test_a_constant_rate_that_rises_has_turned_up() -> None:
     assert turned(growing(1e-3, 0.01)) is YES
     assert turned(np.full(LENGTH, 1e-3)) is NO
     assert turned(np.linspace(1e-6, 1e-3, LENGTH)) is NO  # still warming up
+
+
+def test_symptoms_are_of_the_batch_that_was_found_not_of_a_warning_before_it() -> None:
+    rarity = steady(5.0)
+    rarity[AT + 5] = 11.0
+    found = Finding(
+        tick=AT + 5,
+        step=AT + 6,
+        detector="state-jump",
+        symptom=Symptom.ODD_TOKENS,
+        severity=Severity.ALARM,
+        signal="token_rarity",
+        value=11.0,
+    )
+    made = context({"token_rarity": rarity})
+    incident = dataclasses.replace(made.incident, findings=(found,))
+    assert measure(dataclasses.replace(made, incident=incident)).token_rarity == 11.0
+    assert measure(made).token_rarity == rarity[AT]

@@ -467,7 +467,7 @@ def test_bad_batches_in_a_live_run_get_their_postmortem(tmp_path: Path) -> None:
     folder = tmp_path / "trimtab" / "incidents"
     texts = [path.read_text() for path in folder.rglob("postmortem.md")]
     spike = next(text for text in texts if "spike at step 150" in text)
-    assert "| batch position at the onset | 150 |" in spike
+    assert "| batch position | 150 |" in spike
     assert "| dtype | fp32 |" in spike
     incidents = [event for event in journal_of(tmp_path).events if event.kind == "incident"]
     assert any(event.facts["onset"] == 150 for event in incidents)

@@ -102,8 +102,11 @@ class IncidentContext:
 
     def at_onset(self, signal: str) -> float | None:
         """Return the value at the onset; None if it was not recorded there."""
+        return self.at(self.onset_row, signal)
+
+    def at(self, row: int, signal: str) -> float | None:
+        """Return the value in a row of the incident; None if it, or the onset, is not recorded."""
         column = self.block.column(signal)
-        row = self.onset_row
         return float(column.values[row]) if self.has_onset and column.present[row] else None
 
     def worst(self, signal: str) -> float | None:

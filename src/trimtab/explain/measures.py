@@ -7,6 +7,7 @@ import numpy as np
 
 from trimtab.core.block import NO_POSITION, Block, FloatArray
 from trimtab.core.events import UNDO
+from trimtab.core.findings import Symptom
 from trimtab.core.signals import (
     ACTIVATION_RMS,
     DISCARDED,
@@ -18,6 +19,7 @@ from trimtab.core.signals import (
     REWARD,
     STEP_SECONDS,
     TOKEN_RARITY,
+    TOKENS,
     TOKENS_PER_SECOND,
     UNIQUE_TOKEN_SHARE,
 )
@@ -48,16 +50,19 @@ class Symptoms:
     lr: float | None
     dtype: str | None
     data_position: int | None
+    tokens: float | None
     token_rarity: float | None
     unique_token_share: float | None
-    """Of the batch at the onset."""
+    """Of the batch at the onset, or of the one whose tokens were found odd: an onset may be dated
+    back to a warning."""
 
 
 def measure(context: IncidentContext) -> Symptoms:
     """Measure an incident."""
-    position = NO_POSITION
-    if context.has_onset:
-        position = int(context.block.data_position[context.onset_row])
+    odd = [f.tick for f in context.incident.findings if f.symptom == Symptom.ODD_TOKENS]
+    row = context.block.row_of(odd[0]) if odd else context.onset_row
+    row = min(row, len(context.block) - 1)
+    position = int(context.block.data_position[row]) if context.has_onset else NO_POSITION
     return Symptoms(
         loss_before=_average(context.before(LOSS, 4 * EMA_RECORDS)),
         loss_peak=context.incident.peak.loss,
@@ -68,8 +73,9 @@ def measure(context: IncidentContext) -> Symptoms:
         lr=context.at_onset(LR),
         dtype=context.facts.dtype,
         data_position=None if position == NO_POSITION else position,
-        token_rarity=context.at_onset(TOKEN_RARITY),
-        unique_token_share=context.at_onset(UNIQUE_TOKEN_SHARE),
+        tokens=context.at(row, TOKENS),
+        token_rarity=context.at(row, TOKEN_RARITY),
+        unique_token_share=context.at(row, UNIQUE_TOKEN_SHARE),
     )
 
 

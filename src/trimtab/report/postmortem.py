@@ -19,7 +19,6 @@ from trimtab.core.signals import (
     LOSS,
     LR,
     TOKEN_RARITY,
-    TOKENS,
     UNIQUE_TOKEN_SHARE,
 )
 from trimtab.core.text import counted, digits
@@ -205,11 +204,7 @@ def _done_in_short(diagnosis: Diagnosis) -> str:
 
 def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
-    position = symptoms.data_position
-    onset = run.block.row_of(incident.onset.tick)
-    tokens = run.block.column(TOKENS)
-    # The incident of a live run may begin after the records at hand.
-    known = onset < len(tokens.values) and bool(tokens.finite[onset])
+    position, tokens = symptoms.data_position, symptoms.tokens
     rows = (
         ("onset, step", str(incident.onset.step)),
         ("loss before (average over 50 records)", digits(symptoms.loss_before)),
@@ -220,8 +215,8 @@ def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
         ("gradient norm, largest, before clipping", digits(symptoms.grad_norm_peak)),
         ("learning rate at the onset", digits(symptoms.lr)),
         ("dtype", symptoms.dtype or UNKNOWN),
-        ("tokens in the batch", f"{tokens.values[onset]:,.0f}" if known else UNKNOWN),
-        ("batch position at the onset", UNKNOWN if position is None else str(position)),
+        ("tokens in the batch", UNKNOWN if tokens is None else f"{tokens:,.0f}"),
+        ("batch position", UNKNOWN if position is None else str(position)),
         ("rarity of the batch's tokens (mean -log p)", digits(symptoms.token_rarity)),
         ("share of distinct tokens in the batch", digits(symptoms.unique_token_share)),
         ("unusual tokens in the batch, by name", unusual_tokens_text(diagnosis.batch) or UNKNOWN),
