@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import trimtab
 from tests.cli.test_commands import write_csv, write_run
 from tests.kit.plugins import install_plugin
-from tests.kit.synthetic import troubled_run
+from tests.kit.synthetic import falling_loss, troubled_run
 from trimtab.cli.main import app
 from trimtab.core.block import Record
 from trimtab.core.config import Config
@@ -197,3 +197,19 @@ def test_the_code_in_the_docs_runs(page: str, monkeypatch: pytest.MonkeyPatch) -
         rewards = [0.1, 0.5, 0.4, 0.09]
         rows = [Record(step, step, {"reward": r}) for step, r in enumerate(rewards)]
         assert [len(detector.update(row)) for row in rows] == [0, 0, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("length", "more", "is_flat"),
+    [(3000, "", True), (900, "", False), (3000, ",reward", False), (300, "", False)],
+)
+def test_a_healthy_run_that_no_longer_learns_says_so(
+    length: int, more: str, is_flat: bool, tmp_path: Path
+) -> None:
+    log = tmp_path / "log.csv"
+    values = falling_loss(length)
+    rows = [f"{step},{value}{',1.0' * bool(more)}" for step, value in enumerate(values)]
+    log.write_text("\n".join([f"step,loss{more}", *rows]))
+    report = trimtab.diagnose(log)
+    assert not report.incidents
+    assert any("hardly fallen" in note for note in report.notes) == is_flat

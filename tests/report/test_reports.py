@@ -1,3 +1,4 @@
+import dataclasses
 import io
 import json
 import re
@@ -8,7 +9,7 @@ import pytest
 from rich.console import Console
 from tests.kit.synthetic import add_spike, block_of, falling_loss, troubled_run
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Column
 from trimtab.core.run import RunFacts
 from trimtab.core.text import printable
 from trimtab.explain.measures import compute_discards
@@ -74,6 +75,30 @@ def test_the_postmortem_has_every_section() -> None:
     ]
     for body in re.split(r"(?m)^## .*$", text)[1:]:
         assert body.strip()
+
+
+def test_the_postmortem_of_a_lost_run_says_when_where_and_that_it_did_not_recover() -> None:
+    run = troubled_run()
+    columns = dict(run.columns) | {
+        "clock": Column.complete(1.7e9 + 60.0 * np.arange(len(run), dtype=np.float64))
+    }
+    timed = dataclasses.replace(run, columns=columns)
+    report = report_of(timed, source="runs/x1")
+    text = write_postmortem(report.incidents[-1], report)
+    assert re.match(r"# Incident \d: .*, divergent \(2023-11-15 13:1\d UTC, run x1\)\n", text)
+    assert "| loss 500 records after the peak | did not recover; the log ends" in text
+    assert "time not recorded" in spike_postmortem(report_of(run))
+
+
+def test_evidence_names_the_hypotheses_that_it_favours() -> None:
+    run = troubled_run()
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    report = dataclasses.replace(report_of(run), rules="trimtab")
+    text = write_postmortem(judge.explain(judge.incidents[0], run, RunFacts()), report)
+    decided = text.partition("## Discriminating evidence")[2].partition("##")[0]
+    assert re.search(r"(favours|speaks against|rules out) H\d", decided)
 
 
 def test_the_postmortem_has_the_numbers() -> None:

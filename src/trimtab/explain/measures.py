@@ -308,9 +308,10 @@ def loss_change(block: Block, tick: int) -> LossChange | None:
     )
 
 
-FLAT_RECORDS, FLAT_SHARE = 400, 0.001
-"""A loss is flat if its median over the last quarter of at least so many records is not lower by a
-thousandth than in the quarter before. Chosen: a healthy pretraining falls by per cents."""
+FLAT_RECORDS, FLAT_SHARES = 400, (0.001, 0.005)
+"""A loss is flat if its median over the last quarter of at least so many records is no more below
+that of the quarter before than chance explains (two standard errors), within these shares. Chosen:
+a healthy pretraining falls by per cents."""
 
 
 def flat_loss(block: Block) -> LossChange | None:
@@ -322,7 +323,10 @@ def flat_loss(block: Block) -> LossChange | None:
     is_surrogate = losses.min(initial=1.0) <= 0 or block.column(REWARD).recorded
     if len(losses) < FLAT_RECORDS or is_surrogate:
         return None
-    then, now = (float(np.median(part)) for part in np.split(losses[-2 * quarter :], 2))
-    if now < (1 - FLAT_SHARE) * then:
+    parts = np.split(losses[-2 * quarter :], 2)
+    then, now = (float(np.median(part)) for part in parts)
+    # The error of a median is 1.25 times that of a mean.
+    error = 1.25 * float(np.sqrt(sum(part.var() for part in parts) / quarter))
+    if then - now > then * min(max(2 * error / then, FLAT_SHARES[0]), FLAT_SHARES[1]):
         return None
     return LossChange(before=then, after=now, records=quarter, not_finite=0)
