@@ -95,7 +95,7 @@ def test_unattended_does_not_ask(tmp_path: Path) -> None:
 
 
 def run_until_lost(
-    folder: Path, config: Config, *, steps: int = 420, is_harmed: bool = True, **planted: Any
+    folder: Path, config: Config, *, steps: int = 280, is_harmed: bool = True, **planted: Any
 ) -> Any:
     """Train, save, and lose the weights past everything that an undo can prove."""
     torch.manual_seed(0)
@@ -109,7 +109,7 @@ def run_until_lost(
     data = batches(4, size=16)
     with guard:
         for step in guard.steps(data[at % 4] for at in range(steps)):
-            if step.number == 300 and is_harmed:  # by code, so it is not undone
+            if step.number == 160 and is_harmed:  # by code, so it is not undone
                 with torch.no_grad():
                     for parameter in model.parameters():
                         parameter.normal_(std=4.0)
@@ -121,9 +121,9 @@ def run_until_lost(
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-            if step.number == 100:
+            if step.number == 40:
                 guard.checkpoint()
-            if step.number == 250:
+            if step.number == 130:
                 plant(guard, **planted)
     return guard
 
@@ -157,12 +157,12 @@ def test_unattended_a_lost_run_ends_and_its_relaunch_discards_the_data_of_the_on
     assert first.step[-1] < 1900
     bad = next(e.facts["bad_data"] for e in first.events if e.kind == "relaunch")
     positions = [position for position, _ in bad]
-    assert 300 in positions
+    assert 160 in positions
     assert len(bad) == 20
-    run_until_lost(tmp_path, Config(), steps=330, is_harmed=False)
+    run_until_lost(tmp_path, Config(), steps=190, is_harmed=False)
     both = journal_of(tmp_path)
     again = both[len(first) :]
-    assert again.step[0] == 101  # from the checkpoint, with its data
+    assert again.step[0] == 41  # from the checkpoint, with its data
     discarded = again.column("discarded").values == 1.0
     assert again.data_position[discarded].tolist() == positions
     reasons = {str(e.facts["reasons"]) for e in both.events if e.kind == "step discarded"}
@@ -191,4 +191,4 @@ def test_a_part_that_fails_takes_down_itself_alone(
     expected = ["reports of undos"] if into == "report" else ["proposals"]
     assert shields.failed == expected
     assert caplog.text.count("failed in") == 1
-    assert len(journal_of(tmp_path)) == 420
+    assert len(journal_of(tmp_path)) == 280
