@@ -77,7 +77,10 @@ def test_the_table_of_detection_has_the_figures_of_the_results() -> None:
 
 def test_the_costs_are_those_of_the_results() -> None:
     shown = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (\+[\d.]+ %) \|$", README))
-    observe = figures("Cost of observing", "10M")[3]
+    header = figures("Cost of observing", "size")
+    observe = figures("Cost of observing", "10M")[
+        header.index("together, mean" if "together, mean" in header else "extra, mean")
+    ]
     protect, recover = (
         next(
             line.split(" | ")[4]
