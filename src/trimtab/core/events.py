@@ -31,4 +31,4 @@ NOT_UNDONE = "harm not undone"
 
 SLOW_RANK = "slow rank"
 """One rank takes longer than the others, again and again. Facts: `rank`, `host`, and `times`, how
-many times as long as the median of the others."""
+many times as long as the mean of the others."""

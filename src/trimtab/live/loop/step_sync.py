@@ -150,7 +150,7 @@ class RecordAssembler:
             updates = (signals.UPDATE_NORM, signals.LAYER_UPDATE_RATIO)
             found = {n: v for n, v in found.items() if not n.startswith(updates)}
         step.found |= found | read_hashes(sums, self._world) | read_activations(sums)
-        step.found |= read_maxima(sums, self._world)
+        step.found |= read_maxima(sums)
         if (slow := self._slow_rank.read(sums)) is not None:
             facts = {"rank": slow[0], "host": host_of(slow[0]), "times": round(slow[1], 1)}
             log.warning(RANK_IS_SLOW, *facts.values())
@@ -310,6 +310,8 @@ class StepSync:
         total = ranks.sum(*parts, is_alone=is_alone)
         if telemetry_of is None:  # zeros, that the host need not see
             total = total[: self._num_sums]
+        else:
+            self._slow.learn(total)
         decision = None
         if gate is not None and not gate.has_left and not is_alone:
             if note.num_exchanges == 0:

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.live.measure.activations import Activations
-from trimtab.live.measure.by_rank import BY_RANK, AloneClock, rank_slots
+from trimtab.live.measure.by_rank import NAMES, SLOTS, AloneClock, largest, weigh
 from trimtab.live.measure.roles import assign_roles
 from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.state_sums import (
@@ -177,7 +177,9 @@ class SlowMeter:
         self.slots = (*telemetry.slots, *hashes.slots, *(activations.slots if activations else ()))
         """What this rank measures."""
         self._places: torch.Tensor | None = None
-        self._is_alone = True
+        self._rank: int | None = None
+        """Of this process, where there are several."""
+        self._before: torch.Tensor | None = None
         self._clock = AloneClock(device)
         self.num_updates = 0
         """Updates so far; every `telemetry_every`-th is measured."""
@@ -198,17 +200,20 @@ class SlowMeter:
 
     def connect(self, group: RankGroup) -> tuple[str, ...]:
         """Return what all ranks measure together: a rank leaves zero what it does not have."""
-        by_rank = rank_slots(group.world)
-        self._is_alone = not by_rank
-        slots = (*group.slots, *by_rank)
+        self._rank = group.rank if group.world > 1 else None
+        slots = group.slots if self._rank is None else (*group.slots, *SLOTS)
         self.nothing = torch.zeros(len(slots), dtype=torch.float32, device=self._device)
         place_of = {slot: place for place, slot in enumerate(slots)}
-        first = len(group.slots) + group.rank * len(BY_RANK)
-        own = () if self._is_alone else range(first, first + len(BY_RANK))
-        places = [*(place_of[slot] for slot in self.slots), *own]
+        own = self.slots if self._rank is None else (*self.slots, *SLOTS)
+        places = [place_of[slot] for slot in own]
         is_same = places == list(range(len(slots)))
         self._places = None if is_same else torch.tensor(places, device=self._device)
         return slots
+
+    def learn(self, sums: torch.Tensor) -> None:
+        """Take the sums over all ranks: the largest values are what the next are compared with."""
+        if self._rank is not None:
+            self._before = largest(sums[-len(SLOTS) :])
 
     def prepare(self, group: RankGroup) -> None:
         """Weigh parameters by how many ranks hold them, once ranks have compared them."""
@@ -227,7 +232,7 @@ class SlowMeter:
 
     def begin_step(self) -> None:
         """Measure how long this rank takes, if the step is measured."""
-        if self._is_due and not self._is_alone and not self._shields.telemetry.is_down:
+        if self._is_due and self._rank is not None and not self._shields.telemetry.is_down:
             with self._shields.telemetry.guarding("clock"):
                 self._clock.begin()
 
@@ -276,13 +281,13 @@ class SlowMeter:
                 size = len(meter.slots)
                 found = torch.zeros(size, dtype=torch.float32, device=self._device)
             parts.append(found)
-        if not self._is_alone:
-            own = torch.full((len(BY_RANK),), -torch.inf, dtype=torch.float32, device=self._device)
+        if self._rank is not None:
+            own = torch.full((len(NAMES),), -torch.inf, dtype=torch.float32, device=self._device)
             with shields.telemetry.guarding("own numbers"):
                 own[0] = self._clock.seconds()
                 if self.activations is not None:
                     own[1:] = self.activations.maxima()
-            parts.append(own)
+            parts.append(weigh(own, self._rank, self._before))
         if self.activations is not None:
             with shields.activations.guarding("hooks"):
                 self.activations.disarm()
