@@ -1,4 +1,4 @@
-"""A plan that no rule objects to, and 61 ways to spoil it."""
+"""A plan that no rule objects to, and 66 ways to spoil it."""
 
 from typing import Any
 
@@ -57,6 +57,7 @@ HEALTHY: dict[str, Any] = {
 """A 7B pretraining run as published ones are set."""
 
 FP16: dict[str, Any] = {"compute": "fp16", "loss_scaling": "dynamic", "min_loss_scale": 1.0}
+LORA: dict[str, Any] = {"from_scratch": False, "lora_rank": 16, "lora_alpha": 32.0, "lr": 2e-4}
 FP8: dict[str, Any] = {
     "compute": "fp8",
     "fp8_format": "hybrid",
@@ -108,11 +109,16 @@ PLANTED: list[tuple[str, dict[str, Any]]] = [
     ),
     ("TT031", {"resume_step": 12_000, "schedule_step": 0}),
     ("TT032", {"schedule": "constant"}),
+    ("TT100", {**LORA, "lora_alpha": 3200.0}),
+    ("TT100", {**LORA, "lora_alpha": 960.0, "lr": 4e-4}),
+    ("TT101", {**LORA, "lr": 2e-5, "final_lr": 2e-6}),
+    ("TT102", {"from_scratch": False, "packing": True, "masks_packed": False}),
     ("TT040", {**FP16, "loss_scaling": "none"}),
     ("TT041", {**FP16, "loss_scaling": "static"}),
     ("TT042", FP16),
     ("TT043", {**FP16, "min_loss_scale": 0.0}),
     ("TT044", {"weights": "bf16"}),
+    ("TT044", {"weights": "fp16"}),
     ("TT045", {"optimizer_state": "bf16", "beta2": 0.998, "batch_size": 256}),
     ("TT046", {"gradient_sum": "bf16"}),
     ("TT047", {"softmax_fp32": False}),

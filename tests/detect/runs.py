@@ -163,6 +163,9 @@ def every_kind_of_run(seed: int, length: int) -> Block:
             values = troubled(dice, 0.5 * jitter(dice, length, 0.02))
             values[length // 2 :] *= dice.choice([0.1, 1.0, 10.0])
             columns[name] = Column(values, dice.random(length) < dice.choice([1.0, 1.0, 0.5]))
+    if seed % 4 == 1:  # a held-out loss that rises from the middle on
+        held_out = np.abs(np.linspace(-1, 1, length)) + 1
+        columns["eval_loss"] = Column(held_out, np.arange(length) % 8 == 0)
     if seed % 4 == 0:
         for name, make in REFERENCES.items():
             columns[name] = Column.complete(make(np.random.default_rng(seed), length))

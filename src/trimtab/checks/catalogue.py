@@ -13,7 +13,14 @@ from trimtab.checks.formats.reading import ConfigReading, FixLine
 from trimtab.checks.plan import DETERMINED_BY, TrainingPlan
 from trimtab.checks.report import CheckReport, RuleResult
 from trimtab.checks.rule import CheckRule, Fault, NotMeasured
-from trimtab.checks.rules import architecture, operations, optimizer, precision, schedule
+from trimtab.checks.rules import (
+    architecture,
+    fine_tuning,
+    operations,
+    optimizer,
+    precision,
+    schedule,
+)
 from trimtab.core.errors import ConfigError
 from trimtab.core.rules import Missing
 
@@ -25,7 +32,7 @@ def _collect(*modules: ModuleType) -> Mapping[str, CheckRule]:
     return MappingProxyType({rule.id: rule for rule in sorted(rules, key=lambda rule: rule.id)})
 
 
-PLAN_RULES = _collect(optimizer, schedule, precision, architecture, operations)
+PLAN_RULES = _collect(optimizer, schedule, precision, architecture, operations, fine_tuning)
 """Every rule on a config by its id."""
 
 

@@ -135,7 +135,7 @@ LARGE_MODEL = 1e9
 
 _ABOVE_ZERO = frozenset(
     {"steps", "batch_size", "seq_len", "micro_batches", "parameters", "layers", "width"}
-    | {"vocab_size", "mup_base_width", "step_seconds"}
+    | {"vocab_size", "mup_base_width", "step_seconds", "lora_rank"}
 )
 _NOT_BELOW_ZERO = frozenset(
     {"warmup_steps", "checkpoint_steps", "keep_checkpoints", "log_steps", "eval_steps"}
@@ -324,6 +324,16 @@ class TrainingPlan:
     """Weight of the loss that balances the experts; 0 is off."""
     balance_bias: bool | None = None
     """Whether experts are balanced by a bias on the router instead."""
+
+    # Fine-tuning
+    lora_rank: int | None = None
+    """Rank of the LoRA adapters that are trained in place of the weights."""
+    lora_alpha: float | None = None
+    """Their output is multiplied by this and divided by the rank."""
+    packing: bool | None = None
+    """Whether several texts share a row."""
+    masks_packed: bool | None = None
+    """Whether attention stays within its own text of a packed row."""
 
     # Running it
     checkpoint_steps: int | None = None

@@ -79,6 +79,8 @@ class Symptom(StrEnum):
     ADVANTAGES_JUMPED = "advantages multiplied"
     VALUE_USELESS = "value function worse than a constant"
     GRADIENT_DIED = "gradient almost zero"
+    NO_TARGETS = "no label counts"
+    HELD_OUT_ROSE = "held-out loss up, training loss down"
 
 
 NOT_RESTORED = frozenset(

@@ -6,6 +6,7 @@ from trimtab.detect.loss.loss_detectors import LossDetectors
 from trimtab.detect.loss.without_baseline import GrossLoss, NoLearning, ResumeGap
 from trimtab.detect.reference import Reference
 from trimtab.detect.resume.audit import ResumeAudit
+from trimtab.detect.run.held_out import HeldOut, NoTargets
 from trimtab.detect.run.policy import PolicySignals
 from trimtab.detect.run.progress import CounterOrder, LrSchedule, RepeatedBatches
 from trimtab.detect.run.throughput import Throughput
@@ -30,6 +31,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
         HarmedState(),
         Replicas(),
         NonFinite(),
+        NoTargets(),
         LossDetectors(config.detect.threshold_scale, config.detect.objective),
         GrossLoss(config.detect.objective),
         Reference(),
@@ -41,6 +43,7 @@ def trimtab_detectors(config: Config) -> list[Detector]:
         FrozenUpdates(),
         LossScale(),
         PolicySignals(),
+        HeldOut(),
         Throughput(),
         ResumeGap(),
         TokenMix(),

@@ -273,6 +273,7 @@ def watch(
                 guard.load_state_dict(checkpoints.guard_state)
             if parts.recorder is not None:
                 _log_start(parts, chosen, ranks.world, step, Path(run_dir))
+                _warn_if_frozen(model, parts)
             return guard
         ranks.join()  # the others must not wait for this one
     except Exception as error:
@@ -300,6 +301,17 @@ def _log_start(parts: Parts, mode: Mode, world: int, step: int, run_dir: Path) -
         step,
         run_dir,
     )
+
+
+def _warn_if_frozen(model: nn.Module, parts: Parts) -> None:
+    """Warn if the optimizer was made before adapters were added: it holds frozen weights only."""
+    trained = sum(parameter.requires_grad for parameter in model.parameters())
+    if trained and not any(p.requires_grad for p in parameters_of(parts.optimizers)):
+        log.warning(
+            "trimtab: the optimizer holds frozen parameters only, and none of the %d that are "
+            "trained: make it after the adapters are added",
+            trained,
+        )
 
 
 def _make_undo(

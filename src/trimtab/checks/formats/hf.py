@@ -93,6 +93,11 @@ KEYS: Mapping[str, tuple[str, ...]] = {
     "saves_optimizer": ("save_only_model",),
     "restores_data": ("ignore_data_skip",),
     "eval_steps": ("eval_strategy", "evaluation_strategy"),
+    "weights": ("dtype", "torch_dtype"),
+    "lora_rank": ("lora_r", "lora_rank"),
+    "lora_alpha": ("lora_alpha",),
+    "packing": ("packing", "sample_packing"),
+    "masks_packed": ("packing_strategy", "packing", "sample_packing"),
 }
 """Field of the plan to the arguments that set it; the line of the first one found is shown."""
 
@@ -113,7 +118,7 @@ def read_hf(
         steps = limit
     plan = TrainingPlan(
         steps=steps,
-        from_scratch=False if "model_name_or_path" in values else None,
+        from_scratch=False if "model_name_or_path" in values or _adapts(values) else None,
         micro_batches=values.whole("gradient_accumulation_steps"),
         optimizer=_optimizer(values),
         decoupled_decay=True,
@@ -127,6 +132,7 @@ def read_hf(
         token_weighted_loss=values.truth("average_tokens_across_devices"),
         **_schedule(values, steps),
         **_precision(values),
+        **_fine_tuning(values),
         checkpoint_steps=_cadence(values, "save_strategy", "save_steps", steps),
         keep_checkpoints=values.whole("save_total_limit") or 0,
         saves_optimizer=not values.truth("save_only_model"),
@@ -197,6 +203,31 @@ def _precision(values: Values) -> dict[str, Any]:
     return {}
 
 
+def _adapts(values: Values) -> bool:
+    """Return whether adapters are trained, as TRL, axolotl and LLaMA-Factory say it."""
+    asked = (values.text("adapter") or values.text("finetuning_type") or "").lower()
+    return "lora" in asked or bool(values.truth("use_peft"))
+
+
+def _fine_tuning(values: Values) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if _adapts(values):
+        is_plain = not (values.truth("use_rslora") or values.truth("peft_use_rslora"))
+        found["lora_rank"] = values.whole("lora_r") or values.whole("lora_rank")
+        found["lora_alpha"] = values.number("lora_alpha") if is_plain else None
+    elif "float16" in (values.text("dtype"), values.text("torch_dtype")):
+        found["weights"] = Precision.FP16  # trained as it was loaded; peft's adapters are in fp32
+    if values.truth("sample_packing"):
+        ways = ("flash_attention", "sdp_attention", "flex_attention", "xformers_attention")
+        is_apart = any(values.truth(name) for name in ways) or "attn_implementation" in values
+        found |= {"packing": True, "masks_packed": is_apart}
+    elif values.truth("packing") and "finetuning_type" not in values:
+        # TRL gives each text positions of its own, from which transformers makes the mask.
+        is_wrapped = values.text("packing_strategy") == "wrapped"
+        found |= {"packing": True, "masks_packed": not is_wrapped}
+    return found
+
+
 def _cadence(values: Values, strategy: str, count: str, steps: int | None) -> int | None:
     kind, every = values.text(strategy), values.number(count)
     if kind == "no":
@@ -249,6 +280,8 @@ def spellings(write: Callable[[str, Any], str], between: str = " ") -> Mapping[s
         "eval_steps": lambda value: both({"eval_strategy": "steps", "eval_steps": value}),
         "saves_optimizer": lambda value: write("save_only_model", not value),
         "restores_data": lambda value: write("ignore_data_skip", not value),
+        "lora_alpha": single("lora_alpha"),
+        "masks_packed": lambda value: write("packing_strategy", "bfd"),
     }
 
 
@@ -321,4 +354,10 @@ def _write_axolotl(name: str, value: Any) -> str:
     return f"{_HF_TO_AXOLOTL.get(name, name)}: {json.dumps(value)}"
 
 
-AXOLOTL = Dialect(name="axolotl", spellings=spellings(_write_axolotl, ", "))
+AXOLOTL = Dialect(
+    name="axolotl",
+    spellings={
+        **spellings(_write_axolotl, ", "),
+        "masks_packed": lambda value: "flash_attention: true",
+    },
+)

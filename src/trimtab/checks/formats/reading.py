@@ -88,6 +88,7 @@ _INSTRUCTIONS = {
     "embedding_norm": "put a norm after the embedding",
     "fp8_output_layer": "leave the output layer out of fp8",
     "gradient_sum": "sum and reduce gradients in fp32",
+    "masks_packed": "let attention stay within each packed text: variable-length flash attention",
     "nan_check": "look for NaN in loss and gradient norm at every step",
     "norm": "put the norms in front of attention and MLP (pre-norm)",
     "optimizer_state": "keep Adam's moments in fp32",

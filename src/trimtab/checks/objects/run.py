@@ -1,7 +1,7 @@
 """check(): run every rule on the real objects of a run, and restore the objects."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -148,9 +148,10 @@ def read_objects(inputs: Inputs, simulation: Simulation | None) -> ConfigReading
     betas = group.get("betas") or (None, None)
     name = type(optimizer).__name__.lower()
     is_adam = name in ("adam", "adamw", "nadam")
+    adapter = _adapter(inputs.model)
     settings: dict[str, Any] = {
         "steps": inputs.steps,
-        "from_scratch": not inputs.pretrained,
+        "from_scratch": not (inputs.pretrained or adapter),
         "optimizer": name,
         "lr": _number(group.get("initial_lr", group.get("lr"))),
         "beta1": _number(betas[0]),
@@ -162,6 +163,7 @@ def read_objects(inputs: Inputs, simulation: Simulation | None) -> ConfigReading
         "weights": _PRECISIONS.get(group["params"][0].dtype) if group["params"] else None,
         "parameters": float(sum(p.numel() for p in inputs.model.parameters())),
         "layers": len(find_blocks(inputs.model)) or None,
+        **dict(zip(("lora_rank", "lora_alpha"), adapter, strict=False)),
     }
     notes = []
     if simulation is not None and simulation.is_whole:
@@ -176,6 +178,20 @@ def read_objects(inputs: Inputs, simulation: Simulation | None) -> ConfigReading
         plan=TrainingPlan(**settings),
         notes=tuple(notes),
     )
+
+
+def _adapter(model: nn.Module) -> tuple[int, float] | tuple[()]:
+    """Return rank and alpha of the LoRA layer that is scaled most, as peft and loralib have it."""
+    found: list[tuple[int, float]] = []
+    for module in model.modules():
+        ranks, scales = getattr(module, "r", None), getattr(module, "scaling", None)
+        if not isinstance(ranks, Mapping):  # peft has several adapters, by name
+            ranks, scales = {"": ranks}, {"": scales}
+        for name, rank in ranks.items():
+            scale = scales.get(name) if isinstance(scales, Mapping) else None
+            if isinstance(rank, int) and rank > 0 and isinstance(scale, int | float):
+                found.append((rank, scale * rank))
+    return max(found, key=lambda pair: pair[1] / pair[0], default=())
 
 
 def _schedule(simulation: Simulation, place: int) -> dict[str, Any]:

@@ -88,7 +88,10 @@ def bottomless_scale(min_loss_scale: float) -> Fault | None:
     shown=Shown.LAB,
 )
 def low_precision_weights(
-    weights: Precision, lr: float | None = None, init_std: float | None = None
+    weights: Precision,
+    lr: float | None = None,
+    init_std: float | None = None,
+    epsilon: float | None = None,
 ) -> Fault | None:
     """An update smaller than 1/512 of a bf16 weight (1/4096 in fp16) rounds away, so most weights
     stop moving as the rate comes down."""
@@ -100,6 +103,9 @@ def low_precision_weights(
         half = 2.0**-9 if weights is Precision.BF16 else 2.0**-12
         verb = "rounds away" if lr / size < half else "is rounded coarsely"
         what += f": a step of {brief(lr)} on a weight of {brief(size)} {verb}"
+    if weights is Precision.FP16 and epsilon is not None and epsilon < SMALLEST_FP16 / 2:
+        what += f"; epsilon {brief(epsilon)} is 0 in fp16, so the first steps are NaN"
+        return Fault(what, {"weights": Precision.FP32}, level=Level.ERROR)
     return Fault(what, {"weights": Precision.FP32})
 
 

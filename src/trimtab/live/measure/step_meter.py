@@ -380,7 +380,7 @@ def have_slipped(sums: Mapping[str, float]) -> bool:
 def read_head(sums: Mapping[str, float]) -> dict[str, float]:
     """The signals that the sums over all ranks give."""
     found: dict[str, float] = {}
-    if sums["no_tokens"] == 0 and sums["tokens"] > 0:
+    if sums["no_tokens"] == 0 and sums["recorded"] > 0:  # 0 tokens are worth a record, too
         found[signals.TOKENS] = sums["tokens"]
     if sums["nan"] > 0:
         found[signals.LOSS] = math.nan

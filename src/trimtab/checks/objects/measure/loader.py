@@ -5,7 +5,7 @@ Batches are cut to a size that can be afforded, and compared by fingerprints.
 
 import copy
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -40,8 +40,19 @@ def cut(batch: Any, rows: int, elements: int) -> Any:
     length = max((shape[1] for shape in shapes if len(shape) == 2), default=0)
     if is_text and len(shapes) == 1 and length:
         most = max(elements // rows, 8)
-        return map_tensors(batch, lambda tensor: tensor[:rows, :most].clone())
+        first = _first_target(batch, rows)
+        # A long prompt has no target: begin in its end.
+        begin = 0 if first < most // 2 else min(first - most // 4, max(length - most, 0))
+        return map_tensors(batch, lambda tensor: tensor[:rows, begin : begin + most].clone())
     return map_tensors(batch, lambda tensor: tensor[:rows].clone())
+
+
+def _first_target(batch: Any, rows: int) -> int:
+    """Return the first place at which a target of the rows counts; 0 without any."""
+    labels = batch.get("labels") if isinstance(batch, Mapping) else None
+    if not isinstance(labels, torch.Tensor):
+        return 0
+    return int((labels[:rows] >= 0).any(0).int().argmax())
 
 
 def batch_fingerprint(batch: Any) -> int:

@@ -165,6 +165,11 @@ class Measurements:
         return passes.future_leak(self.inputs, self.batch, tokens, self.eval_pass)
 
     @measured
+    def packed_leak(self) -> float:
+        """How much the logits of a packed text change with the text before it."""
+        return passes.packed_leak(self.inputs, self.batch, self.eval_pass)
+
+    @measured
     def simulation(self) -> Simulation:
         """The schedule, simulated."""
         return simulate_schedule(self.inputs)

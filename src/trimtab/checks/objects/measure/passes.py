@@ -198,10 +198,40 @@ def future_leak(inputs: Inputs, batch: Any, tokens: torch.Tensor, seen: EvalPass
 
     `seen` is the batch as it is.
     """
-    tokens = tokens.cpu()
     half = tokens.shape[1] // 2
+    if half < 1:
+        raise NotMeasured("the rows have one token only")
+    return _leak(inputs, batch, tokens, seen, slice(half, None), slice(half))
+
+
+def packed_leak(inputs: Inputs, batch: Any, seen: EvalPass) -> float:
+    """Return the largest change of a logit with the packed texts before its own, likewise."""
+    places = batch.get("position_ids") if isinstance(batch, Mapping) else None
+    if not isinstance(places, torch.Tensor) or places.dim() != 2:
+        raise NotMeasured("the batch has no position_ids")
+    starts = (places[0, 1:] == 0).nonzero()
+    if not len(starts):
+        raise NotMeasured("no text but the first begins in a row")
+    start = int(starts[-1]) + 1
+    one = cut_rows(batch, 0, 1)
+    if len(places) > 1:
+        seen = run_eval(inputs, one)
+    tokens = batch["input_ids"][:1]
+    return _leak(inputs, one, tokens, seen, slice(start), slice(start, None))
+
+
+def _leak(
+    inputs: Inputs,
+    batch: Any,
+    tokens: torch.Tensor,
+    seen: EvalPass,
+    changed_places: slice,
+    watched: slice,
+) -> float:
+    """Return the largest change of the watched logits with tokens at other places."""
+    tokens = tokens.cpu()
     leaves = [leaf for leaf in tensors_in(batch) if _begins_with(leaf, tokens)]
-    if not leaves or half < 1:
+    if not leaves:
         raise NotMeasured("the tokens that the model embeds are not a tensor of the batch")
     high = int(max(int(leaf.max()) for leaf in leaves)) + 1
 
@@ -209,18 +239,18 @@ def future_leak(inputs: Inputs, batch: Any, tokens: torch.Tensor, seen: EvalPass
         if not any(leaf is known for known in leaves):
             return leaf
         changed = leaf.clone()
-        changed[:, half:] = (changed[:, half:] + 1) % high  # other tokens, all in the vocabulary
+        # Other tokens, all in the vocabulary.
+        changed[:, changed_places] = (changed[:, changed_places] + 1) % high
         return changed
 
     before = _logits(seen, len(tokens))
     after = _logits(run_eval(inputs, map_tensors(batch, change)), len(tokens))
-    past = min(half, before.shape[1])
-    is_same = torch.equal(before[:, :past], after[:, :past])
-    if all(exchange("a changed future", is_same)):
+    is_same = torch.equal(before[:, watched], after[:, watched])
+    if all(exchange("changed tokens", is_same)):
         return 0.0
     if not torch.equal(before, _logits(run_eval(inputs, batch), len(tokens))):
         raise NotMeasured("the same tokens do not give the same logits (PF023)")
-    apart = (before[:, :past].float() - after[:, :past].float()).abs().max()
+    apart = (before[:, watched].float() - after[:, watched].float()).abs().max()
     return float(apart / before.float().std().clamp(min=1e-12))
 
 

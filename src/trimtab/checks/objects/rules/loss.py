@@ -2,12 +2,17 @@
 shifted once, and no position sees the future."""
 
 import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
 
 from trimtab.checks.objects.measure.loader import RankBatches
-from trimtab.checks.objects.measure.measurements import MIN_FALL
-from trimtab.checks.objects.measure.passes import BatchPass, LabelShift, Split
+from trimtab.checks.objects.measure.measurements import MIN_FALL, FirstAttempt
+from trimtab.checks.objects.measure.passes import LabelShift, Split, main_loss
 from trimtab.checks.objects.measure.training import Overfit
-from trimtab.checks.rule import Fault, Level, rule
+from trimtab.checks.rule import Fault, Level, NotMeasured, rule
 
 APART, FAR_APART = 1e-3, 1e-2
 """Relative. Losses in fp32 agree to 1e-6, in bf16 to 4e-3; a sum in the place of a mean is off by
@@ -99,19 +104,57 @@ def rank_reduction(ranks: RankBatches) -> Fault | str:
     source="follows from the mean over targets; masked language models train on 15 % of the tokens",
     cannot_see="batches after the first",
 )
-def ignored_targets(first_pass: BatchPass) -> Fault | str:
+def ignored_targets(attempt: FirstAttempt) -> Fault | str:
     """A batch whose targets are all ignored has a loss of NaN, and one with a few of them a
     gradient of noise."""
-    call = max(first_pass.trace.losses, key=lambda call: call.num_classes, default=None)
-    if call is None:
-        return "the loss calls neither cross_entropy nor nll_loss"
+    if attempt.result is None:
+        raise NotMeasured("the first step raised an error")
+    call = main_loss(attempt.result.trace)
     total = max(call.targets.numel(), 1)
     share = call.num_targets / total
     what = f"{call.num_targets:,} of {total:,} targets count"
     if share < FEW_TARGETS:
         level = Level.ERROR if not call.num_targets else Level.WARNING
-        return Fault(what, how="look at the masking of labels, and at truncated rows", level=level)
+        fix = "mask the prompt only: look at the chat template, the response marker and truncation"
+        return Fault(what, how=fix, level=level)
     return what
+
+
+@rule(
+    "PF054",
+    Level.WARNING,
+    "The end of a text is never a target",
+    source="TRL issues on endless answers: padding with the end token masks it, and a template of "
+    "another model has an end token of its own",
+    cannot_see="batches without `labels`, texts that fill their row, batches after the first",
+)
+def end_token(batches: list[Any], model: nn.Module) -> Fault | str:
+    """A model that is never taught to stop writes on until it is cut off."""
+    ends = _end_tokens(model)
+    labels = [batch.get("labels") for batch in batches if isinstance(batch, Mapping)]
+    rows = [row for part in labels if isinstance(part, torch.Tensor) for row in part]
+    # A row with targets whose last place is padding has the end of its text.
+    whole = [row for row in rows if row.dim() == 1 and bool((row >= 0).any()) and row[-1] < 0]
+    if not ends or not whole:
+        raise NotMeasured("the config has no eos_token_id" if not ends else "no text ends in a row")
+    taught = sum(
+        bool(torch.isin(row, torch.tensor(ends, device=row.device)).any()) for row in whole
+    )
+    if taught:
+        return f"the end token is a target in {taught} of {len(whole)} texts"
+    return Fault(
+        f"token {ends[0]} (eos_token_id) is a target in none of {len(whole)} texts",
+        how="end each text with tokenizer.eos_token, use the model's own chat template, and pad "
+        "with another token",
+    )
+
+
+def _end_tokens(model: nn.Module) -> list[int]:
+    """Return the ids that end a text, as a model of transformers has them."""
+    config = getattr(model, "config", None)
+    given = getattr(config, "eos_token_id", None)
+    several = given if isinstance(given, list | tuple) else [given]
+    return [one for one in several if isinstance(one, int)]
 
 
 LEAK = 1e-3
@@ -151,5 +194,22 @@ def causal(future_leak: float) -> Fault | str:
     what = f"past logits change by {future_leak:.2g} of their deviation with future tokens"
     if not future_leak <= LEAK:
         fix = "mask attention with is_causal=True; pad convolutions on the left only"
+        return Fault(what, how=fix)
+    return what
+
+
+@rule(
+    "PF062",
+    Level.ERROR,
+    "Packed texts see each other",
+    source="position_ids that start anew mark the texts; rounding is 1e-6 of the logits' deviation",
+    cannot_see="packed rows without position_ids",
+)
+def packed_apart(packed_leak: float) -> Fault | str:
+    """Attention reaches from one text of a packed row into those before it, so answers are learnt
+    from the conversations of others."""
+    what = f"logits change by {packed_leak:.2g} of their deviation with the text before"
+    if not packed_leak <= LEAK:
+        fix = "use an attention that takes position_ids or cu_seqlens, or do not pack"
         return Fault(what, how=fix)
     return what

@@ -74,11 +74,11 @@ def gradients(fresh_pass: BatchPass, model: nn.Module) -> Fault | str:
 def no_gradient(first_pass: BatchPass, model: nn.Module) -> Fault | str:
     """What gets no gradient is never trained: a detach, a no_grad, a branch whose output is not
     used."""
-    without = [
-        name
-        for name, gradient in first_pass.gradients.items()
-        if gradient is None or not bool((gradient != 0).any())
-    ]
+    found = first_pass.gradients
+    without = [name for name, gradient in found.items() if _is_zero(gradient)]
+    # An adapter starts with B = 0, so its A gets zeros until B has moved.
+    starts = [n for n in without if not _is_zero(found.get(n.replace("lora_A", "lora_B")))]
+    without = [name for name in without if name not in starts]
     blocks = [name for name, _ in find_blocks(model)]
     trained = first_pass.gradients.keys()
     dead = [
@@ -92,6 +92,10 @@ def no_gradient(first_pass: BatchPass, model: nn.Module) -> Fault | str:
     if without:
         return Fault(f"no gradient, or only zeros: {listed(without)}", how=fix, level=Level.WARNING)
     return f"all {len(trained)} trained parameters get a gradient"
+
+
+def _is_zero(gradient: torch.Tensor | None) -> bool:
+    return gradient is None or not bool((gradient != 0).any())
 
 
 @rule(
