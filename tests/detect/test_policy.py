@@ -6,7 +6,7 @@ from tests.detect.feeding import block, findings
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.run.policy import PolicySignals
+from trimtab.detect.run.policy import NEAR_ZERO, PolicySignals, arrival
 from trimtab.judge import Judge
 from trimtab.readers.aliases import name_columns
 
@@ -85,3 +85,27 @@ def test_names_of_trainers_are_the_signals_of_a_policy() -> None:
     names = ["actor/pg_loss", "critic/rewards/mean", "actor/ppo_kl", "response_length/clip_ratio"]
     named = name_columns(names).foreign
     assert set(named) == {"loss", "reward", "kl", "truncated_share"}
+
+
+def test_a_collapse_of_the_entropy_says_when_it_arrives() -> None:
+    columns, steps = healthy(), np.arange(LENGTH)
+    columns["entropy"] = columns["entropy"] * np.exp(-0.05 * np.maximum(steps - AT, 0))
+    found = findings(PolicySignals, block(LENGTH, **columns))
+    (first,) = (one for one in found if one.symptom == Symptom.ENTROPY_FELL)
+    there = int(np.argmax(columns["entropy"] < NEAR_ZERO))
+    assert first.step < there - 10
+    assert first.facts["arrival_low"] <= there <= first.facts["arrival_high"]
+    assert "reaches 0.05 about step 1" in first.forecast
+
+
+def test_the_range_of_the_arrival_holds_in_nine_of_ten() -> None:
+    dice = np.random.default_rng(4)
+    hits = 0
+    for _ in range(200):
+        steps = np.arange(12)
+        logs = np.log(1.0) - 0.08 * steps + dice.normal(0, 0.08, 12)
+        found = arrival([(int(s), float(np.exp(y))) for s, y in zip(steps, logs, strict=True)])
+        hits += found["arrival_low"] <= -np.log(NEAR_ZERO) / 0.08 <= found["arrival_high"]
+    assert 160 <= hits <= 196
+    assert arrival([(step, 1.0) for step in range(12)]) == {}
+    assert arrival([(step, 0.01 - 1e-4 * step) for step in range(12)]) == {}

@@ -160,3 +160,12 @@ class Finding:
     """Further numbers behind it, by name."""
     explanation: Explanation | None = None
     """Its cause, where the detector knows it."""
+
+    @property
+    def forecast(self) -> str:
+        """When the signal arrives at a value that ends the run, where the detector can say it."""
+        if "arrival" not in self.facts:
+            return ""
+        names = ("arrival_value", "arrival", "arrival_low", "arrival_high")
+        value, at, low, high = (self.facts[name] for name in names)
+        return f"reaches {value:g} about step {at:,.0f} (90 % range {low:,.0f} to {high:,.0f})"

@@ -266,7 +266,11 @@ def _findings(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
         values = (finding.value, finding.expected, finding.limit)
         rows.append(
             (
-                *(str(finding.step), str(finding.symptom), finding.signal),
+                *(
+                    str(finding.step),
+                    ": ".join(filter(None, (finding.symptom, finding.forecast))),
+                    finding.signal,
+                ),
                 *("" if value is None else digits(value) for value in values),
                 f"{finding.detector} ({package})" if package else finding.detector,
             )

@@ -12,8 +12,10 @@ Judged only in runs that record a reward, advantages or a clip fraction.
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import combinations, islice
+from typing import Any
 
 import numpy as np
 
@@ -118,7 +120,7 @@ LARGEST = 1e100
 """Values beyond count as it: their squares must not overflow."""
 
 QUIET = 24
-"""Records after a finding in which the same symptom is not reported again."""
+"""Records without a symptom after which it is reported again."""
 
 
 class PolicySignals(Detector):
@@ -132,8 +134,10 @@ class PolicySignals(Detector):
         self._tracks = StatefulDict(lambda name: _Track())
         self._count = 0
         self._said: dict[str, int] = {}
-        """By symptom: the number of the record at which it was reported last."""
+        """By symptom: the number of the record that showed it last."""
         self._first_entropies: list[float] = []
+        self._entropies: deque[tuple[int, float]] = deque(maxlen=LONG)
+        """The latest ones, with their steps."""
         self._best_reward = -math.inf
         """The highest mean of `LONG` rewards."""
         self._evaluations: deque[float] = deque(maxlen=HACK_RECORDS)
@@ -143,6 +147,7 @@ class PolicySignals(Detector):
     def on_event(self, change: KnownChange) -> None:
         """Compare with what comes from here on."""
         self._tracks.clear()
+        self._entropies.clear()
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
@@ -151,6 +156,8 @@ class PolicySignals(Detector):
         if not self._is_policy or _JUDGED.isdisjoint(signals):
             return []
         self._count += 1
+        if 0 < (entropy := signals.get(ENTROPY, math.nan)) < math.inf:
+            self._entropies.append((record.step, entropy))
         found: list[Finding | None] = []
         for name, rules in RULES.items():
             value = signals.get(name, math.nan)
@@ -184,19 +191,11 @@ class PolicySignals(Detector):
             usual, now, z, since = change
             is_far = rule.sign * (now - usual) >= max(abs(rule.factor - 1) * abs(usual), rule.least)
             if rule.sign * z >= MIN_Z[length] and is_far:
-                if self._count - self._said.get(rule.symptom, -QUIET) < QUIET:
-                    return None
-                self._said[rule.symptom] = self._count
-                return self.finding(
-                    record,
-                    rule.symptom,
-                    rule.severity,
-                    name,
-                    value=now,
-                    expected=usual,
-                    onset_tick=since,
-                    facts={"z": z, "records": float(length)},
-                )
+                facts = {"z": z, "records": float(length)}
+                if rule.symptom is Symptom.ENTROPY_FELL:
+                    facts |= arrival(self._entropies)
+                details = {"onset_tick": since, "facts": facts}
+                return self._say(record, rule.symptom, name, now, usual, rule.severity, **details)
         return None
 
     def _say(
@@ -207,12 +206,15 @@ class PolicySignals(Detector):
         value: float,
         expected: float,
         severity: Severity = Severity.ALARM,
+        **details: Any,
     ) -> Finding | None:
-        if self._count - self._said.get(symptom, -QUIET) < QUIET:
-            self._said[symptom] = self._count  # it goes on
+        """Return the finding, unless it is that of the records before, which goes on."""
+        last, self._said[symptom] = self._said.get(symptom, -QUIET), self._count
+        if self._count - last < QUIET:
             return None
-        self._said[symptom] = self._count
-        return self.finding(record, symptom, severity, signal, value=value, expected=expected)
+        return self.finding(
+            record, symptom, severity, signal, value=value, expected=expected, **details
+        )
 
     def _judge_signal(self, record: Record) -> Finding | None:
         """Judge the share of groups that teach nothing."""
@@ -265,6 +267,35 @@ class PolicySignals(Detector):
             return None
         best = self._best_held_out
         return self._say(record, Symptom.REWARD_HACKED, EVAL_REWARD, now, best)
+
+
+def arrival(entropies: Sequence[tuple[int, float]]) -> dict[str, float]:
+    """Return the step at which an entropy reaches `NEAR_ZERO`, with its 90 % range.
+
+    Empty if it is there already, or does not surely fall. The logarithm is fitted by the median of
+    all slopes, which single outliers do not turn (Theil and Sen).
+    """
+    steps = [float(step) for step, _ in entropies]
+    logs = [math.log(entropy / NEAR_ZERO) for _, entropy in entropies]
+    pairs = [(a, b) for a, b in combinations(range(len(steps)), 2) if steps[b] > steps[a]]
+    if len(pairs) < LONG or median(logs[-SHORT:]) <= 0:
+        return {}
+    slope = median((logs[b] - logs[a]) / (steps[b] - steps[a]) for a, b in pairs)
+    height = median(y - slope * x for x, y in zip(steps, logs, strict=True))
+    rest = [y - slope * x - height for x, y in zip(steps, logs, strict=True)]
+    middle = sum(steps) / len(steps)
+    width = math.sqrt(sum((step - middle) ** 2 for step in steps))
+    # Twelve values give a deviation of their own: Student's t with ten degrees of freedom.
+    error = 1.81 * math.sqrt(sum(one**2 for one in rest) / (len(rest) - 2)) / width
+    if slope + error >= 0:
+        return {}
+    level = height + slope * middle
+    return {
+        "arrival_value": NEAR_ZERO,
+        "arrival": middle - level / slope,
+        "arrival_low": middle - level / (slope - error),
+        "arrival_high": middle - level / (slope + error),
+    }
 
 
 _JUDGED = frozenset({*RULES, NO_SIGNAL_SHARE, EVAL_REWARD})

@@ -173,9 +173,11 @@ def entropy_grows(entropy: SignalView) -> YesNo:
 
 
 @observation("Entropy falls", source=_LAB, symptoms=(Symptom.ENTROPY_FELL,))
-def entropy_falls(entropy: SignalView) -> YesNo:
+def entropy_falls(entropy: SignalView, context: IncidentContext) -> YesNo:
     """Is the entropy under half of what it was?"""
-    return _last(entropy) < 0.5 * entropy.usual, _text(entropy)
+    finding = context.first_finding(Symptom.ENTROPY_FELL)
+    forecast = f"; {finding.forecast}" if finding and finding.forecast else ""
+    return _last(entropy) < 0.5 * entropy.usual, _text(entropy) + forecast
 
 
 @observation("Advantages are multiplied", source=_LAB, symptoms=(Symptom.ADVANTAGES_JUMPED,))
