@@ -159,6 +159,9 @@ MORE_BY_STEP: dict[str, Printed] = {
         ("Step\tTraining Loss\treward\treward_std\tcompletion_length\tkl\n" if s == 10 else "")
         + f"{s}\t{x}\t0.125000\t0.250000\t187.500000\t0.001200\n"
     ),
+    "rsl_rl": lambda s, x: (
+        f"Learning iteration {s}/1500\n\n  Mean value loss: 0.4100\n  Mean surrogate loss: {x}\n  Mean entropy loss: 17.0200\n  Mean reward: -3.10\n  Mean episode length: 22.40\n---\n"
+    ),
     "peft": lambda s, x: (
         f"epoch={s}: train_ppl=tensor(1408.1, device='cuda:0') train_epoch_loss=tensor({x}, device='cuda:0') eval_ppl=tensor(1300.5, device='cuda:0') eval_epoch_loss=tensor(6.5, device='cuda:0')\n"
     ),
