@@ -109,3 +109,14 @@ def test_the_range_of_the_arrival_holds_in_nine_of_ten() -> None:
     assert 160 <= hits <= 196
     assert arrival([(step, 1.0) for step in range(12)]) == {}
     assert arrival([(step, 0.01 - 1e-4 * step) for step in range(12)]) == {}
+
+
+@pytest.mark.parametrize(
+    "equal", [{"reward_std": 0.0}, {"critic/advantages/max": 0.0, "critic/advantages/min": 0.0}]
+)
+def test_a_run_whose_rewards_are_all_equal_from_the_start_has_no_signal(
+    equal: dict[str, float],
+) -> None:
+    found = findings(PolicySignals, block(20, reward=0.0, **equal))
+    assert [(one.symptom, one.severity) for one in found] == [(Symptom.NO_SIGNAL, Severity.ALARM)]
+    assert found[0].step < 12

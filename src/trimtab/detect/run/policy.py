@@ -12,7 +12,7 @@ Judged only in runs that record a reward, advantages or a clip fraction.
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 from typing import Any
@@ -37,6 +37,7 @@ from trimtab.core.signals import (
     RATIO,
     RESPONSE_LENGTH,
     REWARD,
+    REWARD_STD,
     TRUNCATED_SHARE,
 )
 from trimtab.core.state import Stateful, StatefulDict
@@ -102,6 +103,9 @@ NO_SIGNAL = 0.9
 rollouts are wasted. By definition of an advantage; a policy that has solved its prompts is there,
 too, and should get others."""
 
+ADVANTAGE_RANGE = ("critic/advantages/max", "critic/advantages/min")
+"""As verl calls them; it logs neither shares nor spreads."""
+
 SUDDEN_SHARE = 0.3
 """Rise of that share within `LONG` records from which it is no progress of the policy. Chosen."""
 
@@ -135,6 +139,8 @@ class PolicySignals(Detector):
         self._count = 0
         self._said: dict[str, int] = {}
         """By symptom: the number of the record that showed it last."""
+        self._has_learnt = False
+        """Whether groups ever had a signal."""
         self._first_entropies: list[float] = []
         self._entropies: deque[tuple[int, float]] = deque(maxlen=LONG)
         """The latest ones, with their steps."""
@@ -218,19 +224,21 @@ class PolicySignals(Detector):
 
     def _judge_signal(self, record: Record) -> Finding | None:
         """Judge the share of groups that teach nothing."""
-        value = record.signals.get(NO_SIGNAL_SHARE, math.nan)
+        value = _no_signal_share(record.signals)
         if not math.isfinite(value):
             return None
         track = self._tracks[NO_SIGNAL_SHARE]
         track.add(value, record.tick)
         now, change = track.mean(LONG), track.change(LONG)
         if now is None or now < NO_SIGNAL:
+            self._has_learnt |= now is not None
             return None
         reward = self._tracks[REWARD].mean(LONG)
         is_best = reward is not None and reward >= BELOW_BEST * self._best_reward
         is_sudden = change is not None and now - change[0] > SUDDEN_SHARE
         # A policy that has come to solve its prompts is done; others are stuck.
-        severity = Severity.WARN if is_best and not is_sudden else Severity.ALARM
+        is_done = self._has_learnt and is_best and not is_sudden
+        severity = Severity.WARN if is_done else Severity.ALARM
         return self._say(record, Symptom.NO_SIGNAL, NO_SIGNAL_SHARE, now, NO_SIGNAL, severity)
 
     def _judge_entropy(self, record: Record) -> Finding | None:
@@ -269,6 +277,15 @@ class PolicySignals(Detector):
         return self._say(record, Symptom.REWARD_HACKED, EVAL_REWARD, now, best)
 
 
+def _no_signal_share(signals: Mapping[str, float]) -> float:
+    """Return the share of groups without signal, or 1 where all rewards are known to be equal."""
+    if NO_SIGNAL_SHARE in signals:
+        return signals[NO_SIGNAL_SHARE]
+    high, low = (signals.get(name, math.nan) for name in ADVANTAGE_RANGE)
+    spread = signals.get(REWARD_STD, high - low)
+    return float(spread == 0.0) if math.isfinite(spread) else math.nan
+
+
 def arrival(entropies: Sequence[tuple[int, float]]) -> dict[str, float]:
     """Return the step at which an entropy reaches `NEAR_ZERO`, with its 90 % range.
 
@@ -298,7 +315,7 @@ def arrival(entropies: Sequence[tuple[int, float]]) -> dict[str, float]:
     }
 
 
-_JUDGED = frozenset({*RULES, NO_SIGNAL_SHARE, EVAL_REWARD})
+_JUDGED = frozenset({*RULES, NO_SIGNAL_SHARE, REWARD_STD, *ADVANTAGE_RANGE, EVAL_REWARD})
 
 
 class _Track(Stateful):
