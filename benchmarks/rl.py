@@ -1,14 +1,16 @@
 """Measures the judge on reinforcement learning: the faults of `trimtab lab rl`, and clean runs.
 
-scripts/bench rl tune      a seed that rules and evidence were chosen with; printed
-scripts/bench rl report    another seed, which was looked at too, and clean runs; published
+scripts/bench rl tune      seeds that rules and evidence were chosen with; printed
+scripts/bench rl report    seeds that were not looked at before, and clean runs; published
 
-Runs that are not in the cache are trained: a quarter of a minute each.
+Runs that are not in the cache are trained: a quarter of a minute each, and up to a minute for those
+that take hold slowly. rlwatch and rldoctor judge the same records where they are installed.
 """
 
 import argparse
 import os
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -23,9 +25,12 @@ from trimtab.lab.rl.grpo import RlConfig, train
 from trimtab.lab.rl.rl_faults import RL_FAULTS, onset_of
 from trimtab.lab.scenarios.catalogue import CLEAN
 
-STEPS = 200
-TUNE, REPORT = (0,), (1,)
-CLEAN_SEEDS = (1, 3, 4, 6, 7, 9, 10, 12, 13, 15, 16, 18, 19, 21, 22, 24, 25, 27, 28, 30)
+STEPS, SLOW_STEPS = 200, 360
+SLOW = frozenset({"R06", "R12"})
+"""Faults that a policy has to find out: what pays must first be drawn by chance."""
+
+TUNE, REPORT = (0, 1), (31, 32, 33)
+CLEAN_SEEDS = (1, 3, 4, 6, 7, 9)
 """Clean runs of the report; that of seed 0 was looked at."""
 
 SLACK = 4
@@ -41,6 +46,8 @@ class Said:
     """Before the reward had lost half, or without that."""
     place: int | None
     """The place of the true cause among the hypotheses, from 0; None if it is not one."""
+    others: tuple[bool | None, bool | None]
+    """Whether rlwatch and rldoctor find it; None where they are not installed."""
 
 
 def main() -> None:
@@ -63,35 +70,49 @@ def _faults(seeds: tuple[int, ...]) -> str:
         rows.append((f"{name} {fault.title}", *_counts(said)))
         every += said
     rows.append(("all", *_counts(every)))
-    header = ("fault", "runs", "found", "before half of the reward", "cause first", "in three")
+    ours = ("found", "before half of the reward", "cause first", "in three")
+    header = ("fault", "runs", *ours, "rlwatch", "rldoctor")
+    slow = " and ".join(sorted(SLOW))
     return (
-        f"GRPO of a small GPT on sums, {STEPS} steps, one fault from a known step on. Bars: found "
-        "95 %, before half of the reward was lost 70 %, cause first 80 %, in three 95 %.\n\n"
+        f"GRPO of a small GPT on sums, {STEPS} steps ({SLOW_STEPS} for {slow}, "
+        f"which take hold slowly), one fault from a known step on; seeds {min(seeds)} to "
+        f"{max(seeds)}. Bars: found 95 %, before half of the reward was lost 70 %, cause first "
+        "80 %, in three 95 %. The last columns are runs in which rlwatch raises an alert from the "
+        "onset on, and which rldoctor calls a warning or worse at the end.\n\n"
         + table(header, rows)
     )
 
 
-def _counts(said: list[Said]) -> tuple[int, ...]:
+def _counts(said: list[Said]) -> tuple[int | str, ...]:
     return (
         len(said),
         sum(one.is_found for one in said),
         sum(one.is_found and one.is_early for one in said),
         sum(one.place == 0 for one in said),
         sum(one.place is not None and one.place < 3 for one in said),
+        *(_tally([one.others[at] for one in said]) for at in (0, 1)),
     )
+
+
+def _tally(found: list[bool | None]) -> int | str:
+    return "not installed" if None in found else sum(map(bool, found))
 
 
 def _clean(seeds: tuple[int, ...]) -> str:
     steps = incidents = acts = 0
+    others = []
     for seed in seeds:
         block = records_of(CLEAN, seed)
+        others.append((rlwatch_finds(block, 0), rldoctor_finds(block)))
         ours = judged(block)
         found = [ours.explain(incident, block) for incident in ours.incidents]
         steps, incidents = steps + len(block), incidents + len(found)
         acts += sum(bool(one.action and one.action.kind is not ActionKind.WAIT) for one in found)
     return (
         f"Clean runs: {len(seeds)}, {steps:,} steps, {incidents} incidents, {acts} with an advice "
-        "other than to wait. Bars: 1 in 10,000 steps, none."
+        "other than to wait. Bars: 1 in 10,000 steps, none. Runs with an alert of rlwatch: "
+        f"{_tally([one for one, _ in others])}; with a warning of rldoctor: "
+        f"{_tally([one for _, one in others])}."
     )
 
 
@@ -105,14 +126,57 @@ def judged(block: Block) -> Judge:
 
 def judge(block: Block, name: str, seed: int) -> Said:
     """Judge a run with a fault."""
-    onset, ours = onset_of(name, seed, STEPS) + 1, judged(block)
+    onset, ours = onset_of(name, seed, steps_of(name)) + 1, judged(block)
+    others = (rlwatch_finds(block, onset), rldoctor_finds(block))
     near = [one for one in ours.incidents if one.onset.step >= onset - SLACK]
     if not near:
-        return Said(False, False, None)
+        return Said(False, False, None, others)
     ranking = ours.explain(near[0], block).ranking
     causes = [item.cause.id for item in ranking.candidates if item.cause] if ranking else []
     place = causes.index(name) if name in causes else None
-    return Said(True, near[0].findings[0].step <= _half_lost(block, onset), place)
+    return Said(True, near[0].findings[0].step <= _half_lost(block, onset), place, others)
+
+
+def rlwatch_finds(block: Block, onset: int) -> bool | None:
+    """Return whether rlwatch, at its defaults, raises an alert from a step on."""
+    try:
+        config, detectors = (import_module(f"rlwatch.{name}") for name in ("config", "detectors"))
+    except ImportError:
+        return None
+    suite = detectors.DetectorSuite(config.RLWatchConfig())
+    names = {"kl": "kl_divergence", "reward": "reward_mean"}
+    same = ("entropy", "reward_std", "advantage_std", "loss", "grad_norm")
+    names |= {name: name for name in same}
+    steps = [
+        record.step
+        for record in block.records()
+        if suite.check_step(
+            record.step, **{names[n]: value for n, value in record.signals.items() if n in names}
+        )
+    ]
+    return any(step >= onset for step in steps)
+
+
+def rldoctor_finds(block: Block) -> bool | None:
+    """Return whether rldoctor, at its defaults, calls the whole run a warning or worse."""
+    try:
+        doctor = import_module("rl_doctor")
+    except ImportError:
+        return None
+    # The names of TRL for what it knows by them.
+    names = {
+        "no_signal_share": "frac_reward_zero_std",
+        "response_length": "completions/mean_length",
+        "truncated_share": "completions/clipped_ratio",
+        "clip_fraction": "clip_ratio/region_mean",
+        "eval_reward": "eval/reward",
+    }
+    records = [
+        {"step": one.step, **{names.get(name, name): x for name, x in one.signals.items()}}
+        for one in block.records()
+    ]
+    worst = doctor.diagnose(doctor.run_from_records(records)).worst
+    return bool(worst >= doctor.Severity.WARNING)
 
 
 def _half_lost(block: Block, onset: int) -> float:
@@ -125,6 +189,11 @@ def _half_lost(block: Block, onset: int) -> float:
     return float("inf")
 
 
+def steps_of(name: str) -> int:
+    """Return the length of a run with this fault."""
+    return SLOW_STEPS if name in SLOW else STEPS
+
+
 def records_of(name: str, seed: int) -> Block:
     """Return the records of a run, trained if they are not in the cache."""
     base = os.environ.get("XDG_CACHE_HOME", "")
@@ -133,10 +202,10 @@ def records_of(name: str, seed: int) -> Block:
     path = folder / f"{name}-{seed}.npz"
     if not path.exists():
         records = train(
-            RlConfig.from_seed(seed, STEPS),
+            RlConfig.from_seed(seed, steps_of(name)),
             folder,
             fault=None if name == CLEAN else RL_FAULTS[name].plant(seed),
-            onset=onset_of(name, seed, STEPS),
+            onset=onset_of(name, seed, steps_of(name)),
             is_watched=False,
         )
         save(path, records)
