@@ -160,10 +160,12 @@ def length_grows(response_length: SignalView) -> YesNo:
     )
 
 
-@observation("Entropy jumps up at once", source=_LAB)
+@observation("Entropy jumps at once", source="a verifier does not change what is written")
 def entropy_at_once(entropy: SignalView) -> YesNo:
-    """Is the entropy far higher from the first records on?"""
-    return _jumps(entropy, 1, 0.15)
+    """Is the entropy far higher, or a fraction, from the first records on?"""
+    is_higher, text = _jumps(entropy, 1, 0.15)
+    lowest = min(0.3 * entropy.usual, float(entropy.before.min()))
+    return is_higher or _first(entropy) < lowest, text
 
 
 @observation("Entropy grows", source=_LAB)

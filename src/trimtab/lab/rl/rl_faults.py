@@ -67,7 +67,8 @@ RL_FAULTS: Mapping[str, RlFault] = MappingProxyType(
         "R04": RlFault("the verifier accepts nothing", _set(verifier=_broken)),
         "R05": RlFault("the prompts are all too easy, or all too hard", _data),
         "R06": RlFault("each token of a response is paid for", _set(reward_per_token=0.5)),
-        "R07": RlFault("responses are cut after 2 tokens", _set(length=2)),
+        # A policy that has learnt to be brief needs two, and loses nothing by a limit of two.
+        "R07": RlFault("responses are cut after 1 token", _set(length=1)),
         "R08": RlFault("rollouts are up to 24 steps old", _set(sync_every=24)),
         "R09": RlFault("advantages are divided by a spread of 0", _set(centers=False)),
         "R10": RlFault("the reference has untrained weights", _set(wrong_reference=True)),
