@@ -15,7 +15,7 @@ from trimtab.core.text import printable
 from trimtab.explain.measures import compute_discards
 from trimtab.judge import Judge
 from trimtab.report.escaping import escape_markdown
-from trimtab.report.postmortem import write_postmortem
+from trimtab.report.postmortem import in_short, write_postmortem
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import MAX_ROWS, report_view
 
@@ -88,6 +88,22 @@ def test_the_postmortem_of_a_lost_run_says_when_where_and_that_it_did_not_recove
     assert re.match(r"# Incident \d: .*, divergent \(2023-11-15 13:1\d UTC, run x1\)\n", text)
     assert "| loss 500 records after the peak | did not recover; the log ends" in text
     assert "time not recorded" in spike_postmortem(report_of(run))
+
+
+def test_what_became_of_the_loss_is_fast_slow_or_not_fully() -> None:
+    def became(decay: float, rest: float) -> str:
+        steps = np.arange(700)
+        loss = falling_loss(1400)
+        loss[700:] += (3.5 - rest) * np.exp(-steps / decay) + rest
+        judge, run = Judge(), block_of({"loss": loss})
+        judge.update(run)
+        judge.finish()
+        first = judge.explain(judge.incidents[0], run, RunFacts())
+        return dict(in_short(first, report_of(run)))["what"].rpartition("; ")[2]
+
+    assert re.fullmatch(r"recovered in \d\d records", became(10, 0.0))
+    assert became(400, 0.0) == "on its way back when the log ends"
+    assert became(40, 0.6).startswith("did not recover fully (2.5")
 
 
 def test_evidence_names_the_hypotheses_that_it_favours() -> None:

@@ -162,9 +162,7 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     """Yield an incident in five lines: what, when, why, what was done, what to do."""
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     peak = f"loss {digits(symptoms.loss_before)}, then {digits(symptoms.loss_peak)}"
-    named = diagnosis.incident_class
-    outcome = "not over when the log ends" if named is None else _OUTCOMES[named]
-    yield "what", f"{incident.symptoms[0]}, {peak}; {outcome}"
+    yield "what", f"{incident.symptoms[0]}, {peak}; {_became(diagnosis)}"
     time = _time(diagnosis, run)
     yield "when", f"{steps_text(incident)}{', ' if time else ''}{time}"
     yield "why", cause_text(diagnosis)
@@ -172,9 +170,26 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     yield "to do", diagnosis.action.instruction
 
 
+def _became(diagnosis: Diagnosis) -> str:
+    """Return what became of the loss: recovered fast, slowly, not fully or not at all."""
+    incident, symptoms = diagnosis.incident, diagnosis.symptoms
+    named = diagnosis.incident_class
+    if named is None:
+        return "not over when the log ends"
+    if named is IncidentClass.RECOVERABLE:
+        is_over = incident.end is not None
+        in_time = f"recovered in {counted(incident.records, 'record')}"
+        return in_time if is_over else "on its way back when the log ends"
+    after = symptoms.loss_after_500 or symptoms.loss_after_50
+    if named is IncidentClass.LINGERING and after is not None and symptoms.loss_before is not None:
+        noise = _VERIFIED_DEVIATIONS * (incident.baseline_deviation or 0.0)
+        is_back = after <= symptoms.loss_before + max(_VERIFIED_NATS, noise)
+        return "recovered slowly" if is_back else f"did not recover fully ({digits(after)})"
+    return _OUTCOMES[named]
+
+
 _OUTCOMES = {
     IncidentClass.HARD_BATCH: "over with the batch",
-    IncidentClass.RECOVERABLE: "recovered",
     IncidentClass.LINGERING: "recovered slowly or in part",
     IncidentClass.DIVERGENT: "did not recover",
     IncidentClass.SILENT: "the loss did not follow",
