@@ -58,13 +58,14 @@ class FileRows:
         self._lengths = [file.row_length or length for file in files]
         sizes = [file.size // long for file, long in zip(files, self._lengths, strict=True)]
         self._ends = np.cumsum(sizes)
+        self._order = order
         total = int(self._ends[-1])
-        self._order = np.arange(total) if order is None else order
-        if self._order.max(initial=-1) >= total or self._order.min(initial=0) < 0:
-            raise ConfigError(f"the order names row {self._order.max()}; the files have {total}")
+        self._size = total if order is None else len(order)
+        if order is not None and (order.max(initial=-1) >= total or order.min(initial=0) < 0):
+            raise ConfigError(f"the order names row {order.max()}; the files have {total}")
 
     def __len__(self) -> int:
-        return len(self._order)
+        return self._size
 
     def __getitem__(self, at: int) -> Tokens:
         file, first = self._find(at)
@@ -77,7 +78,7 @@ class FileRows:
         return f"{self._files[file].path}:{first}"
 
     def _find(self, at: int) -> tuple[int, int]:
-        row = int(self._order[at])
+        row = at if self._order is None else int(self._order[at])
         file = int(np.searchsorted(self._ends, row, side="right"))
         before = int(self._ends[file - 1]) if file else 0
         return file, (row - before) * self._lengths[file]
