@@ -104,6 +104,15 @@ def test_losses_are_taken_from_a_model_that_has_labels(
     np.testing.assert_allclose(found, counts / counts.sum(), rtol=1e-6)
 
 
+def test_of_many_logits_some_tokens_of_each_sequence_are_read() -> None:
+    logits, labels = torch.randn(2, 64, 2**16), torch.randint(0, 2**16, (2, 64))
+    labels[1, 60:] = -100
+    losses = F.cross_entropy(logits.transpose(1, 2), labels, reduction="none")
+    found = token_losses.token_losses(logits, labels, losses.sum() / (labels != -100).sum())
+    assert torch.equal(found != 0, (torch.arange(64) % 4 == 0) & (labels != -100))
+    assert torch.allclose(found[:, ::4], losses[:, ::4], atol=1e-4)
+
+
 def test_what_the_user_gives_counts_alone(tmp_path: Path) -> None:
     train(tmp_path, Labelled(), gives=True)
     block = journal_of(tmp_path)
