@@ -120,7 +120,7 @@ def test_who_clips_by_himself_gets_post_clip_quality_and_one_sentence(
     # What was not clipped is true and stands under its own name.
     norm = block.column("grad_norm")
     np.testing.assert_allclose(norm.values[norm.present], true_norms[norm.present], rtol=1e-5)
-    advice = [r.message for r in caplog.records if "after your own clipping" in r.getMessage()]
+    advice = [r.message for r in caplog.records if "after clipping only" in r.getMessage()]
     assert len(advice) == 1
 
 

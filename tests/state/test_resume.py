@@ -216,7 +216,7 @@ def test_every_loader_resumes_exactly_and_never_drops_batches_in_silence(
     dropped = {18: 15, 35: 10, 62: 20}[killed_at] if loader.startswith(("list", "shuffled")) else 0
     assert ("drops" in caplog.text) == (dropped > 0)
     assert f"drops {dropped} batches" in caplog.text or not dropped
-    assert ("random numbers of its worker" in caplog.text) == (loader == "stateful, workers")
+    assert ("random numbers of its workers" in caplog.text) == (loader == "stateful, workers")
 
 
 def finished_run(tmp_path: Path, until: int = 35) -> Path:

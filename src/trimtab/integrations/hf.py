@@ -220,8 +220,8 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             if steps:
                 self._has_reported_filter = True
                 log.warning(
-                    "trimtab: the loss of step %d is not finite; the Trainer's own log shows an "
-                    "average in its place (logging_nan_inf_filter), the journal has it",
+                    "trimtab: step %d: the loss is not finite; the Trainer's log hides it "
+                    "(logging_nan_inf_filter), the journal has it",
                     steps[0],
                 )
 

@@ -73,8 +73,8 @@ class CheckpointBoundary:
         step = next_step if self._step is None else self._step
         if step is None:
             log.error(
-                "trimtab: no checkpoint was saved: a guard that is switched off counts steps only "
-                "in guard.steps; call guard.checkpoint(step=...) with the number of the next step"
+                "trimtab: no checkpoint was saved: a guard that is off does not count; call "
+                "guard.checkpoint(step=...) with the next step"
             )
             return
         recorder = self._recorder()

@@ -61,7 +61,7 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
     assert titles(receiver) == [
         ("open", "x1: incident 1: loss spike at step 20"),
         ("changed", "x1: incident 1: loss spike at step 22"),
-        ("closed", "x1: incident 1 is over: loss spike at step 40"),
+        ("closed", "x1: incident 1 closed: loss spike at step 40"),
         ("open", "x1: 12 updates were undone"),
         ("open", "x1: waits for approval: lower LR"),
         ("closed", "x1: approved: lower LR"),

@@ -22,9 +22,9 @@ only after 100 (`live.max_nonfinite_steps`)."""
 
 _ERROR_RANK = severity_rank(IncidentClass.LINGERING)
 _TITLES = {
-    Transition.REOPENED: "came back",
+    Transition.REOPENED: "opened again",
     Transition.WORSENED: "got worse",
-    Transition.CLOSED: "is over",
+    Transition.CLOSED: "closed",
 }
 
 

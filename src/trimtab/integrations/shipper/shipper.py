@@ -259,9 +259,8 @@ class Shipment:
                 if self._is_time_over():
                     at_least = "at least " if feed.has_more else ""
                     self._log.warning(
-                        f"{self.sink.name}: {at_least}{feed.waiting} records were not sent in "
-                        f"time; they are in the journal: trimtab ship {self._run.root} --to "
-                        f"{self.sink.name}"
+                        f"{self.sink.name}: {at_least}{feed.waiting} records not sent in time; "
+                        f"later: trimtab ship {self._run.root} --to {self.sink.name}"
                     )
                     return
                 stop.wait(wait)

@@ -25,10 +25,10 @@ CALLBACK_SECONDS = 5.0
 
 _WORDS = {
     Transition.OPENED: "opened",
-    Transition.REOPENED: "came back",
+    Transition.REOPENED: "opened again",
     Transition.WORSENED: "got worse",
     Transition.CLASSIFIED: "classified",
-    Transition.CLOSED: "is over",
+    Transition.CLOSED: "closed",
 }
 
 _IN_BRACKETS = re.compile(r" \([^)]*\)")

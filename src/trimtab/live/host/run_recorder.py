@@ -109,8 +109,8 @@ class JournalHealth:
 
 
 POST_CLIP_ADVICE = (
-    "the gradient norm was only seen after your own clipping, so it cannot show how large the "
-    "gradient was: clip with guard.clip_grad_norm_(...) or give guard.record(grad_norm=...)"
+    "the gradient norm is seen after clipping only; use guard.clip_grad_norm_(...) or "
+    "guard.record(grad_norm=...)"
 )
 
 CLIPPED_BEFORE_ADVICE = 5
@@ -291,8 +291,8 @@ class RunRecorder:
             self.event("unobserved step", note.step, {})
         if self._num_unrecorded == MAX_UNRECORDED:
             log.warning(
-                "trimtab: %d calls of optimizer.step() in a row without a record; call "
-                "guard.record(loss=...) for every micro-batch, before optimizer.step()",
+                "trimtab: %d steps in a row without a record; call guard.record(loss=...) before "
+                "every optimizer.step()",
                 MAX_UNRECORDED,
             )
 

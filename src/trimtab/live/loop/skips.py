@@ -100,9 +100,8 @@ class SkipDetector:
         if is_silent and not self._has_warned:
             self._has_warned = True
             log.warning(
-                "trimtab: %d losses were recorded since the last optimizer.step() of a watched "
-                "optimizer; if the optimizer was replaced or steps in another way, call "
-                "trimtab.watch again with the one that is used",
+                "trimtab: %d losses since the last watched optimizer.step(); if you replaced the "
+                "optimizer, call trimtab.watch again",
                 self._num_records,
             )
 
@@ -116,9 +115,8 @@ class SkipDetector:
             self._num_too_late = 0 if self._backward.has_run else self._num_too_late + 1
             if self._num_too_late == MAX_MISPLACED:
                 log.warning(
-                    "trimtab: the losses of %d steps were not backpropagated between "
-                    "guard.record and optimizer.step(): call record before optimizer.step(), or "
-                    "each loss is recorded one step late",
+                    "trimtab: the last %d losses came one step late: call guard.record(loss=...) "
+                    "before optimizer.step()",
                     MAX_MISPLACED,
                 )
         self._records_per_step = max(self._num_records, self._records_per_step)

@@ -440,8 +440,8 @@ class StepMonitor:
             return
         self._is_in_backward = True
         log.warning(
-            "trimtab: optimizer.step() runs inside backward, so there is no moment at which all "
-            "gradients can be looked at: nothing is protected and only losses are recorded"
+            "trimtab: optimizer.step() runs inside backward: only losses are recorded, nothing is "
+            "protected"
         )
         if self.gate is not None:
             self.gate.close()

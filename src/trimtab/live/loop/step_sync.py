@@ -37,13 +37,13 @@ from trimtab.live.ranks.rank_group import RankGroup, host_of
 from trimtab.live.shield import Shields, log
 
 HOOKS_SILENT = (
-    "trimtab: the forward hooks of %s did not fire, so their activations are not recorded; call "
-    "trimtab.watch(...) before torch.compile(...), or torch._dynamo.reset() after it"
+    "trimtab: no activations of %s: call trimtab.watch before torch.compile, or "
+    "torch._dynamo.reset() after it"
 )
 
 NO_ATTENTION = (
-    "trimtab: the attention logits of %s are not measured: their attention is compiled, or of a "
-    "kind that is not known; guard.record(max_attention_logit=...) records yours"
+    "trimtab: no attention logits of %s (compiled, or an unknown kind); "
+    "guard.record(max_attention_logit=...) takes yours"
 )
 
 MAX_PARTIAL = 20
@@ -141,7 +141,7 @@ class RecordAssembler:
         if not self._has_tested_hooks:
             self._has_tested_hooks = True
             if silent := silent_sites(sums, signals.ACTIVATION_RMS):
-                log.warning(HOOKS_SILENT, ", ".join(silent))
+                log.warning(HOOKS_SILENT, counted(len(silent), "layer"))
             elif silent := silent_sites(sums, f"{signals.MAX_ATTENTION_LOGIT}/"):
                 log.info(NO_ATTENTION, counted(len(silent), "layer"))
         found = read_telemetry(sums, self._world)
@@ -419,7 +419,10 @@ class StepSync:
             )
         if ranks.has_left and not had_left:
             if not self.is_closed and not self._shields.numbers.is_down:
-                log.warning("trimtab: another rank has failed or closed its guard: all of them end")
+                log.warning(
+                    "trimtab: another rank failed or closed its guard; trimtab stops on all ranks, "
+                    "training continues"
+                )
                 self._on_failure("guard", "another rank", "it has failed or was closed")
             self._on_leave()
         norm = head["given_norm"] + head["grad_squares"]

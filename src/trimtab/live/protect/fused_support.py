@@ -56,9 +56,8 @@ class FusedSupport:
             elif _has_partial_momentum(optimizer):
                 self._revert(optimizer)
                 log.warning(
-                    "trimtab: %s runs in its own form again: parameters have joined that have no "
-                    "momentum yet, such as a layer that was unfrozen, and torch's fused form "
-                    "raises at them",
+                    "trimtab: %s runs unfused again: torch's fused form cannot take parameters "
+                    "without momentum, such as unfrozen ones",
                     type(optimizer).__name__,
                 )
         # Asked at every step: loading a checkpoint puts the saved form back in place.

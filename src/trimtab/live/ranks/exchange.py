@@ -232,5 +232,5 @@ class RankSync:
         except RuntimeError as error:  # a rank is gone, or did not come in time
             self.has_left = True
             log.error(
-                "trimtab: the ranks could not meet (%s); this rank continues without trimtab", error
+                "trimtab: the exchange between ranks failed (%s); this rank continues without trimtab", error
             )

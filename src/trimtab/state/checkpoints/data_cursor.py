@@ -131,9 +131,8 @@ class DataCursor:
             drop = position - mark.position
             if getattr(loader, "num_workers", 0) > 0:
                 log.warning(
-                    "trimtab: the loader continues from its state, which does not hold the random "
-                    "numbers of its worker processes: a dataset that draws them there gives "
-                    "different batches than before"
+                    "trimtab: the loader's state lacks the random numbers of its workers: a dataset "
+                    "that draws some gives other batches"
                 )
         elif hasattr(loader, "seek"):
             loader.seek(drop)
@@ -156,8 +155,8 @@ def _drop(iterator: Iterator[Any], count: int) -> None:
     if not count:
         return
     log.warning(
-        "trimtab: draws and drops %d batches to get back to where the run was; a loader with "
-        "load_state_dict (StatefulDataLoader) or seek(index) needs none",
+        "trimtab: drawing and dropping %d batches to return to the place; StatefulDataLoader or "
+        "seek(index) avoids this",
         count,
     )
     began = last = time.monotonic()

@@ -120,8 +120,8 @@ def read_rank_state(store: CheckpointStore, entry: CheckpointEntry) -> RankState
     if found is not None and entry.facts.world == world:
         return found
     log.warning(
-        "trimtab: the checkpoint was saved by %d ranks and not %d: the state of the loader and the "
-        "random numbers are not restored",
+        "trimtab: a checkpoint of %d ranks, resumed by %d: loader state and random numbers are not "
+        "restored",
         entry.facts.world,
         world,
     )
