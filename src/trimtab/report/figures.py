@@ -41,6 +41,9 @@ MARGIN = 0.5
 """Records shown before and after an incident, as a share of it; at least 60, at most 400."""
 MAX_PANELS = 4
 
+SMALL_WIDTH, SMALL_HEIGHT = 300, 64
+"""Pixels of the curve on the card of an incident."""
+
 LABEL, VALUE, BAR, ROW = 270, 64, 9, 30
 """Of the histogram, in pixels: room for labels, for the number after a bar, a bar, a row."""
 
@@ -109,22 +112,48 @@ def _rect(x: float, y: float, width: float, height: float, fill: str) -> Html:
 # The signals around an incident, one panel each above a shared axis
 
 
-def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
-    """Return the figure of an incident; `is_file` makes it a document of its own."""
+def _around(
+    diagnosis: Diagnosis, block: Block, left: float, right: float
+) -> tuple[Block, AxisScale, tuple[float, float]]:
+    """Return the records around an incident, their axis, and where on it the incident is."""
     incident = diagnosis.incident
     onset, last = block.row_of(incident.onset.tick), block.row_of(incident.last.tick)
     margin = min(max(int(MARGIN * (last - onset)), 60), 400)
-    start, stop = max(onset - margin, 0), min(last + margin + 1, len(block))
-    part = block[start:stop]
+    start = max(onset - margin, 0)
+    part = block[start : min(last + margin + 1, len(block))]
+    # Records, not steps: after a resume at an earlier step some steps come twice.
+    x = AxisScale(0, len(part) - 1, left, right)
+    # An incident of one record would be too thin to see: it is drawn 1.5 pixels wide.
+    return part, x, (x(onset - start), max(x(last - start), x(onset - start) + 1.5))
+
+
+def draw_small(diagnosis: Diagnosis, block: Block) -> Html:
+    """Return the loss around an incident without axes or words, for its card on a page."""
+    part, x, (left, right) = _around(diagnosis, block, 2, SMALL_WIDTH - 2)
+    column = part.column(signals.LOSS)
+    values = column.values[column.finite]
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    is_log = low > 0 and high > LOG_RATIO * percentiles(values, (50,))[0]
+    y = AxisScale(low, high, SMALL_HEIGHT - 4, 8, is_log)
+    bad = sorted({round(x(row)) for row in np.flatnonzero(column.nonfinite).tolist()})
+    parts = [
+        _rect(left, 0, right - left, SMALL_HEIGHT, "var(--band)"),
+        _path("".join(f"M{place} 0v5" for place in bad), ALARM),
+        _path(_curve(column, x, y, part.attempt, SMALL_WIDTH // 2), DATA, stroke_width="1.4"),
+    ]
+    title = f"Loss around incident {diagnosis.incident.number}: {digits(low)} to {digits(high)}"
+    return _svg(SMALL_WIDTH, SMALL_HEIGHT, title, parts, is_file=False)
+
+
+def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
+    """Return the figure of an incident; `is_file` makes it a document of its own."""
+    incident = diagnosis.incident
+    part, x, (left, right) = _around(diagnosis, block, LEFT, WIDTH - RIGHT)
     names = _chosen(diagnosis, part)
     height = len(names) * (PANEL + GAP) + 18
-    # Records, not steps: after a resume at an earlier step some steps come twice.
-    x = AxisScale(0, len(part) - 1, LEFT, WIDTH - RIGHT)
-    left, right, bottom = x(onset - start), x(last - start), height - 22
-    # An incident of one record would be too thin to see: it is drawn 1.5 pixels wide.
-    band = f"M{left:.1f} 4H{max(right, left + 1.5):.1f}V{bottom}H{left:.1f}Z"
+    bottom = height - 22
     parts = [
-        tag("path", d=band, fill="var(--band)"),
+        _rect(left, 4, right - left, bottom - 4, "var(--band)"),
         _path(f"M{left:.1f} 4V{bottom}", ALARM),
     ]
     for place, name in enumerate(names):
@@ -162,12 +191,12 @@ def _panel(name: str, part: Block, top: float, x: AxisScale, baseline: float) ->
     if name == signals.LOSS and low < baseline < high:
         yield _path(f"M{LEFT} {y(baseline):.1f}H{WIDTH - RIGHT}", MUTE, stroke_dasharray="2 4")
     yield from _nonfinite(column, x, top)
-    yield _path(_curve(column, x, y, part.attempt), DATA, stroke_width="1.4")
+    yield _path(_curve(column, x, y, part.attempt, POINTS), DATA, stroke_width="1.4")
 
 
-def _curve(column: Column, x: AxisScale, y: AxisScale, attempt: IntArray) -> str:
+def _curve(column: Column, x: AxisScale, y: AxisScale, attempt: IntArray, points: int) -> str:
     rows = np.flatnonzero(column.finite)
-    rows = rows[minmax_rows(column.values[rows], POINTS)]
+    rows = rows[minmax_rows(column.values[rows], points)]
     bad = np.flatnonzero(column.nonfinite)
     parts, before = [], -1
     for row in rows.tolist():
@@ -235,5 +264,5 @@ def _bars(bars: Sequence[Bar], top: int) -> Iterator[Html]:
         for share, colour, y in ((here, ALARM, middle - BAR), (run, MUTE, middle)):
             # A share close to 0 still gets a hairline, so that it differs from a missing bar.
             yield _rect(LABEL, y, max(x(share) - LABEL, 0.5), BAR - 1, colour)
-            yield _text(x(share) + 5, y + BAR - 1, share_text(share), size="10")
+            yield _text(x(share) + 5, y + BAR - 1, share_text(share), size="11")
     yield _path(f"M{LABEL} {top + 2}V{top + ROW * len(bars) - 2}", RULE)

@@ -78,6 +78,12 @@ class RunReport:
         rest = f"; {counted(more, 'more incident')}" if more else ""
         return f"{what}: {advice}{rest}."
 
+    @property
+    def tone(self) -> str:
+        """Return how bad it is, as the verdict is coloured: `good`, `warn` or `alarm`."""
+        worst = max((severity_rank(one.incident_class) for one in self.incidents), default=-1)
+        return "good" if worst < 0 else "warn" if worst < severity_rank(None) else "alarm"
+
     def _ends_finite(self) -> bool:
         """Return whether the last recorded loss is a number."""
         losses = self.block.column(LOSS)

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import IncidentClass, severity_rank
+from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import (
     CLOCK,
@@ -41,6 +41,7 @@ from trimtab.report.wording import (
     asked,
     cause_text,
     deciding_lines,
+    likeness,
     possible_cause,
     runner_up,
     steps_text,
@@ -75,6 +76,7 @@ _STYLES = {
     IncidentClass.SILENT: "magenta",
     IncidentClass.RECOVERABLE: "yellow",
 }
+_COLOURS = {"good": "green", "warn": "yellow", "alarm": "red"}
 _OUTCOMES = {ObservedOutcome.YES: "bold", ObservedOutcome.NO: ""}
 """How answers look; what was not answered is dim."""
 
@@ -85,7 +87,7 @@ def report_view(report: RunReport, width: int, *, questions: bool = False) -> Re
     listed = report.most_severe(MAX_ROWS)
     onsets = [(block.row_of(one.incident.onset.tick), f"^{one.incident.number}") for one in listed]
     parts: list[RenderableType] = [
-        Text(report.verdict, style=_verdict_style(report)),
+        Text(report.verdict, style=f"bold {_COLOURS[report.tone]}"),
         _heading(report, width),
         *_curves(block, onsets, width),
     ]
@@ -115,16 +117,8 @@ def _group(diagnoses: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
     """Return incidents of one class, cause and action together; each group's worst comes first."""
     groups: dict[tuple[str | None, ...], list[Diagnosis]] = {}
     for one in diagnoses:
-        key = (one.outcome, one.cause.id if one.cause else None, one.action.kind.value)
-        groups.setdefault(key, []).append(one)
+        groups.setdefault(likeness(one), []).append(one)
     return [tuple(group) for group in groups.values()]
-
-
-def _verdict_style(report: RunReport) -> str:
-    worst = max((severity_rank(one.incident_class) for one in report.incidents), default=-1)
-    if worst < 0:
-        return "bold green"
-    return "bold yellow" if worst < severity_rank(None) else "bold red"
 
 
 def _heading(report: RunReport, width: int) -> Text:

@@ -86,6 +86,12 @@ def short_cause(diagnosis: Diagnosis) -> str:
     return f"{diagnosis.cause.id} {diagnosis.cause.title}{said}"
 
 
+def likeness(diagnosis: Diagnosis) -> tuple[str | None, ...]:
+    """Return what incidents that are shown as one have in common: class, cause and action."""
+    cause = diagnosis.cause
+    return diagnosis.outcome, cause.id if cause else None, diagnosis.action.kind.value
+
+
 def steps_text(incident: Incident) -> str:
     """Return where an incident was: "step 900", or "steps 650 to 1,060"."""
     first, end = incident.onset.step, incident.end

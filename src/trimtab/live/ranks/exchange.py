@@ -232,5 +232,6 @@ class RankSync:
         except RuntimeError as error:  # a rank is gone, or did not come in time
             self.has_left = True
             log.error(
-                "trimtab: the exchange between ranks failed (%s); this rank continues without trimtab", error
+                "trimtab: ranks could not exchange (%s); this rank continues without trimtab",
+                error,
             )

@@ -196,8 +196,8 @@ class Agreement:
                         "trains, or name the ranks that do in the setting live.ranks"
                     ) from error
                 log.warning(
-                    "trimtab waits for %s to call trimtab.watch; if it does not train, set live.ranks "
-                    "to those that do",
+                    "trimtab waits for %s to call trimtab.watch; if it does not train, set "
+                    "live.ranks to those that do",
                     missing,
                 )
 

@@ -213,12 +213,14 @@ def fleet_page(fleet: Mapping[str, Any]) -> str:
         for name, kind in (("cause", None), ("incidents", "n"), ("runs", "n"), ("open", "n"))
     ]
     to_causes = tag("a", "incidents by cause", href="#by-cause")
+    search = tag("input", id="filter", placeholder="filter: name, state", aria_label="Filter runs")
     body = tag(
         "main",
         tag(
             "header",
             tag("h1", "Runs"),
             tag("p", tag("span", "", id="counts", role="status"), Html(" "), to_causes),
+            tag("p", search),
         ),
         tag("section", _live_table("runs", head, "All runs")),
         tag(

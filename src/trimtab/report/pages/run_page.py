@@ -6,19 +6,21 @@ Text is in the HTML, escaped; the scripts only draw the charts, from the JSON be
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.core.text import digits
+from trimtab.core.block import Block
+from trimtab.core.text import counted, digits
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
 from trimtab.explain.time_use import ROLLING, compute_time_use
 from trimtab.report.document import ReportDocument, section_html, text_html
 from trimtab.report.escaping import Html, Text, html, html_table, join, tag
+from trimtab.report.figures import draw_small
 from trimtab.report.interventions import find_interventions
 from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import MAX_EVENTS, MAX_INCIDENTS, run_data, tone
 from trimtab.report.postmortem import build_postmortem
 from trimtab.report.run_report import RunReport
-from trimtab.report.wording import cause_text, event_text, is_quiet
+from trimtab.report.wording import cause_text, event_text, is_quiet, likeness, steps_text
 
 DASHBOARD_FILE, POSTMORTEM_FILE = "dashboard.html", "postmortem.html"
 _SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "run.js")
@@ -130,55 +132,68 @@ def _header(report: RunReport, live: Mapping[str, Any] | None) -> Html:
         rest = tag("ul", *notes[_MAX_NOTES:], class_="notes")
         more = tag("summary", f"{len(notes) - _MAX_NOTES} more notes")
         shown = join([shown, tag("details", more, rest)])
-    verdict = tag("p", report.verdict, class_="verdict")
+    verdict = tag("p", report.verdict, class_=f"verdict {report.tone}")
     return tag("header", tag("h1", report.source), verdict, facts_list(facts), shown)
 
 
 def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
+    news = tag("ul", id="live-incidents", class_="notes")
     count = len(report.incidents)
     if not count:
-        return tag(
-            "section",
-            tag("ul", id="live-incidents", class_="notes"),
-        )
+        return tag("section", news)
     embedded = {i.incident.number for i in report.most_severe(MAX_POSTMORTEMS)}
-    rows = [_incident_row(i, files, embedded) for i in report.incidents[:MAX_INCIDENTS]]
-    head = ("#", "step", "class", "loss", "what", "likely cause", "do", "post-mortem")
+    cards, first = [], dict[tuple[str | None, ...], int]()
+    for one in report.by_severity()[:MAX_INCIDENTS]:
+        like = first.setdefault(likeness(one), one.incident.number)
+        cards.append(_card(one, report.block, like, files, embedded))
     more = f"{count - MAX_INCIDENTS} more are not listed." if count > MAX_INCIDENTS else ""
     return tag(
         "section",
-        tag("h2", f"{count} incident{'' if count == 1 else 's'}"),
-        html_table(head, rows, numeric=(0, 1), class_="cards incidents"),
+        tag("h2", f"{counted(count, 'incident')}{', worst first' * (count > 1)}"),
+        tag("div", *cards, class_="incidents"),
         tag("p", more) if more else html(""),
-        tag("ul", id="live-incidents", class_="notes"),
+        news,
     )
 
 
-def _incident_row(diagnosis: Diagnosis, files: Mapping[int, str], embedded: set[int]) -> list[Text]:
-    incident = diagnosis.incident
-    symptoms = diagnosis.symptoms
+def _card(
+    diagnosis: Diagnosis, block: Block, like: int, files: Mapping[int, str], embedded: set[int]
+) -> Html:
+    incident, symptoms = diagnosis.incident, diagnosis.symptoms
+    number = str(incident.number)
+    zoom = tag(
+        "button",
+        number,
+        type="button",
+        class_="zoom",
+        data_incident=number,
+        title="Zoom to this incident",
+    )
     links = []
     if incident.number in embedded:
-        links.append(tag("a", "read", href=f"#incident-{incident.number}"))
+        links.append(tag("a", "post-mortem", href=f"#incident-{number}"))
     if incident.number in files:
         links.append(tag("a", "file", href=files[incident.number]))
-    return [
+    if like == incident.number:
+        cause = tag("p", tag("b", "Cause"), f" {cause_text(diagnosis)}")
+        said = [cause, tag("p", tag("b", "Do"), f" {diagnosis.action.instruction}")]
+    else:
+        said = [tag("p", f"Cause and advice as in incident {like}.")]
+    loss = f"loss {digits(symptoms.loss_before)} → {digits(symptoms.loss_peak)}"
+    return tag(
+        "article",
         tag(
-            "button",
-            str(incident.number),
-            type="button",
-            class_="zoom",
-            data_incident=str(incident.number),
-            title="Zoom to this incident",
+            "h3",
+            zoom,
+            f" {steps_text(incident)} ",
+            tag("span", diagnosis.outcome, class_=f"tag {tone(diagnosis)}"),
         ),
-        f"{incident.onset.step:,}",
-        tag("span", diagnosis.outcome, class_=f"tag {tone(diagnosis)}"),
-        f"{digits(symptoms.loss_before)} → {digits(symptoms.loss_peak)}",
-        ", ".join(map(str, incident.symptoms[:3])),
-        cause_text(diagnosis),
-        diagnosis.action.kind.value,
-        tag("span", Html(" ".join(links))) if links else "see the files of --out",
-    ]
+        draw_small(diagnosis, block),
+        tag("p", ", ".join([*map(str, incident.symptoms[:3]), loss]), class_="notes"),
+        *said,
+        tag("p", Html(" ".join(links))) if links else html(""),
+        class_=tone(diagnosis),
+    )
 
 
 def _intervention_section(report: RunReport) -> Html:
@@ -230,9 +245,9 @@ def _missing_section(missing: Mapping[str, list[str]]) -> Html:
     if not missing:
         return html("")
     rows = [(", ".join(titles), how) for how, titles in missing.items()]
-    return tag(
-        "section", tag("h2", "Not recorded"), html_table(("signal", "how to record it"), rows)
-    )
+    title = tag("summary", tag("h2", f"Not recorded ({sum(map(len, missing.values()))})"))
+    shown = html_table(("signal", "how to record it"), rows)
+    return tag("section", tag("details", title, shown))
 
 
 def _event_section(report: RunReport) -> Html:
@@ -269,14 +284,14 @@ def _postmortem_section(report: RunReport) -> Html:
         parts.append(
             tag(
                 "details",
-                tag("summary", tag("h2", f"Incident {of.number}: {what}")),
+                tag("summary", tag("h3", f"Incident {of.number}: {what}")),
                 tag(
                     "div", _postmortem_body(build_postmortem(incident, report)), class_="postmortem"
                 ),
                 id=f"incident-{of.number}",
             )
         )
-    return tag("section", *parts, id="postmortems")
+    return tag("section", tag("h2", "Post-mortems"), *parts, id="postmortems")
 
 
 def _postmortem_body(document: ReportDocument) -> Html:

@@ -131,8 +131,8 @@ class DataCursor:
             drop = position - mark.position
             if getattr(loader, "num_workers", 0) > 0:
                 log.warning(
-                    "trimtab: the loader's state lacks the random numbers of its workers: a dataset "
-                    "that draws some gives other batches"
+                    "trimtab: the loader's state lacks the random numbers of its workers: a "
+                    "dataset that draws some gives other batches"
                 )
         elif hasattr(loader, "seek"):
             loader.seek(drop)

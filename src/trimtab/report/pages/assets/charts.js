@@ -226,7 +226,7 @@ const charts = (() => {
       return [min - pad, max + pad];
     };
     const positive = low > 0;
-    const height = narrow() ? 120 : many ? 150 : 132;
+    const height = plots.length < 2 ? 220 : narrow() ? 120 : many ? 150 : 132;
     const opts = () => options(box, height, {
       scales: { x: { time: false }, y: { distr: view.log && positive ? 3 : 1, range } },
       series: [{}, ...chart.series.map((one, k) => ({
@@ -303,7 +303,7 @@ const charts = (() => {
       series: [{}, { show: true, width: 0, points: { show: false } }],
       axes: [xAxis(), {
         stroke: () => colours.mute, grid: { show: false }, ticks: { show: false }, size: axisWidth(), gap: 4,
-        font: "10px system-ui, sans-serif",
+        font: "11px system-ui, sans-serif",
         splits: () => chart.rows.map((_, r) => count - r - 0.5).filter((_, r) => r % every === 0),
         values: (u, splits) => splits.map((v) => {
           const name = chart.rows[Math.round(count - v - 0.5)];

@@ -1,15 +1,18 @@
 "use strict";
-// Many runs: rows are made from JSON, as text, and sorted by who needs attention.
+// Many runs: rows are made from JSON, as text, and sorted by who needs attention or by a column.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const body = document.getElementById("runs");
   const causes = document.getElementById("causes");
   const counts = document.getElementById("counts");
+  const filter = document.getElementById("filter");
+  const heads = [...body.parentElement.querySelectorAll("th")];
+  const names = heads.map((head) => head.textContent);
   const lines = new Map();
-  const names = ["state", "run", "loss", "curve", "step", "goodput", "open", "incidents", "tokens/s", "last record", "why"];
-  const words = {
-    alarm: "alarm", silent: "silent", damaged: "damaged", watch: "watch", running: "running", ended: "ended",
-  };
+  const states = ["alarm", "silent", "damaged", "watch", "running", "ended"];
+  const tones = { alarm: "alarm", silent: "warn", damaged: "warn", watch: "warn", running: "good" };
+  const keys = { state: "order", run: "name", "tokens/s": "speed", "last record": "clock" };
+  const order = { by: "state", sign: 1 };
 
   function age(seconds) {
     if (!Number.isFinite(seconds)) return "";
@@ -22,7 +25,7 @@
   function makeRow(id) {
     const row = make("tr");
     const cells = names.map((name, k) => {
-      const cell = make("td", [0, 1, 3].includes(k) ? "" : k === 11 ? "wrap" : "n");
+      const cell = make("td", name === "why" ? "wrap" : heads[k].className);
       cell.dataset.name = name;
       row.append(cell);
       return cell;
@@ -33,8 +36,8 @@
     link.href = `run/${id}/`;
     cells[1].append(link);
     const canvas = make("canvas", "spark");
-    canvas.width = 160;
-    canvas.height = 32;
+    canvas.width = 240;
+    canvas.height = 48;
     canvas.setAttribute("aria-hidden", "true");
     cells[3].append(canvas);
     return { row, cells, state, link, canvas, line: null };
@@ -57,7 +60,7 @@
     let open = false;
     line.spark.forEach((value, i) => {
       const x = (i / Math.max(count - 1, 1)) * (width - 4) + 2;
-      if (value === null) { ctx.fillRect(x - 1, 0, 2, 5); open = false; return; }
+      if (value === null) { ctx.fillRect(x - 1, 0, 3, 8); open = false; return; }
       const y = height - 3 - ((Math.min(Math.max(value, low), high) - low) / (high - low || 1)) * (height - 6);
       if (open) ctx.lineTo(x, y); else ctx.moveTo(x, y);
       open = true;
@@ -67,8 +70,8 @@
 
   function fill(entry) {
     const { cells, state, link, line } = entry;
-    state.textContent = words[line.state] || line.state;
-    state.className = "tag " + (line.state === "alarm" ? "alarm" : ["silent", "damaged", "watch"].includes(line.state) ? "warn" : "");
+    state.textContent = line.state;
+    state.className = "tag " + (tones[line.state] || "");
     link.textContent = line.name;
     const texts = [null, null, line.loss, null, line.step === null ? "" : line.step.toLocaleString("en-US"), line.goodput,
       line.open ? String(line.open) : "", line.incidents ? String(line.incidents) : "", line.speed,
@@ -77,13 +80,32 @@
     drawSpark(entry);
   }
 
+  const byName = (a, b) => a.line.name.localeCompare(b.line.name, "en", { numeric: true });
+
+  // The value of a column: numbers come as text, with commas and units.
+  function value(line, name) {
+    const found = line[keys[name] || name];
+    const number = typeof found === "string" ? parseFloat(found.replaceAll(",", "")) : found;
+    return name === "run" || name === "why" ? found : Number.isFinite(number) ? number : -Infinity;
+  }
+
+  function compare(a, b) {
+    const [first, second] = [value(a.line, order.by), value(b.line, order.by)];
+    return order.sign * (first < second ? -1 : first > second ? 1 : 0) || b.line.open - a.line.open || byName(a, b);
+  }
+
   function sort() {
-    const sorted = [...lines.values()].sort((a, b) =>
-      a.line.order - b.line.order || b.line.open - a.line.open || a.line.name.localeCompare(b.line.name, "en", { numeric: true }));
-    sorted.forEach((entry, k) => { if (body.children[k] !== entry.row) body.insertBefore(entry.row, body.children[k] || null); });
+    const sorted = [...lines.values()].sort(compare);
+    const words = filter.value.toLowerCase().split(/\s+/).filter(Boolean);
+    sorted.forEach((entry, k) => {
+      const { row, line } = entry;
+      if (body.children[k] !== row) body.insertBefore(row, body.children[k] || null);
+      const text = `${line.state} ${line.name} ${line.why}`.toLowerCase();
+      row.hidden = !words.every((word) => text.includes(word));
+    });
     const tally = {};
     for (const { line } of sorted) tally[line.state] = (tally[line.state] || 0) + 1;
-    const parts = Object.keys(words).filter((word) => tally[word]).map((word) => `${tally[word]} ${word}`);
+    const parts = states.filter((word) => tally[word]).map((word) => `${tally[word]} ${word}`);
     counts.textContent = `${sorted.length} runs: ${parts.join(", ") || "none yet"}`;
   }
 
@@ -109,6 +131,22 @@
     }
   }
 
+  heads.forEach((head, k) => {
+    if (names[k] === "curve") return;
+    const button = make("button", "", names[k]);
+    button.type = "button";
+    button.title = "Sort by this column";
+    button.addEventListener("click", () => {
+      // Numbers begin with the largest, names and states with the first.
+      order.sign = order.by === names[k] ? -order.sign : head.className === "n" ? -1 : 1;
+      order.by = names[k];
+      for (const one of heads) one.removeAttribute("aria-sort");
+      head.setAttribute("aria-sort", order.sign > 0 ? "ascending" : "descending");
+      sort();
+    });
+    head.replaceChildren(button);
+  });
+  filter.addEventListener("input", sort);
   apply(data);
   sort();
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => { theme.read(); for (const entry of lines.values()) drawSpark(entry); });
