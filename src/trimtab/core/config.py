@@ -391,7 +391,7 @@ class Config(Section):
     """The rule set to judge by."""
     rules: Mapping[str, MetricRule] = field(default_factory=dict)
     """Your own rules, each a table `[rules.METRIC]` with the name as it is recorded
-    (docs/howto/thresholds.md)."""
+    (docs/settings.md)."""
     live: LiveConfig = field(default_factory=LiveConfig)
     gate: GateConfig = field(default_factory=GateConfig)
     recover: RecoverConfig = field(default_factory=RecoverConfig)

@@ -118,6 +118,7 @@
     }
     if (message.rows.length) sort();
     if (message.causes) {
+      for (const part of [causes.closest("section"), document.querySelector("header a")]) part.hidden = !message.causes.length;
       document.getElementById("classes").textContent = message.classes;
       causes.replaceChildren(...message.causes.map((one) => {
         const row = make("tr");
