@@ -50,6 +50,7 @@ def _unwrap(given: Any) -> Iterator[Optimizer]:
             yield from _unwrap(part)
     elif isinstance(given, Optimizer):
         yield given
-    elif isinstance(given, Iterable) and not isinstance(given, str):  # letters are strings again
+    elif isinstance(given, Iterable) and not isinstance(given, str | torch.Tensor):
+        # Letters are strings again, and rows of a parameter are tensors again.
         for part in given:
             yield from _unwrap(part)

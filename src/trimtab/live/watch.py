@@ -206,6 +206,7 @@ def watch(
         enabled: False gives a guard that does nothing and has the same interface.
     """
     log_to_stderr_by_default()
+    _check_kinds(model, run_dir, config, on_incident)
     chosen = _mode(mode)
     decode = find_decode(batch_text)
     settings = config or Config()
@@ -286,6 +287,18 @@ def watch(
         raise problem
     log.error("trimtab could not start and steps aside; training continues", exc_info=problem)
     return NoGuard(model, step, checkpoints)
+
+
+def _check_kinds(model: Any, run_dir: Any, config: Any, on_incident: Any) -> None:
+    """Raise ConfigError for an argument of a wrong kind: a later error would not name it."""
+    for name, value, is_right, expected in (
+        ("model", model, isinstance(model, nn.Module), "a torch.nn.Module"),
+        ("run_dir", run_dir, isinstance(run_dir, str | Path), 'a folder, such as "runs/x1"'),
+        ("config", config, isinstance(config, Config | None), "a trimtab.Config"),
+        ("on_incident", on_incident, on_incident is None or callable(on_incident), "a function"),
+    ):
+        if not is_right:
+            raise ConfigError(f"{name} must be {expected}; got {type(value).__name__}")
 
 
 def _log_start(parts: Parts, mode: Mode, world: int, step: int, run_dir: Path) -> None:

@@ -246,7 +246,7 @@ THINGS: Mapping[Symptom, _Thing] = {
     Symptom.WRONG_CHECKPOINT: _Thing(
         Cause.WRONG_RESUME,
         "load the checkpoint of the step at which the run continues, into the model that is "
-        "trained, and give that step to watch(step=...)",
+        "trained, and give that step: watch(facts={'step': ...})",
     ),
     Symptom.MOMENTS_NOT_RESTORED: _Thing(
         Cause.OPTIMIZER_STATE_LOST,

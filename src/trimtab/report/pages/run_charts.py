@@ -133,7 +133,7 @@ PANELS = (
     Panel(
         title="loss scale",
         names=(signals.LOSS_SCALE,),
-        how="only fp16 has one: trimtab.watch(..., scaler=your GradScaler)",
+        how='only fp16 has one: trimtab.watch(..., state={"scaler": scaler})',
     ),
     Panel(
         title="tokens per second",
