@@ -47,7 +47,7 @@ def test_an_incident_is_logged_in_one_line_and_kept(
     for word in ("opened", "loss spike", "cause: ", "advice: "):
         assert any(word in line.getMessage() for line in lines)
     assert not any("\n" in line.getMessage() for line in lines)
-    assert max(len(line.getMessage()) for line in lines) <= 160
+    assert max(len(line.getMessage()) for line in lines) <= 120
     closing = [r.getMessage() for r in caplog.records if "ended (closed)" in r.getMessage()]
     assert len(closing) == 1
     assert "160 steps recorded" in closing[0]

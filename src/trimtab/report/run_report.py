@@ -60,6 +60,7 @@ class RunReport:
         more = len(self.incidents) - 1
         needs_nothing = all(
             one.action.kind is ActionKind.WAIT
+            and one.incident.end is not None
             and (one.incident_class not in SEVERE or one.cost.undone)
             for one in self.incidents
         )
@@ -75,6 +76,7 @@ class RunReport:
             what = f"{words} at step {step:,}"
         else:
             what = f"{worst.outcome.capitalize()} incident at step {step:,}"
+            what += ", not over at the end" if worst.incident.end is None else ""
         rest = f"; {counted(more, 'more incident')}" if more else ""
         return f"{what}: {advice}{rest}."
 

@@ -136,7 +136,7 @@ class BatchMemory:
         if not self._batches:
             if not self._has_advised:
                 self._has_advised = True
-                log.info(NOT_KEPT, number)
+                log.debug(NOT_KEPT, number)
             return
         earlier = self._frozen.get(number)
         if earlier is None or earlier.onset_tick < onset:

@@ -23,6 +23,9 @@ from trimtab.report.wording import cause_text, short_cause
 CALLBACK_SECONDS = 5.0
 """How long closing waits for callbacks that still run."""
 
+MAX_CHARS = 120 - len("trimtab: ")
+"""Of a line; chosen, the width of a terminal."""
+
 _WORDS = {
     Transition.OPENED: "opened",
     Transition.REOPENED: "opened again",
@@ -96,7 +99,7 @@ def explanation_facts(incident: Incident, explained: Diagnosis | None) -> dict[s
 
 
 def describe(change: IncidentChange, explained: Diagnosis | None) -> str:
-    """Return one change of an incident in one line of about 120 characters."""
+    """Return one change of an incident in one line."""
     incident = change.incident
     steps = f"step {incident.onset.step}"
     if incident.last.step > incident.onset.step:
@@ -105,10 +108,13 @@ def describe(change: IncidentChange, explained: Diagnosis | None) -> str:
     if incident.incident_class is not None:
         words.append(incident.incident_class.value)
     if explained is not None and change.transition is not Transition.CLOSED:
-        words.append(f"cause: {_IN_BRACKETS.sub('', short_cause(explained))}")
         words.append(f"advice: {explained.action.kind.value}")
+        words.append(f"cause: {_IN_BRACKETS.sub('', short_cause(explained))}")
     head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
-    return f"{head}{': ' if words else ''}{'; '.join(words)}"
+    line = f"{head}{': ' if words else ''}{'; '.join(words)}"
+    if len(line) > MAX_CHARS and len(words) == 4:
+        line = f"{head}: {'; '.join([words[0], *words[2:]])}"  # the class comes again, at the end
+    return line if len(line) <= MAX_CHARS else f"{line[: MAX_CHARS - 1]}…"
 
 
 def _symptoms(incident: Incident) -> str:
