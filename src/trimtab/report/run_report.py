@@ -76,7 +76,8 @@ class RunReport:
             what = f"{words} at step {step:,}"
         else:
             what = f"{worst.outcome.capitalize()} incident at step {step:,}"
-            what += ", not over at the end" if worst.incident.end is None else ""
+            if worst.incident.end is None and worst.action.kind is ActionKind.WAIT:
+                what += ", not over at the end" if worst.incident_class is not None else ""
         rest = f"; {counted(more, 'more incident')}" if more else ""
         return f"{what}: {advice}{rest}."
 
