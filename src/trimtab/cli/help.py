@@ -1,5 +1,6 @@
 """Help without the names of Python's types: `--json`, not `--json <bool>`."""
 
+import re
 from typing import Any
 
 import typer
@@ -10,6 +11,11 @@ _KINDS = {"int": "N", "float": "NUMBER", "str": "TEXT", "path": "PATH", "file": 
 
 class Command(TyperCommand):
     """A command whose help shows what to type, not its type."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        # The terminal wraps a paragraph, not the source.
+        self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", self.help or "")
 
     def get_params(self, ctx: Any) -> list[Any]:
         """Return the parameters, told how to show what they take."""

@@ -151,7 +151,7 @@ def _promoted(events: Sequence[Event]) -> _Words:
     return {
         "what": f"{_text(events[0].facts, 'optimizer')} made fused",
         "author": TRIMTAB,
-        "reason": "so that steps can be discarded on the device",
+        "reason": "only then steps are discarded on the device",
         "expected": "results differ by rounding",
     }
 

@@ -80,7 +80,8 @@ def short_cause(diagnosis: Diagnosis) -> str:
     """Return id and title of the cause: "F02 long-tail or degenerate tokens, about 80 %"."""
     if diagnosis.cause is None:
         possible = possible_cause(diagnosis)
-        return "not known" if possible is None else f"not known, possibly {possible.id}"
+        like = "" if possible is None else f", possibly {possible.id} {possible.title}"
+        return f"not known{like}"
     probability = certainty(diagnosis)
     said = "" if probability is None else f", {percent(probability)}"
     return f"{diagnosis.cause.id} {diagnosis.cause.title}{said}"
