@@ -131,10 +131,10 @@ def _show(
         shown = [_as_dict(pair, window) for pair in pairs]
         print_json("compare", {"comparisons": shown, "checks": []})
     else:
-        more = ", the base" if len(pairs) > 1 else ""
-        typer.echo(_heading(pairs[0].base_name, pairs[0].base) + more)
+        typer.echo(f"BASE  {_heading(pairs[0].base_name, pairs[0].base)}")
         for pair in pairs:
-            typer.echo("\n".join([_heading(pair.name, pair.run), *_lines(pair, window)]))
+            heading = f"RUN   {_heading(pair.name, pair.run)}"
+            typer.echo("\n".join([heading, *_lines(pair, window)]))
     if html is not None:
         output.write_page(compare_page(pairs, window), html)
     return all(pair.found.is_within for pair in pairs)
