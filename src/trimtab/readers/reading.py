@@ -240,10 +240,7 @@ def _read_printed(folder: _Log, outside: _OutsideReaders) -> Run:
     if choice is None:
         raise no_log_in(folder.path)
     log = replace(folder, path=choice.path, head=_load_head(choice.path))
-    try:
-        run = _read_first(_choices_by_content(log), log, outside)
-    except LogError as error:
-        raise no_log_in(folder.path) from error
+    run = _read_first(_choices_by_content(log), log, outside)
     return replace(run, notes=(*choice.notes, *run.notes))
 
 
