@@ -155,7 +155,7 @@ def _drop(iterator: Iterator[Any], count: int) -> None:
     if not count:
         return
     log.warning(
-        "trimtab: drawing and dropping %d batches to return to the place; StatefulDataLoader or "
+        "trimtab: the loader drops %d batches to return to its place; StatefulDataLoader or "
         "seek(index) avoids this",
         count,
     )
