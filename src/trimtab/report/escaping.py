@@ -61,7 +61,8 @@ def html_table(
     right = set(numeric)
     kinds = ["n" if place in right else None for place in range(len(head))]
     cells = [
-        tag("th", text, scope="col", class_=kind) for text, kind in zip(head, kinds, strict=True)
+        tag("th", text, scope="col", class_=kind) if text else tag("td")
+        for text, kind in zip(head, kinds, strict=True)
     ]
     body = [
         tag(

@@ -153,8 +153,7 @@ def _summary(diagnosis: Diagnosis, run: RunReport) -> str:
     return (
         f"In {run.source} the loss {was}reached {digits(symptoms.loss_peak)} at step "
         f"{incident.peak.step}. The incident began at step "
-        f"{incident.onset.step} and {until}.{kept_out} Judged by the {run.rules} rules from the "
-        "log alone."
+        f"{incident.onset.step} and {until}.{kept_out} Judged by the {run.rules} rules."
     )
 
 

@@ -162,6 +162,9 @@ def event_text(event: Event) -> str:
     elif event.kind == SETTING_CHANGED:
         before, after = (_value(facts.get(name)) for name in ("before", "after"))
         text = f"{facts.get('name')} changed from {before} to {after}"
+    elif event.kind == "step discarded" and facts.get("reasons"):
+        loss, usual = (_value(facts.get(name, "not known")) for name in ("loss", "usual_loss"))
+        text = f"{_value(facts['reasons'])}; loss {loss}, usually {usual}"
     elif event.kind == NOT_UNDONE:
         text = f"{facts.get('why')}; nothing is undone: {facts.get('because')}"
     else:

@@ -140,9 +140,9 @@ def test_a_run_without_incidents_says_so() -> None:
 def test_the_postmortem_page_shows_figures_before_text() -> None:
     report = report_of(troubled_run())
     page = postmortem_page(report.incidents[0], report)
-    headings = re.findall(r"<h3>(.*?)</h3>", page)
+    headings = re.findall(r"<h2>(.*?)</h2>", page)
     assert headings[:3] == ["In short", "Root cause", "Symptoms"]
-    assert page.index("<svg") < page.index("<h3>")
+    assert page.index("<svg") < page.index("<h2>")
     assert "<script" not in page
 
 

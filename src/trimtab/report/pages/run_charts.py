@@ -172,6 +172,8 @@ def make_charts(lines: RunLines) -> tuple[list[dict[str, Any]], dict[str, list[s
     for panel in PANELS:
         own = [name for name in panel.names if name in recorded]
         family = [n for n in recorded if panel.family and n.startswith(panel.family)]
+        if own and len(family) == 1:
+            family = []  # one group is the whole model: the same line again
         drawn.update(own, family)
         if not own and not family:
             if not panel.is_optional:

@@ -267,7 +267,7 @@ def postmortem_page(diagnosis: Diagnosis, run: RunReport, *, back: str | None = 
     body = tag(
         "main",
         tag("header", tag("h1", document.title), link),
-        _postmortem_body(document),
+        _postmortem_body(document, "h2"),
         class_="postmortem",
     )
     return render_page(title=f"Incident {diagnosis.incident.number}, {run.source}", body=body)
@@ -294,14 +294,14 @@ def _postmortem_section(report: RunReport) -> Html:
     return tag("section", tag("h2", "Post-mortems"), *parts, id="postmortems")
 
 
-def _postmortem_body(document: ReportDocument) -> Html:
+def _postmortem_body(document: ReportDocument, heading: str = "h3") -> Html:
     """Return the figures and sections of a post-mortem, without its heading."""
-    figures = [tag("figure", figure.draw(False)) for figure in document.figures]
+    figures = [tag("figure", figure.draw(False), tabindex="0") for figure in document.figures]
     parts = [tag("p", text_html(document.lead), class_="lead")]
     parts.append(tag("div", *figures, class_="figures"))
     # The document has the order of the textbook's template; a page puts the answer first.
     for section in sorted(document.sections, key=lambda section: _ORDER.index(section.title)):
-        body, title = section_html(section), tag("h3", section.title)
+        body, title = section_html(section), tag(heading, section.title)
         if section.title in _FOLDED:
             parts.append(tag("details", tag("summary", title), body, class_="fold"))
         else:
