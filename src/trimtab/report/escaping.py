@@ -75,9 +75,8 @@ def html_table(
         for row in rows
     ]
     inner = tag("table", tag("thead", tag("tr", *cells)), tag("tbody", *body), **more)
-    return tag(
-        "div", inner, class_="scroll", tabindex="0", role="region", aria_label=", ".join(head)
-    )
+    label = ", ".join(filter(None, head)) or "facts"
+    return tag("div", inner, class_="scroll", tabindex="0", role="group", aria_label=label)
 
 
 def _attribute(value: str | float) -> str:
