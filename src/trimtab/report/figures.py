@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import Block, Column, IntArray
+from trimtab.core.block import Block, Column, FloatArray, IntArray
 from trimtab.core.text import digits
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
@@ -127,21 +127,26 @@ def _around(
     return part, x, (x(onset - start), max(x(last - start), x(onset - start) + 1.5))
 
 
+def _value_axis(values: FloatArray, bottom: float, top: float) -> AxisScale:
+    """Return the axis of the values, logarithmic where a few are far above the rest."""
+    low, high = float(values.min()), float(values.max())
+    is_log = low > 0 and high > LOG_RATIO * percentiles(values, (50,))[0]
+    return AxisScale(low, high, bottom, top, is_log)
+
+
 def draw_small(diagnosis: Diagnosis, block: Block) -> Html:
     """Return the loss around an incident without axes or words, for its card on a page."""
     part, x, (left, right) = _around(diagnosis, block, 2, SMALL_WIDTH - 2)
     column = part.column(signals.LOSS)
     values = column.values[column.finite]
-    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
-    is_log = low > 0 and high > LOG_RATIO * percentiles(values, (50,))[0]
-    y = AxisScale(low, high, SMALL_HEIGHT - 4, 8, is_log)
+    y = _value_axis(values if len(values) else np.zeros(1), SMALL_HEIGHT - 4, 8)
     bad = sorted({round(x(row)) for row in np.flatnonzero(column.nonfinite).tolist()})
     parts = [
         _rect(left, 0, right - left, SMALL_HEIGHT, "var(--band)"),
         _path("".join(f"M{place} 0v5" for place in bad), ALARM),
         _path(_curve(column, x, y, part.attempt, SMALL_WIDTH // 2), DATA, stroke_width="1.4"),
     ]
-    title = f"Loss around incident {diagnosis.incident.number}: {digits(low)} to {digits(high)}"
+    title = f"Loss around incident {diagnosis.incident.number}: {digits(y.low)} to {digits(y.high)}"
     return _svg(SMALL_WIDTH, SMALL_HEIGHT, title, parts, is_file=False)
 
 
@@ -180,15 +185,13 @@ def _panel(name: str, part: Block, top: float, x: AxisScale, baseline: float) ->
         yield _text(LEFT + 8, top + PANEL / 2, "no finite value here", fill=ALARM)
         yield from _nonfinite(column, x, top)
         return
-    low, high = float(values.min()), float(values.max())
-    is_log = low > 0 and high > LOG_RATIO * percentiles(values, (50,))[0]
-    y = AxisScale(low, high, top + PANEL, top, is_log)
-    yield _text(LEFT - 8, top + 9, digits(high), fill=MUTE, anchor="end")
-    yield _text(LEFT - 8, top + PANEL, digits(low), fill=MUTE, anchor="end")
-    if is_log:
+    y = _value_axis(values, top + PANEL, top)
+    yield _text(LEFT - 8, top + 9, digits(y.high), fill=MUTE, anchor="end")
+    yield _text(LEFT - 8, top + PANEL, digits(y.low), fill=MUTE, anchor="end")
+    if y.is_log:
         yield _text(WIDTH - RIGHT, top - 8, "log", fill=MUTE, anchor="end")
     # Inside the panel only: at its edge the line would look like the axis.
-    if name == signals.LOSS and low < baseline < high:
+    if name == signals.LOSS and y.low < baseline < y.high:
         yield _path(f"M{LEFT} {y(baseline):.1f}H{WIDTH - RIGHT}", MUTE, stroke_dasharray="2 4")
     yield from _nonfinite(column, x, top)
     yield _path(_curve(column, x, y, part.attempt, POINTS), DATA, stroke_width="1.4")

@@ -39,124 +39,66 @@ MAX_OTHERS = 40
 _TELEMETRY = "trimtab.watch records it every 10th step (live.telemetry_every)"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Panel:
     """One chart of the page."""
 
     title: str
-    names: tuple[str, ...]
-    """Its signals; those that were recorded are drawn."""
     how: str
-    """How to record them, in one sentence."""
+    """How to record it, in one sentence; nothing if only some kinds of runs have it."""
+    names: tuple[str, ...] = ()
+    """Its signals; those that were recorded are drawn."""
     family: str = ""
     """Prefix of further signals of the same chart, one per group or layer."""
     is_heat: bool = False
     """Whether the family is always a heat map."""
-    is_optional: bool = False
-    """Whether only some kinds of runs have it: nobody is told to record it."""
 
+
+_NORM = "clip with guard.clip_grad_norm_(...), or log the norm before clipping as grad_norm"
+_RATE = "trimtab.watch records it; in other logs, log it as lr"
+_BLOCKS = f"{_TELEMETRY}, unless live.activations is off"
+_SCALE = 'only fp16 has one: trimtab.watch(..., state={"scaler": scaler})'
+_SECONDS = "trimtab.watch records it; waiting for data needs guard.steps(loader)"
+_TOKENS = "guard.steps(loader) with batches that are still on the host"
+_LOGITS = (signals.MAX_LOG_Z, signals.MAX_LOGIT, signals.LOGIT_ENTROPY)
+_LARGEST = signals.MAX_ATTENTION_LOGIT
 
 PANELS = (
     Panel(
-        title="loss",
-        names=(signals.LOSS, signals.REFERENCE_LOSS, signals.EVAL_LOSS),
-        how="guard.record(loss=...)",
+        "loss", "guard.record(loss=...)", (signals.LOSS, signals.REFERENCE_LOSS, signals.EVAL_LOSS)
     ),
+    Panel("gradient norm", _NORM, (signals.GRAD_NORM, signals.CLIPPED_GRAD_NORM)),
+    Panel("learning rate", _RATE, (signals.LR, signals.PLANNED_LR)),
+    Panel("reward", "", (signals.REWARD, signals.EVAL_REWARD), f"{signals.REWARD}/"),
+    Panel("KL", "", (signals.KL,)),
+    Panel("entropy", "", (signals.ENTROPY,)),
+    Panel("response length", "", (signals.RESPONSE_LENGTH,)),
+    Panel("clip fraction", "", (signals.CLIP_FRACTION,)),
+    Panel("groups without signal", "", (signals.NO_SIGNAL_SHARE,)),
+    Panel("truncated responses", "", (signals.TRUNCATED_SHARE,)),
+    Panel("log-probability gap of rollouts", "", (signals.LOGPROB_GAP,)),
+    Panel("share of the busiest expert", "", (), signals.EXPERT_MAX_SHARE),
+    Panel("share of dead experts", "", (), signals.DEAD_EXPERTS),
+    Panel("router entropy, 1 is even", "", (), signals.ROUTER_ENTROPY),
+    Panel("balancing loss", "", (signals.BALANCING_LOSS,), f"{signals.BALANCING_LOSS}/"),
+    Panel("weight norm", _TELEMETRY, (signals.PARAM_NORM,), "param_norm/"),
+    Panel("update norm", _TELEMETRY, (signals.UPDATE_NORM,), "update_norm/"),
+    Panel("Adam second moment, norm", _TELEMETRY, (signals.ADAM_V_NORM,), "adam_v_norm/"),
+    Panel("gradient norm by group and layer", _TELEMETRY, (), signals.GRAD_NORM_OF, True),
+    Panel("update / weight by layer", _TELEMETRY, (), signals.LAYER_UPDATE_RATIO, True),
+    Panel("attention logits, largest", _TELEMETRY, (_LARGEST,), f"{_LARGEST}/", True),
+    Panel("output logits", _TELEMETRY, _LOGITS),
+    Panel("activations by layer", _BLOCKS, (), signals.ACTIVATION_RMS, True),
+    Panel("loss scale", _SCALE, (signals.LOSS_SCALE,)),
+    Panel("tokens per second", "guard.record(tokens=...)", (signals.TOKENS_PER_SECOND,)),
+    Panel("seconds per step", _SECONDS, (signals.STEP_SECONDS, signals.DATA_SECONDS)),
     Panel(
-        title="gradient norm",
-        names=(signals.GRAD_NORM, signals.CLIPPED_GRAD_NORM),
-        how="clip with guard.clip_grad_norm_(...), or log the norm before clipping as grad_norm",
-    ),
-    Panel(
-        title="learning rate",
-        names=(signals.LR, signals.PLANNED_LR),
-        how="trimtab.watch records it; in other logs, log it as lr",
-    ),
-    *(
-        Panel(title=title, names=names, family=family, how="", is_optional=True)
-        for title, names, family in (
-            ("reward", (signals.REWARD, signals.EVAL_REWARD), f"{signals.REWARD}/"),
-            ("KL", (signals.KL,), ""),
-            ("entropy", (signals.ENTROPY,), ""),
-            ("response length", (signals.RESPONSE_LENGTH,), ""),
-            ("clip fraction", (signals.CLIP_FRACTION,), ""),
-            ("groups without signal", (signals.NO_SIGNAL_SHARE,), ""),
-            ("truncated responses", (signals.TRUNCATED_SHARE,), ""),
-            ("log-probability gap of rollouts", (signals.LOGPROB_GAP,), ""),
-            ("share of the busiest expert", (), signals.EXPERT_MAX_SHARE),
-            ("share of dead experts", (), signals.DEAD_EXPERTS),
-            ("router entropy, 1 is even", (), signals.ROUTER_ENTROPY),
-            ("balancing loss", (signals.BALANCING_LOSS,), f"{signals.BALANCING_LOSS}/"),
-        )
-    ),
-    Panel(title="weight norm", names=(signals.PARAM_NORM,), family="param_norm/", how=_TELEMETRY),
-    Panel(title="update norm", names=(signals.UPDATE_NORM,), family="update_norm/", how=_TELEMETRY),
-    Panel(
-        title="Adam second moment, norm",
-        names=(signals.ADAM_V_NORM,),
-        family="adam_v_norm/",
-        how=_TELEMETRY,
-    ),
-    Panel(
-        title="gradient norm by group and layer",
-        names=(),
-        family=signals.GRAD_NORM_OF,
-        is_heat=True,
-        how=_TELEMETRY,
-    ),
-    Panel(
-        title="update / weight by layer",
-        names=(),
-        family=signals.LAYER_UPDATE_RATIO,
-        is_heat=True,
-        how=_TELEMETRY,
-    ),
-    Panel(
-        title="attention logits, largest",
-        names=(signals.MAX_ATTENTION_LOGIT,),
-        family=f"{signals.MAX_ATTENTION_LOGIT}/",
-        is_heat=True,
-        how=_TELEMETRY,
-    ),
-    Panel(
-        title="output logits",
-        names=(signals.MAX_LOG_Z, signals.MAX_LOGIT, signals.LOGIT_ENTROPY),
-        how=_TELEMETRY,
-    ),
-    Panel(
-        title="activations by layer",
-        names=(),
-        family=signals.ACTIVATION_RMS,
-        is_heat=True,
-        how=f"{_TELEMETRY}, unless live.activations is off",
-    ),
-    Panel(
-        title="loss scale",
-        names=(signals.LOSS_SCALE,),
-        how='only fp16 has one: trimtab.watch(..., state={"scaler": scaler})',
-    ),
-    Panel(
-        title="tokens per second",
-        names=(signals.TOKENS_PER_SECOND,),
-        how="guard.record(tokens=...)",
-    ),
-    Panel(
-        title="seconds per step",
-        names=(signals.STEP_SECONDS, signals.DATA_SECONDS),
-        how="trimtab.watch records it; waiting for data needs guard.steps(loader)",
-    ),
-    Panel(
-        title="token losses, share by nats",
-        names=(),
+        "token losses, share by nats",
+        "guard.record(token_loss=...)",
         family=signals.TOKEN_LOSS_SHARE,
         is_heat=True,
-        how="guard.record(token_loss=...)",
     ),
-    Panel(
-        title="token rarity",
-        names=(signals.TOKEN_RARITY,),
-        how="guard.steps(loader) with batches that are still on the host",
-    ),
+    Panel("token rarity", _TOKENS, (signals.TOKEN_RARITY,)),
 )
 
 _NOT_DRAWN = signals.NO_CURVES | {signals.CLOCK, signals.DISCARDED, signals.TOKENS}
@@ -176,7 +118,7 @@ def make_charts(lines: RunLines) -> tuple[list[dict[str, Any]], dict[str, list[s
             family = []  # one group is the whole model: the same line again
         drawn.update(own, family)
         if not own and not family:
-            if not panel.is_optional:
+            if panel.how:
                 missing.setdefault(panel.how, []).append(panel.title)
             continue
         is_heat = panel.is_heat or len(family) > MAX_LINES

@@ -215,27 +215,14 @@ def _intervention_section(report: RunReport) -> Html:
 
 
 def _chart_section() -> Html:
-    keys = (
-        ("drag", "zoom"),
-        ("0", "whole run"),
-        ("← →", "move"),
-        ("+ -", "zoom"),
-        ("n p", "next, previous incident"),
-        ("l", "log axis"),
-    )
-    hint = join(Html(f"{tag('kbd', key)} {html(what)} ") for key, what in keys)
-    buttons = [
-        tag("button", text, type="button", id=id, disabled="")
-        for id, text in (
-            ("whole", "whole run"),
-            ("previous", "previous incident"),
-            ("next", "next incident"),
-        )
-    ]
+    keys = {"drag": "zoom", "← →": "move", "+ -": "zoom", "n p": "next, previous incident"}
+    keys["l"] = "log axis"
+    hint = join(Html(f"{tag('kbd', key)} {html(what)} ") for key, what in keys.items())
+    whole = tag("button", "whole run", type="button", id="whole")
     return tag(
         "section",
         tag("h2", "Charts"),
-        tag("div", *buttons, tag("span", hint, class_="hint"), class_="tools"),
+        tag("div", whole, tag("span", hint, class_="hint"), class_="tools"),
         tag("noscript", tag("p", "The charts need JavaScript; everything else does not.")),
         tag("div", id="charts"),
     )

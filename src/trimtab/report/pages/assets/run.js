@@ -145,11 +145,7 @@
   }
 
   charts.listen({ n: () => show(at + 1), p: () => show(at - 1), l: toggleLog });
-  for (const [id, act] of [["whole", charts.reset], ["previous", () => show(at - 1)], ["next", () => show(at + 1)]]) {
-    const button = document.getElementById(id);
-    button.disabled = id !== "whole" && !data.incidents.length;
-    button.addEventListener("click", act);
-  }
+  document.getElementById("whole").addEventListener("click", charts.reset);
   for (const button of document.querySelectorAll("button.zoom")) {
     button.addEventListener("click", () => {
       show(data.incidents.findIndex((i) => String(i.number) === button.dataset.incident));
