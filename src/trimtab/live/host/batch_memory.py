@@ -48,11 +48,6 @@ Chosen: 1,024 steps of 16,384 tokens."""
 
 DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.TEXT_CHANGED, Symptom.REPEATED_BATCH)
 
-NOT_KEPT = (
-    "trimtab: incident %d is reported without its sequences: only guard.steps(loader) keeps them, "
-    "on the host"
-)
-
 
 class BatchMemory:
     """Keeps batches and examines them; on the first rank, so it knows that rank's sequences."""
@@ -88,7 +83,6 @@ class BatchMemory:
         self._num_uncounted = 0
         self._frozen: dict[int, KeptBatches] = {}
         self._reports: dict[int, BatchReport] = {}
-        self._has_advised = False
 
     def add(self, tick: int, step: int, note: StepNote) -> None:
         """Keep the batch of a step."""
@@ -134,10 +128,7 @@ class BatchMemory:
         if number in self._reports:
             return
         if not self._batches:
-            if not self._has_advised:
-                self._has_advised = True
-                log.debug(NOT_KEPT, number)
-            return
+            return  # only `guard.steps(loader)` keeps them, on the host
         earlier = self._frozen.get(number)
         if earlier is None or earlier.onset_tick < onset:
             if self._batches[0].tick <= max(onset, incident.peak.tick):
