@@ -1,32 +1,28 @@
-"""The gallery of loss patterns: one small picture per fault (`scripts/bench lab_gallery SUITE`).
+"""The gallery of loss patterns: one small chart per fault (`scripts/bench lab_gallery SUITE`).
 
-Needs matplotlib (the dependency group `bench`). Writes docs/patterns.svg, which docs/lab.md
-explains.
+Writes docs/patterns.svg, which docs/lab.md explains.
 """
 
 import json
 import sys
-import textwrap
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 
-mpl.use("svg")
-import matplotlib.pyplot as plt
-
+from benchmarks.small_charts import HEIGHT, across, draw_grid, line
 from benchmarks.twins import Pair
 from trimtab.core import signals
-from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL
+from trimtab.core.block import FloatArray
+from trimtab.lab.scenarios.catalogue import FAULTS, KINDS, NATURAL
 from trimtab.lab.scenarios.suite import INDEX
 
 _PICTURE = Path(__file__).parent.parent / "docs" / "patterns.svg"
-_COLUMNS = 6
 _BEFORE, _AFTER = 80, 170
-_CLEAN, _RUN, _NORM, _MARK = "#9aa0a6", "#1a73e8", "#f29900", "#d93025"
 _PREFERRED = ("severe", 4)
 """The grade and seed to show if the suite has them: a clipped, held-out run."""
+
+Points = Sequence[tuple[float, float]]
 
 
 def main() -> None:
@@ -34,16 +30,22 @@ def main() -> None:
     suite = Path(sys.argv[1])
     chosen = {kind: _choose(suite, kind) for kind in KINDS}
     shown = {kind: path for kind, path in chosen.items() if path is not None}
-    mpl.rcParams.update({"font.size": 7, "svg.hashsalt": "patterns", "axes.linewidth": 0.4})
-    mpl.rcParams["path.simplify_threshold"] = 1.0  # half the size, without a visible difference
-    rows = -(-len(shown) // _COLUMNS)
-    figure, axes = plt.subplots(rows, _COLUMNS, figsize=(13, 1.9 * rows), layout="constrained")
-    for axis in axes.flat[len(shown) :]:
-        axis.set_axis_off()
-    for axis, (kind, path) in zip(axes.flat, shown.items(), strict=False):
-        _draw(axis, kind, path)
-    figure.savefig(_PICTURE, metadata={"Date": None})
+    charts = [_chart(path) for path in shown.values()]
+    _PICTURE.write_text(draw_grid([title_of(kind) for kind in shown], charts), encoding="utf-8")
     print(f"{len(shown)} patterns in {_PICTURE}")
+
+
+def title_of(kind: str) -> str:
+    """Return what stands above a chart."""
+    group = "" if kind in FAULTS else " (natural)" if kind in NATURAL else " (no fault)"
+    return f"{kind.removeprefix('natural-')}{group}: {KINDS[kind].title}"
+
+
+def draw(run: Points, twin: Points, norm: Points, broken: Sequence[float], onset: float) -> str:
+    """Return a chart of lines from 0 to 1, with the onset and the places that are not finite."""
+    marks = "".join(f"M{across(x):.1f} 1v7" for x in broken)
+    red = f'<path class="x" d="{marks}M{across(onset):.1f} 1V{HEIGHT - 1}"/>'
+    return line("n", norm) + line("t", twin) + line("l", run) + red
 
 
 def _choose(suite: Path, kind: str) -> Path | None:
@@ -56,29 +58,31 @@ def _choose(suite: Path, kind: str) -> Path | None:
     return None if name is None else suite / name
 
 
-def _draw(axis: Any, kind: str, path: Path) -> None:
+def _chart(path: Path) -> str:
     pair = Pair.load(path)
     run, twin = pair.values(signals.LOSS)
     norm, _ = pair.values(signals.GRAD_NORM)
     first = max(pair.onset - _BEFORE, 0)
     window = slice(first, pair.onset + _AFTER if pair.onset else len(run))
-    steps = np.arange(len(run))[window]
-    axis.plot(steps, twin[window], color=_CLEAN, linewidth=0.6)
-    axis.plot(steps, run[window], color=_RUN, linewidth=0.7)
-    broken = ~np.isfinite(run[window])
-    if broken.any():
-        axis.plot(steps[broken], np.full(broken.sum(), np.nanmax(twin[window])), "x", ms=2, c=_MARK)
-    axis.axvline(pair.onset, color=_MARK, linewidth=0.5, linestyle=":")
-    beside = axis.twinx()
+    run, twin, norm = run[window], twin[window], norm[window]
     with np.errstate(divide="ignore", invalid="ignore"):
-        beside.plot(steps, np.log10(norm[window]), color=_NORM, linewidth=0.4, alpha=0.7)
-    beside.set_yticks([])
-    group = "" if kind in FAULTS else " (natural)" if kind in NATURAL else " (no fault)"
-    assert kind in {**FAULTS, **NATURAL, **HARMLESS}
-    name = kind.removeprefix("natural-")
-    title = textwrap.fill(f"{name}{group}: {KINDS[kind].title}", 38)
-    axis.set_title(title, fontsize=6, loc="left")
-    axis.tick_params(length=1.5, width=0.4, labelsize=5)
+        norm = np.log10(norm)
+    count = max(len(run) - 1, 1)
+    both = np.concatenate([run, twin])
+    broken = (np.flatnonzero(~np.isfinite(run)) / count).tolist()
+    lines = (_points(run, both), _points(twin, both), _points(norm, norm))
+    return draw(*lines, broken, (pair.onset - first) / count)
+
+
+def _points(values: FloatArray, scale: FloatArray) -> Points:
+    """Return the finite values on a scale from 0 to 1."""
+    finite = scale[np.isfinite(scale)]
+    if not len(finite):
+        return []
+    low, high = float(finite.min()), float(finite.max())
+    count = max(len(values) - 1, 1)
+    rows = np.flatnonzero(np.isfinite(values))
+    return [(row / count, (values[row] - low) / ((high - low) or 1.0)) for row in rows.tolist()]
 
 
 if __name__ == "__main__":
