@@ -156,7 +156,7 @@ def _choose(table: _Choices, diagnosis: Diagnosis, *, recurs: bool) -> Action:
 def _before(incident: Incident) -> str:
     """Return the state that the incident has not touched."""
     step = incident.onset.step
-    return "the initial weights" if _is_young(incident) else f"a checkpoint older than step {step}"
+    return "the initial weights" if _is_young(incident) else f"a checkpoint older than step {step:,}"
 
 
 def _is_young(incident: Incident) -> bool:
@@ -243,7 +243,7 @@ def _after_lingering(diagnosis: Diagnosis) -> Action:
     incident = diagnosis.incident
     if HARD_FACTS.isdisjoint(incident.symptoms) and not _is_clear(incident):
         is_of_data = diagnosis.cause is None or diagnosis.cause in SKIPPABLE
-        look = f"; look at the data of step {incident.onset.step}" if is_of_data else ""
+        look = f"; look at the data of step {incident.onset.step:,}" if is_of_data else ""
         return _wait(
             f"Continue, and compare the evaluation loss with the one before{look}.",
             "The loss is a little higher, or rose without a spike: that is mostly the data.",

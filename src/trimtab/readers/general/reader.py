@@ -110,7 +110,7 @@ def _to_table(records: Records, stand_in: str | None) -> Table:
     table.meanings = _meanings(records)
     for name in {STEP, LOSS} - {records.step, records.loss}:
         table.rename(name, f"{name} (other)")  # not to be taken for the signal of its name
-    step = quoted(records.step) if records.step else "counted, as no number counts the records"
+    step = quoted(records.step) if records.step else "none"
     count = len(records.columns[records.loss][0])
     table.add_note(
         f"Read as: step <- {step}, loss <- {quoted(records.loss)}{_kind(records.loss)}, "
