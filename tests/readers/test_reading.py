@@ -86,11 +86,14 @@ def test_a_path_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_a_directory(tmp_path: Path) -> None:
-    (tmp_path / "notes.txt").write_text("nothing")
+    (tmp_path / "notes.md").write_text("nothing")
     with pytest.raises(UnreadableLog, match=r"without a log of a known tracker \(1 files"):
         read_log(tmp_path)
     with pytest.raises(UnreadableLog, match="without a log of the format hf"):
         read_log(tmp_path, format="hf")
+    (tmp_path / "notes.txt").write_text("nothing")
+    with pytest.raises(UnreadableLog, match="notes.txt begins with 'nothing'"):
+        read_log(tmp_path)
 
 
 def test_a_run_is_named_after_the_file(write: Write) -> None:
