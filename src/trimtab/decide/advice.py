@@ -156,7 +156,9 @@ def _choose(table: _Choices, diagnosis: Diagnosis, *, recurs: bool) -> Action:
 def _before(incident: Incident) -> str:
     """Return the state that the incident has not touched."""
     step = incident.onset.step
-    return "the initial weights" if _is_young(incident) else f"a checkpoint older than step {step:,}"
+    return (
+        "the initial weights" if _is_young(incident) else f"a checkpoint older than step {step:,}"
+    )
 
 
 def _is_young(incident: Incident) -> bool:

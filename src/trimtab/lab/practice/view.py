@@ -254,10 +254,11 @@ def _numbers(shown: Block) -> Iterator[RenderableType]:
     split = max(len(shown) - _RECENT, len(shown) // 2)
     before, since = shown[max(split - _BASELINE, 0) : split], shown[split:]
     first, last = before.step[0], before.step[-1]
-    yield Text(f"mean over steps {first} to {last}, then values after them", style="dim")
+    head = f"mean over steps {first} to {last}, then values after them; bad: NaN or inf"
+    yield Text(head, style="dim")
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("signal", no_wrap=True)
-    for name in ("mean", "lowest", "highest", "at step", "last", "NaN, inf"):
+    for name in ("mean", "lowest", "highest", "at", "last", "bad"):
         table.add_column(name, justify="right", no_wrap=True)
     for name in _NUMBERS:
         if shown.column(name).recorded:
