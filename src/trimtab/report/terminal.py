@@ -181,10 +181,9 @@ def _losses(diagnosis: Diagnosis) -> str:
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
     """Return the named cause, or what it possibly is; probabilities stand below, for room."""
-    if diagnosis.cause is not None:
-        return f"{diagnosis.cause.id} {diagnosis.cause.title}"
-    possible = possible_cause(diagnosis)
-    return "not known" if possible is None else f"possibly {possible.id} {possible.title}"
+    cause = diagnosis.cause or possible_cause(diagnosis)
+    possibly = "" if diagnosis.cause else "possibly "
+    return "not known" if cause is None else f"{possibly}{cause.id} {cause.title}"
 
 
 def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool) -> Group:

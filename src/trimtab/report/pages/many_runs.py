@@ -1,6 +1,6 @@
 """Pages of several runs: a comparison (where and how far they part), and the fleet of live runs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,19 +37,8 @@ _MAX_DIFFERENCES = 20
 
 _FLEET_SCRIPTS = ("theme.js", "fleet.js")
 
-_FLEET_COLUMNS = (
-    ("state", None),
-    ("run", None),
-    ("loss", "n"),
-    ("curve", None),
-    ("step", "n"),
-    ("goodput", "n"),
-    ("open", "n"),
-    ("incidents", "n"),
-    ("tokens/s", "n"),
-    ("last record", "n"),
-    ("why", None),
-)
+_NUMBERS = ("step", "goodput", "open", "incidents", "tokens/s", "last record")
+_FLEET_COLUMNS = ("state", "run", "loss", "curve", *_NUMBERS, "why")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -207,11 +196,7 @@ def _differences_table(runs: Sequence[Compared]) -> Text:
 
 def fleet_page(fleet: Mapping[str, Any]) -> str:
     """Return the page of all runs; its script makes the rows from the data, as text."""
-    head = [tag("th", name, scope="col", class_=kind) for name, kind in _FLEET_COLUMNS]
-    causes = [
-        tag("th", name, scope="col", class_=kind)
-        for name, kind in (("cause", None), ("incidents", "n"), ("runs", "n"), ("open", "n"))
-    ]
+    counts = ("incidents", "runs", "open")
     to_causes = tag("a", "incidents by cause", href="#by-cause")
     search = tag("input", id="filter", placeholder="filter: name, state", aria_label="Filter runs")
     body = tag(
@@ -222,12 +207,12 @@ def fleet_page(fleet: Mapping[str, Any]) -> str:
             tag("p", tag("span", "", id="counts", role="status"), Html(" "), to_causes),
             tag("p", search),
         ),
-        tag("section", _live_table("runs", head, "All runs")),
+        tag("section", _live_table("runs", _FLEET_COLUMNS, {"loss", *_NUMBERS}, "All runs")),
         tag(
             "section",
             tag("h2", "Incidents by cause", id="by-cause"),
             tag("p", "", id="classes"),
-            _live_table("causes", causes, "Causes"),
+            _live_table("causes", ("cause", *counts), set(counts), "Causes"),
         ),
         tag("noscript", tag("p", "This page needs JavaScript.")),
     )
@@ -236,6 +221,10 @@ def fleet_page(fleet: Mapping[str, Any]) -> str:
     )
 
 
-def _live_table(id: str, head: list[Html], label: str) -> Html:
+def _live_table(id: str, names: Sequence[str], numbers: Set[str], label: str) -> Html:
+    kinds = ("n" if name in numbers else None for name in names)
+    head = [
+        tag("th", name, scope="col", class_=kind) for name, kind in zip(names, kinds, strict=True)
+    ]
     inner = tag("table", tag("thead", tag("tr", *head)), tag("tbody", id=id), class_="cards fleet")
     return tag("div", inner, class_="scroll", tabindex="0", role="region", aria_label=label)

@@ -28,7 +28,7 @@ from trimtab.report.pages.series import (
     stretches,
 )
 from trimtab.report.run_report import RunReport
-from trimtab.report.wording import event_text, is_quiet
+from trimtab.report.wording import event_text, is_quiet, short_cause
 
 MAX_LINES = 6
 """Groups drawn as lines of one chart; more are a heat map."""
@@ -207,13 +207,8 @@ def _span(diagnosis: Diagnosis) -> dict[str, Any]:
         "first": incident.onset.step,
         "last": max(last.step, incident.onset.step),
         "tone": tone(diagnosis),
-        "text": f"{diagnosis.outcome}: {incident.symptoms[0]}; {_cause(diagnosis)}",
+        "text": f"{diagnosis.outcome}: {incident.symptoms[0]}; {short_cause(diagnosis)}",
     }
-
-
-def _cause(diagnosis: Diagnosis) -> str:
-    cause = diagnosis.cause
-    return "cause not known" if cause is None else f"{cause.id} {cause.title}"
 
 
 def _lanes(lines: RunLines) -> list[dict[str, Any]]:
