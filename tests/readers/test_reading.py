@@ -92,7 +92,7 @@ def test_a_directory(tmp_path: Path) -> None:
     with pytest.raises(UnreadableLog, match="without a log of the format hf"):
         read_log(tmp_path, format="hf")
     (tmp_path / "notes.txt").write_text("nothing")
-    with pytest.raises(UnreadableLog, match="notes.txt begins with 'nothing'"):
+    with pytest.raises(UnreadableLog, match=r"notes\.txt begins with 'nothing'"):
         read_log(tmp_path)
 
 

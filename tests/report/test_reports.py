@@ -58,20 +58,20 @@ def test_the_postmortem_has_every_section() -> None:
     headings = re.findall(r"(?m)^## (.*)$", text)
     assert headings == [
         "In short",
+        "Root cause",
         "Symptoms",
-        "Evidence",
         "Hypotheses, ranked",
         "Discriminating evidence",
-        "The questions asked",
-        "Root cause",
-        "Class",
-        "Action",
         "What was done",
+        "Action",
         "Smallest remedy",
-        "Verification",
         "Cost",
+        "Verification",
         "Lesson",
         "Follow-ups",
+        "Class",
+        "Evidence",
+        "The questions asked",
     ]
     for body in re.split(r"(?m)^## .*$", text)[1:]:
         assert body.strip()

@@ -84,25 +84,26 @@ _OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
 
 def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
     """Return the post-mortem of one incident of a run."""
+    alternatives = list(_alternatives(diagnosis, run))
+    # What a reader wants first; the long tables come last.
     sections: dict[str, Iterable[Content]] = {
         "In short": [ReportTable(("", ""), tuple(in_short(diagnosis, run)))],
+        "Root cause": _root_cause(diagnosis, run),
         "Symptoms": _symptoms(diagnosis, run),
-        "Evidence": _evidence(diagnosis, run),
         "Hypotheses, ranked": _hypotheses(diagnosis),
         "Discriminating evidence": _discriminating(diagnosis),
-        "The questions asked": _questions(diagnosis),
-        "Root cause": _root_cause(diagnosis, run),
-        "Class": [Paragraph(_class(diagnosis))],
-        "Action": [Paragraph(prose(f"{diagnosis.action.instruction} {diagnosis.action.reason}"))],
         "What was done": [_done(diagnosis, run)],
+        "Action": [Paragraph(prose(f"{diagnosis.action.instruction} {diagnosis.action.reason}"))],
         "Smallest remedy": [Paragraph(prose(diagnosis.remedy))],
-        "Verification": _verification(diagnosis, run),
         "Cost": [bullets(_cost(diagnosis, run))],
+        **({"What else could be done": [bullets(alternatives)]} if alternatives else {}),
+        "Verification": _verification(diagnosis, run),
         "Lesson": [Paragraph(prose(diagnosis.lesson))],
         "Follow-ups": [_follow_ups(diagnosis, run)],
+        "Class": [Paragraph(_class(diagnosis))],
+        "Evidence": _evidence(diagnosis, run),
+        "The questions asked": _questions(diagnosis),
     }
-    if alternatives := list(_alternatives(diagnosis, run)):
-        sections["What else could be done"] = [bullets(alternatives)]
     return ReportDocument(
         title=_title(diagnosis, run),
         lead=_summary(diagnosis, run),

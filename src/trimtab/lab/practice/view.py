@@ -52,7 +52,7 @@ _SECTIONS = (
     ("Lesson", "One sentence for the next engineer.", ()),
     ("Follow-ups", "What is still to be done, and by whom.", ()),
 )
-"""The sections of trimtab's post-mortem, in its order: heading, hint, and lines to fill in."""
+"""The sections of trimtab's post-mortem, symptoms first: heading, hint, and lines to fill in."""
 
 
 WriteUp = dict[str, str]

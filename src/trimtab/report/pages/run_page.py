@@ -31,25 +31,6 @@ MAX_POSTMORTEMS = 40
 
 _MAX_NOTES = 3
 
-_ORDER = (
-    "In short",
-    "Root cause",
-    "Symptoms",
-    "Hypotheses, ranked",
-    "Discriminating evidence",
-    "What was done",
-    "Action",
-    "Smallest remedy",
-    "Cost",
-    "What else could be done",
-    "Verification",
-    "Lesson",
-    "Follow-ups",
-    "Class",
-    "Evidence",
-    "The questions asked",
-)
-"""The sections of a post-mortem on a page: what a reader wants first."""
 _FOLDED = frozenset({"Evidence", "The questions asked"})
 """Long tables that few readers need: folded until they are opened."""
 
@@ -286,8 +267,7 @@ def _postmortem_body(document: ReportDocument, heading: str = "h3") -> Html:
     figures = [tag("figure", figure.draw(False), tabindex="0") for figure in document.figures]
     parts = [tag("p", text_html(document.lead), class_="lead")]
     parts.append(tag("div", *figures, class_="figures"))
-    # The document has the order of the textbook's template; a page puts the answer first.
-    for section in sorted(document.sections, key=lambda section: _ORDER.index(section.title)):
+    for section in document.sections:
         body, title = section_html(section), tag(heading, section.title)
         if section.title in _FOLDED:
             parts.append(tag("details", tag("summary", title), body, class_="fold"))
