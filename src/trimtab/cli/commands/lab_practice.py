@@ -117,6 +117,7 @@ def _carry_out_all(
 
     answers = list(dict.fromkeys([*candidates(exercise), chosen]))
     outcomes = {}
+    typer.echo(f"Carrying out {len(answers)} answers on the real run ...", err=True)
     with progress_bar() as progress:
         for done, one in enumerate(answers):
             progress("Carrying out every answer", done, len(answers))

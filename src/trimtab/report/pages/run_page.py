@@ -107,12 +107,11 @@ def _header(report: RunReport, live: Mapping[str, Any] | None) -> Html:
     facts = run_facts(report)
     if live is not None:
         facts.insert(0, ("state", str(live.get("ended") or "running")))
-    notes = [tag("li", note) for note in report.notes]
-    shown = tag("ul", *notes[:_MAX_NOTES], class_="notes") if notes else html("")
-    if len(notes) > _MAX_NOTES:
-        rest = tag("ul", *notes[_MAX_NOTES:], class_="notes")
-        more = tag("summary", f"{len(notes) - _MAX_NOTES} more notes")
-        shown = join([shown, tag("details", more, rest)])
+    shown = tag("ul", *(tag("li", note) for note in report.notes), class_="notes")
+    if len(report.notes) > _MAX_NOTES:
+        shown = tag("details", tag("summary", f"{len(report.notes)} notes"), shown)
+    elif not report.notes:
+        shown = html("")
     verdict = tag("p", report.verdict, class_=f"verdict {report.tone}")
     return tag("header", tag("h1", report.source), verdict, facts_list(facts), shown)
 

@@ -80,18 +80,17 @@
     drawSpark(entry);
   }
 
-  const byName = (a, b) => a.line.name.localeCompare(b.line.name, "en", { numeric: true });
-
-  // The value of a column: numbers come as text, with commas and units.
-  function value(line, name) {
-    const found = line[keys[name] || name];
-    const number = typeof found === "string" ? parseFloat(found.replaceAll(",", "")) : found;
-    return name === "run" || name === "why" ? found : Number.isFinite(number) ? number : -Infinity;
+  // Numbers come as text, with commas and units.
+  function value({ line }) {
+    const found = line[keys[order.by] || order.by];
+    const number = parseFloat(String(found).replaceAll(",", ""));
+    return ["run", "why"].includes(order.by) ? found : Number.isFinite(number) ? number : -Infinity;
   }
 
   function compare(a, b) {
-    const [first, second] = [value(a.line, order.by), value(b.line, order.by)];
-    return order.sign * (first < second ? -1 : first > second ? 1 : 0) || b.line.open - a.line.open || byName(a, b);
+    const [first, second] = [value(a), value(b)];
+    return order.sign * (first < second ? -1 : Number(first > second)) || b.line.open - a.line.open ||
+      a.line.name.localeCompare(b.line.name, "en", { numeric: true });
   }
 
   function sort() {
