@@ -132,6 +132,28 @@ def test_a_live_page_draws_new_records_and_lists_new_incidents(
     journal.close()
 
 
+def test_the_fleet_sorts_and_filters(browser: Browser, tmp_path: Path) -> None:
+    for name, loss in (("a-high", 9.0), ("b-low", 2.0), ("c-middle", 5.0)):
+        write_run(block_of({"loss": np.full(50, loss)}), tmp_path / name)
+    shown = (
+        "[...document.querySelectorAll('#runs tr')].filter(one => !one.hidden)"
+        ".map(one => one.children[1].textContent)"
+    )
+    by_loss = "[...document.querySelectorAll('th button')].find(one => one.textContent === 'loss')"
+    for client in serving(tmp_path):
+        browser.open(f"http://127.0.0.1:{client.port}/")
+        browser.wait_for("document.documentElement.dataset.ready !== undefined")
+        browser.evaluate(f"{by_loss}.click()")
+        assert browser.evaluate(shown) == ["a-high", "c-middle", "b-low"]
+        browser.evaluate(f"{by_loss}.click()")
+        assert browser.evaluate(shown) == ["b-low", "c-middle", "a-high"]
+        typing = "filter.value = 'ended mid'; filter.dispatchEvent(new Event('input'))"
+        browser.evaluate(f"const filter = document.getElementById('filter'); {typing}")
+        assert browser.evaluate(shown) == ["c-middle"]
+        assert browser.complaints() == []
+        browser.open("about:blank")
+
+
 def test_keys_zoom_all_charts_together(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     page.write_text(dashboard_page(report_of(troubled_run())))
