@@ -108,8 +108,9 @@ def describe(change: IncidentChange, explained: Diagnosis | None) -> str:
     if incident.incident_class is not None:
         words.append(incident.incident_class.value)
     if explained is not None and change.transition is not Transition.CLOSED:
-        words.append(f"advice: {explained.action.kind.value}")
-        words.append(f"cause: {_IN_BRACKETS.sub('', short_cause(explained))}")
+        words.append(f"do: {explained.action.kind.value}")
+        cause = _IN_BRACKETS.sub("", short_cause(explained)).replace("about ", "")
+        words.append(f"cause: {cause}")
     head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
     line = f"{head}{': ' if words else ''}{'; '.join(words)}"
     if len(line) > MAX_CHARS and len(words) == 4:
