@@ -112,7 +112,7 @@ def run_rl(name: str, seed: int, out: Path, *, steps: int, mode: Mode = Mode.OBS
         "seed": seed,
         "cause": None if fault is None else name,
         "title": "a clean run" if fault is None else fault.title,
-        "onset": None if fault is None else onset + 1,  # a journal counts steps from 1
+        "onset": None if fault is None else onset,
     }
     text = json.dumps(truth, indent=2) + "\n"
     (run_dir / "truth.json").write_text(text, encoding="utf-8")
