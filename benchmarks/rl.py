@@ -29,7 +29,13 @@ STEPS, SLOW_STEPS = 200, 360
 SLOW = frozenset({"R06", "R12"})
 """Faults that a policy has to find out: what pays must first be drawn by chance."""
 
-TUNE, REPORT = (0, 1), (31, 32, 33)
+TUNE, REPORT = (0, 1), (31, 32, 33, 34)
+LOOKED_AT = (
+    "Seeds 31 to 33 were judged once before the evidence for R05 was changed, on seeds 0 and 1: 34 "
+    "of 36 found, all of them early, cause first 30, in three 30. Seed 34 was not."
+)
+"""What was seen of the seeds of the report before."""
+
 CLEAN_SEEDS = (1, 3, 4, 6, 7, 9)
 """Clean runs of the report; that of seed 0 was looked at."""
 
@@ -58,6 +64,7 @@ def main() -> None:
     seeds, clean = (REPORT, CLEAN_SEEDS) if is_report else (TUNE, TUNE)
     body = _faults(seeds) + "\n\n" + _clean(clean)
     if is_report:
+        body += f"\n\n{LOOKED_AT}"
         publish("Reinforcement learning in the lab", "scripts/bench rl report", body)
     else:
         print(body)
