@@ -15,11 +15,14 @@ class Mixture(nn.Module):
         self.top_k = 2
         self.gate = nn.Linear(WIDTH, NUM_EXPERTS)
         self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_EXPERTS))
+        self.used = torch.zeros(NUM_EXPERTS)
+        """The share of each expert in the last forward pass."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Mix what the chosen experts return."""
         scores = self.gate(x).softmax(dim=-1)
         top, chosen = scores.topk(self.top_k, dim=-1)
+        self.used = F.one_hot(chosen, NUM_EXPERTS).float().flatten(0, -2).mean(dim=0)
         mask = torch.zeros_like(scores).scatter(-1, chosen, top)
         out = torch.stack([F.gelu(expert(x)) for expert in self.experts], dim=-1)
         return x + (out * mask[..., None, :]).sum(dim=-1)
