@@ -46,7 +46,7 @@ def runs(draw: st.DrawFn) -> Block:
     names = ["loss", "grad_norm", "param_norm", "param_norm/mlp", "loss_scale", "lr"]
     columns = {
         name: column(draw(st.lists(cells, min_size=length, max_size=length)))
-        for name in draw(st.sets(st.sampled_from(names), min_size=1))
+        for name in draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     }
     if draw(st.booleans()):  # a stretch that only rises
         columns["loss"] = Column.complete(np.linspace(1, 2, length))
@@ -117,15 +117,16 @@ def test_the_same_holds_for_trimtabs_rules(run: Block, data: st.DataObject) -> N
 
 
 def check_cuts(rules: RuleSet, run: Block, data: st.DataObject) -> None:
+    # Drawn before anything is judged: whatever a judge does, the same choices give the same test.
+    edges = sorted(data.draw(st.sets(st.integers(0, len(run)), max_size=8)))
+    saved_at = data.draw(st.integers(0, len(run)))
     whole = verdicts(Judge(rules=rules), [run])
 
-    edges = sorted(data.draw(st.sets(st.integers(0, len(run)), max_size=8)))
     bounds = [0, *edges, len(run)]
     pieces = [run[a:b] for a, b in pairwise(bounds)]
     assert verdicts(Judge(rules=rules), pieces) == whole
     assert verdicts(Judge(rules=rules), list(run.cut(1))) == whole
 
-    saved_at = data.draw(st.integers(0, len(run)))
     first = Judge(rules=rules)
     head = first.update(run[:saved_at])
     second = Judge(rules=rules)
