@@ -23,6 +23,8 @@ from benchmarks.results import publish, table
 
 COMMAND = "scripts/bench judge report"
 SEEDS = 5
+SEVERE = ("NaN batch", "LR x30", "flipped weight", "dead gradient")
+"""Faults that leave the weights worse, or the run without learning."""
 
 
 def main() -> None:
@@ -91,11 +93,22 @@ def _kind_rows(found: Healthy, half: str) -> list[tuple[object, ...]]:
 
 def fault_section(folder: Path, halves: tuple[str, ...]) -> str:
     """Faults that were found, by half."""
-    rows = []
+    rows: list[tuple[object, ...]] = []
+    severe: dict[str, list[bool]] = {}
     for half in halves:
         for fault, found in measure_faults(fault_worlds(), folder, half).items():
             rows.append((half, fault, f"{sum(found)} of {len(found)}"))
-    return "Faults planted in some of these kinds.\n\n" + table(("half", "fault", "found"), rows)
+            if fault in SEVERE:
+                severe[half] = [*severe.get(half, []), *found]
+    rows += [
+        (half, "severe: " + ", ".join(SEVERE), f"{sum(found)} of {len(found)}")
+        for half, found in severe.items()
+    ]
+    return (
+        "Faults planted in every fourth of these kinds: found if an incident begins there, or one "
+        "that is open worsens. Adam does not notice a loss x8, and a few bad rows pass. Bar: 95 % "
+        "of the severe ones.\n\n" + table(("half", "fault", "found"), rows)
+    )
 
 
 def drawn_section() -> str:
@@ -107,7 +120,7 @@ def drawn_section() -> str:
         "Drawn with noise to the numbers of the playbook; right: class and advice as it says.\n\n"
         + table(("incident", "found", "right", "of"), rows)
         + "\n\nPublished incidents with a real series (tune half): an incident is found in "
-        f"{found} of {len(told)}; seven of the others have under 16 records."
+        f"{found} of {len(told)}; five of the others have under 16 records."
     )
 
 

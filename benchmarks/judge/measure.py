@@ -103,9 +103,15 @@ def measure_faults(
             continue
         block = records_of(world, folder)
         found[world.fault].append(
-            any(_is_near(one.incident, FAULT_AT) for one in judge(block, rules))
+            any(_says_something_new(one.incident, FAULT_AT) for one in judge(block, rules))
         )
     return found
+
+
+def _says_something_new(incident: Incident, at: int) -> bool:
+    """Return whether an incident begins at a fault, or one that is open worsens there."""
+    worsened = any(at <= finding.step <= at + FOUND_WITHIN for finding in incident.findings)
+    return worsened or _is_near(incident, at)
 
 
 def _is_near(incident: Incident, at: int, before: int = 12, after: int = FOUND_WITHIN) -> bool:
