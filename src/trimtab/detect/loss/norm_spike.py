@@ -101,15 +101,15 @@ class NormSpike(Stateful):
         if score is not None and score.z > PAIR_SCORE:
             excess = log_norm - score.expected
         self._last = first, excess
-        if score is None or score.z <= MIN_SCORE:
-            return None
-        pair = min(first, excess) > _PAIR and first + excess > _ALARM
         three = first + second + excess
         triple = min(first, second, excess) > _TRIPLE and three > _TRIPLE_ALARM
+        if score is None or not (triple or score.z > MIN_SCORE):
+            return None
+        pair = min(first, excess) > _PAIR and first + excess > _ALARM
         holds = not self._norm.has_memory or excess > first - MAX_FALL
         is_strong = holds and (pair or triple)
-        is_huge = score.stride >= SPARSE and excess > _HUGE
-        if not (is_strong or is_huge or excess > self._log_warn_ratio):
+        is_huge = score.z > MIN_SCORE and score.stride >= SPARSE and excess > _HUGE
+        if not (is_strong or is_huge or (score.z > MIN_SCORE and excess > self._log_warn_ratio)):
             return None
         mean = three / 3 if triple else 0.5 * (first + excess)
         is_strong = is_huge or (is_strong and self._is_unusual(mean, point.tick))
@@ -126,15 +126,16 @@ class NormSpike(Stateful):
         second, first = known[:-2], known[1:-1]
         self._last = float(known[-2]), float(known[-1])
         two, three = np.minimum(first, excess), first + second + excess
-        strong = (two > _PAIR) & (first + excess > _ALARM)
+        is_far = scores.z > MIN_SCORE
+        strong = is_far & (two > _PAIR) & (first + excess > _ALARM)
         triple = (np.minimum(two, second) > _TRIPLE) & (three > _TRIPLE_ALARM)
         strong |= triple
         if self._norm.has_memory:
             strong &= excess > first - MAX_FALL
-        huge = (scores.stride >= SPARSE) & (excess > _HUGE)
+        huge = is_far & (scores.stride >= SPARSE) & (excess > _HUGE)
         mean = np.where(triple, three / 3, 0.5 * (first + excess))
         findings = []
-        found = (scores.z > MIN_SCORE) & (strong | huge | (excess > self._log_warn_ratio))
+        found = strong | (is_far & (huge | (excess > self._log_warn_ratio)))
         for at in np.flatnonzero(found).tolist():
             score, point = scores.one(at), series.one(at)
             if score is not None:

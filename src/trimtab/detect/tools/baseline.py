@@ -296,7 +296,6 @@ class SignalBaseline(Stateful):
         self._in_cell = 0
         self._expectation: Expectation | None = None
         self._excursions = Excursions()
-        """Of a thinned log."""
         self.stride = 1.0
 
     def update(self, value: float, step: int) -> Score | None:
@@ -311,7 +310,7 @@ class SignalBaseline(Stateful):
         z = (value - expected) / known.scale
         is_far = z > FAR_OFF
         scale = known.scale
-        if self.stride >= WIDE_STRIDE:
+        if is_far or self._excursions:
             scale = self._excursions.widen(value - expected, scale, is_far=is_far)
             z = (value - expected) / scale
         if is_far and self._rejected < MAX_REJECTED_IN_A_ROW:
@@ -373,7 +372,7 @@ class SignalBaseline(Stateful):
         self._expectation = (
             expect(window, self._gap, self._spec) if len(window) >= MIN_WINDOW else None
         )
-        if is_first and self._expectation and self.stride >= WIDE_STRIDE:
+        if is_first and self._expectation:
             self._excursions.learn(window, self._expectation, FAR_OFF)
 
     def _follow_stride(self, stride: float) -> None:
