@@ -198,8 +198,8 @@ class DetectConfig(Section):
 
     objective: str = "auto"
     """What the loss is: "measure", a measure of health that should fall; "surrogate", such as the
-    loss of a policy or a critic, whose level says nothing; "auto", a surrogate once it was
-    negative, or where a reward, advantages or a clip fraction are recorded."""
+    loss of a policy or a critic, whose level says nothing; "auto", a surrogate where a reward,
+    advantages or a clip fraction are recorded, or where it is negative and has not fallen."""
 
     def __post_init__(self) -> None:
         require(

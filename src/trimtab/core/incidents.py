@@ -103,8 +103,13 @@ class Incident:
     new_level: float | None = None
     """The level of the loss that became the new normal, where it did not come back."""
     is_surrogate: bool = False
-    """Whether its loss is known to have no direction, such as that of a policy: only non-finite
-    values count then, and what it says of its level means nothing."""
+    """Whether its loss is that of a policy or an adversary: only non-finite values count then, and
+    what it says of its level means nothing."""
+    has_direction: bool | None = None
+    """Whether the loss had fallen, more than it rose, before the incident; None if too few losses
+    came before to say."""
+    start_loss: float | None = None
+    """The loss that the run started with; None if that was not recorded."""
     started_again: bool = False
     """Whether the loss returned to where the run began and fell as it did then: a restart."""
 

@@ -4,14 +4,12 @@ The textbook has one action per class. Trimtab replaces those that depend on mor
 and waits for what does not touch the weights.
 """
 
-import math
 from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import Cause
 from trimtab.core.findings import HARMLESS, NOT_FINITE, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.detect.loss.domain import DIRECTION, NEAR_BEST
 from trimtab.explain.diagnosis import Diagnosis
 
 SURE = 0.8
@@ -115,7 +113,8 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         return _wait(
             "Continue, and compare an evaluation with one before; say objective='measure' if this "
             "loss should fall.",
-            "This loss has no direction: it changes sign, is a policy's, or has wandered before.",
+            "This loss is not known to measure progress: it is a policy's, has risen about as much "
+            "as it fell, or is near 0.",
         )
     if not recurs and _is_one_signal(incident):
         return _wait(
@@ -211,28 +210,33 @@ SUDDEN = frozenset(
 """What damages weights. A level that rose without any of these is mostly the data."""
 
 
-SMALL_SHARE = 0.1
-"""A loss that has settled under this share of its start is near 0, where it moves by any factor:
-regressions and moving targets do. A language model is never there. Chosen."""
+SMALL_SHARE, GIVEN_BACK = 0.1, 0.33
+"""A loss that was under the first share of its start is near 0, where it moves by any factor:
+regressions and moving targets do. What it gave back counts from the second share of what it had
+gained. A language model is never there. Chosen."""
 
 
-def _start_of(incident: Incident) -> float:
-    """Return the loss that the run started with, as far as a finding says; else 0."""
-    for finding in incident.findings:
-        if "gained" in finding.facts and finding.expected is not None:
-            return finding.expected * math.exp(finding.facts["gained"])
-    return 0.0
+FAR_ABOVE_START = 2.0
+"""Times its start that the loss of a young run must have reached before a rollback or a lower rate
+is advised. Chosen: losses of policies and adversaries rise by a half at once."""
+
+
+def _level_of(incident: Incident) -> float | None:
+    """Return the level that the loss has settled at, or else its last value."""
+    return incident.last.loss if incident.new_level is None else incident.new_level
 
 
 def _is_near_zero(incident: Incident) -> bool:
-    """Return whether the loss has settled near 0, as far as its start is known."""
-    level = incident.last.loss if incident.new_level is None else incident.new_level
-    return level is not None and level < SMALL_SHARE * _start_of(incident)
+    """Return whether the loss was near 0, and has not gone far from there."""
+    level, before, start = _level_of(incident), incident.baseline_mean, incident.start_loss
+    if level is None or before is None or start is None or not 0 <= before < SMALL_SHARE * start:
+        return False
+    return level - before < GIVEN_BACK * (start - before)
 
 
 def _is_clear(incident: Incident) -> bool:
     """Return whether a lingering loss is clearly higher, after something that damages weights."""
-    level = incident.last.loss if incident.new_level is None else incident.new_level
+    level = _level_of(incident)
     if level is None or incident.baseline_mean is None or incident.baseline_deviation is None:
         return False
     rise = level - incident.baseline_mean
@@ -296,22 +300,17 @@ def _after_policy(diagnosis: Diagnosis) -> Action:
 
 
 def _has_no_direction(incident: Incident) -> bool:
-    """Return whether nothing but signals without a direction moved.
+    """Return whether nothing but a loss moved that is not known to have a direction.
 
-    A surrogate never has one; another loss has none if it never fell, or had left its best level
-    before, in a run old enough to know, and near 0 it moves by any factor.
+    It has one if it fell before; of a run too young to know, if it is far above its start. Near 0
+    it moves by any factor.
     """
     if not HARD_FACTS.isdisjoint(incident.symptoms):
         return False
-    if incident.is_surrogate:
-        return True
-    said = [f.facts for f in incident.findings if "gained" in f.facts]
-    if _is_young(incident) or not said:
-        return False
-    if _is_near_zero(incident):
-        return True
-    has_fallen = max(facts["gained"] for facts in said) >= DIRECTION
-    return not has_fallen or min(facts["above_best"] for facts in said) > NEAR_BEST
+    if incident.has_direction is None:
+        level, start = _level_of(incident), incident.start_loss
+        return start is not None and level is not None and level < FAR_ABOVE_START * start
+    return not incident.has_direction or _is_near_zero(incident)
 
 
 def _is_one_signal(incident: Incident) -> bool:

@@ -1,5 +1,4 @@
-"""Domain: the scale on which a loss is compared with its past; LossStart: where it began;
-LossMeaning: since when it is known to say nothing about the model.
+"""Domain: the scale on which a loss is compared with its past; LossStart: where it began.
 
 A loss that is never negative is compared by its logarithm. The noise of a loss grows and shrinks
 with the loss: that of a classifier falls from 2 to 0.001, and its batches still differ by the same
@@ -12,9 +11,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, Record
+from trimtab.core.block import FloatArray
 from trimtab.core.robust import TINY, median
-from trimtab.core.signals import LOSS, POLICY_SIGNALS
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import BaselineSpec
 
@@ -76,6 +74,10 @@ its best level when it rises slowly. Source: the losses of both sides of an adve
 scratch falls by a fifth in its first dozens of steps."""
 
 
+NEAR_ZERO = math.log(0.1)
+"""A loss that stays under this share of its start is near 0, where it moves by any factor."""
+
+
 class LossStart(Stateful):
     """The first losses of a run, by their logarithm."""
 
@@ -110,54 +112,11 @@ class LossStart(Stateful):
         """
         if not self._domain.is_log:
             return True
+        if math.isfinite(self._level) and max(before, now) < self._level + NEAR_ZERO:
+            return False
         below, above = (DIRECTION,) * 2 if is_slow else (SUDDEN_DIRECTION, ABOVE_START)
         has_direction = best < self._level - below or now > self._level + above
         return has_direction and not (is_slow and before - best > NEAR_BEST)
-
-    def facts(self, *, best: float, before: float) -> dict[str, float]:
-        """Return what a finding says of the past: by which share the best level is under the start,
-        and by which the level before the rise was above the best."""
-        if not math.isfinite(self._level) or not math.isfinite(best):
-            return {}
-        return {"gained": self._level - best, "above_best": before - best}
-
-
-# LossMeaning: a surrogate (the loss of a policy or of an adversary) has no direction: its level
-# says nothing about the model, and nobody may act on it. It is known by a negative value, or by
-# signals that only the training of a policy has.
-
-
-class LossMeaning(Stateful):
-    """Since when the loss of a run is known to be a surrogate."""
-
-    not_saved = ("_is_said",)
-
-    def __init__(self, objective: str) -> None:
-        """Create it; `objective` is what the user says: auto, measure or surrogate."""
-        self._is_said = objective != "auto"
-        self._since: int | None = 0 if objective == "surrogate" else None
-        """The tick of the first record that shows it."""
-
-    def is_surrogate(self, tick: int) -> bool:
-        """Return whether it was known at a record."""
-        return self._since is not None and tick >= self._since
-
-    def observe(self, record: Record) -> None:
-        """Add the next record."""
-        if self._since is None and not self._is_said:
-            signals = record.signals
-            if signals.get(LOSS, 0.0) < 0 or not POLICY_SIGNALS.isdisjoint(signals):
-                self._since = record.tick
-
-    def observe_many(self, block: Block) -> None:
-        """Add the next records."""
-        if self._since is not None or self._is_said or not len(block):
-            return
-        shows = block.column(LOSS).values < 0
-        for name in POLICY_SIGNALS & block.columns.keys():
-            shows |= block.columns[name].present
-        if shows.any():
-            self._since = int(block.tick[int(np.argmax(shows))])
 
 
 POSITIVE, SIGNED = Domain(is_log=True), Domain(is_log=False)

@@ -265,7 +265,6 @@ class LevelShift(Stateful):
                 "records": float(RECORDS_PER_CELL * SPANS[at]),
                 "rise": self._domain.back(rise.reference + rise.height)
                 - self._domain.back(rise.reference),
-                **self._start.facts(best=self._best, before=rise.reference),
             },
         )
 

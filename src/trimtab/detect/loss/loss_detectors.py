@@ -14,7 +14,7 @@ import numpy as np
 
 from trimtab.core.block import Block, FloatArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
-from trimtab.core.findings import Finding, Severity
+from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.cells import CellMeans
@@ -23,11 +23,11 @@ from trimtab.detect.loss.domain import (
     SIGNED,
     START_RECORDS,
     Domain,
-    LossMeaning,
     LossStart,
 )
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
+from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
 from trimtab.detect.loss.turn import Turn
 from trimtab.detect.tools.baseline import (
@@ -202,7 +202,12 @@ class LossDetectors(Detector):
         """Return a finding about the loss as a warning where the loss is no measure of health."""
         if finding is None or finding.severity is not Severity.ALARM:
             return finding
-        if not self._meaning.is_surrogate(finding.tick):
+        # Slow rises are what a loss without a direction does; sudden ones need not be.
+        is_slow = finding.symptom == Symptom.LEVEL_SHIFT
+        since = finding.onset_tick or finding.tick
+        if is_slow and self._meaning.has_direction(since) is not False:
+            return finding
+        if not is_slow and not self._meaning.is_surrogate(finding.tick):
             return finding
         return dataclasses.replace(finding, severity=Severity.WARN)
 

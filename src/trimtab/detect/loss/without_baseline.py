@@ -16,7 +16,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.signals import GRAD_NORM, LOSS, POLICY_SIGNALS, TOKEN_RARITY
 from trimtab.core.state import Stateful
-from trimtab.detect.loss.domain import LossMeaning
+from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.tools.baseline import MIN_WINDOW, RECORDS_PER_CELL
 
 # GrossLoss: losses or norms far beyond the start of the run, while no baseline is known yet.
@@ -68,11 +68,12 @@ class GrossLoss(Detector):
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
         findings = []
+        if self._starts[LOSS].num_left:
+            self._meaning.observe(record)
         for signal, start in self._starts.items():
             value = record.signals.get(signal, math.nan)
             if not start.num_left or not math.isfinite(value):
                 continue
-            self._meaning.observe(record)
             if signal == GRAD_NORM:
                 last, self._step = self._step, record.step
                 if record.step > last + 1:

@@ -196,8 +196,10 @@ LONGER = 10
 most of its tasks, or a hinge loss, has whole batches without a gradient, and ever more of them."""
 
 NOTHING_LEFT = 1e-6
-"""A loss this near to 0 has no gradient, and that is no fault: a hinge that all samples pass, a
-policy whose prompts are all solved. Chosen: the rounding of float32 around 1 is 1e-7."""
+"""A loss this near to 0 has no gradient, and that is no fault where single batches without one came
+before: a hinge that all samples pass, a policy whose prompts are all solved. Where none did, the
+policy died. The norms of groups are recorded too seldom to show that. Chosen: the rounding of
+float32 around 1 is 1e-7."""
 
 _PREFIXES = (UPDATE_NORM, GRAD_NORM_OF)
 
@@ -223,11 +225,14 @@ class FrozenUpdates(Detector):
             return []
         if signals.get(LR, 1.0) == 0.0 or signals.get(DISCARDED, 0.0) == 1.0:
             return []
-        if abs(signals.get(LOSS, 1.0)) < NOTHING_LEFT:
-            return []
+        is_done = abs(signals.get(LOSS, 1.0)) < NOTHING_LEFT
         findings = []
         for name, value in signals.items():
-            if _is_judged(name) and self._is_frozen(name, value, record.tick):
+            if not _is_judged(name):
+                continue
+            if is_done and (name != GRAD_NORM or name in self._longest):
+                continue
+            if self._is_frozen(name, value, record.tick):
                 facts = {"records": float(self._zeros[name])}
                 findings.append(
                     self.finding(

@@ -87,6 +87,8 @@ class OpenIncident:
     back_in: int | None = None
     new_level: float | None = None
     is_surrogate: bool = False
+    has_direction: bool | None = None
+    start_loss: float | None = None
     started_again: bool = False
     end: Moment | None = None
     since_peak: list[float] = field(default_factory=list)

@@ -25,7 +25,7 @@ from trimtab.core.block import Block
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Finding, Severity
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
 from trimtab.core.signals import LOSS
-from trimtab.detect.loss.domain import LossMeaning
+from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.explain.incidents.closing import ClosingRules, Ruling
 from trimtab.explain.incidents.open_incident import OpenIncident, RunStart
 
@@ -200,6 +200,8 @@ class IncidentTracker:
             is_loud=is_loud,
         )
         incident.is_surrogate = is_surrogate
+        incident.has_direction = self._meaning.has_direction(incident.onset.tick)
+        incident.start_loss = self._meaning.start
         for earlier in led_up:
             self._observe(incident, earlier, is_waiting=False)
         self._recent.clear()
