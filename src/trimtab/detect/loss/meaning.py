@@ -45,6 +45,7 @@ class LossMeaning(Stateful):
         self._negative_since: int | None = None
         """The ticks of the first record with a policy's signal, and with a negative loss."""
         self._start: float | None = None
+        self._start_since = 0
         self._shows_start = False
         self._group: list[float] = []
         self._total, self._count, self._per_level = 0.0, 0, 1
@@ -71,10 +72,10 @@ class LossMeaning(Stateful):
             return False
         return {FALLS: True, WANDERS: False}.get(self._at(tick))
 
-    @property
-    def start(self) -> float | None:
-        """The loss at the start of the run; None if the log begins later."""
-        return self._start if self._shows_start else None
+    def start(self, tick: int) -> float | None:
+        """Return the loss at the start of the run, as known at a record; None if the log begins
+        later."""
+        return self._start if self._shows_start and tick >= self._start_since else None
 
     def observe(self, record: Record) -> None:
         """Add the next record."""
@@ -129,7 +130,7 @@ class LossMeaning(Stateful):
     def _add(self, value: float, tick: int) -> None:
         """Add a median; where it completes a level, see what the levels show."""
         if self._start is None:
-            self._start = value
+            self._start, self._start_since = value, tick
         self._total, self._count = self._total + value, self._count + 1
         if self._count < self._per_level:
             return

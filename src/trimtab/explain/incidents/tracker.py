@@ -201,7 +201,7 @@ class IncidentTracker:
         )
         incident.is_surrogate = is_surrogate
         incident.has_direction = self._meaning.has_direction(incident.onset.tick)
-        incident.start_loss = self._meaning.start
+        incident.start_loss = self._meaning.start(moment.tick)
         for earlier in led_up:
             self._observe(incident, earlier, is_waiting=False)
         self._recent.clear()
