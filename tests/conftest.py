@@ -3,10 +3,18 @@
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.kit.rooms import is_wanted, kind_of, rooms_of
 
 HERE = Path(__file__).parent
+
+# A machine with other work is no failure of an example.
+settings.register_profile(
+    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("any machine")
+
 ROOMS = pytest.StashKey[frozenset[str] | None]()
 
 
