@@ -79,26 +79,20 @@ class LossMeaning(Stateful):
 
     def observe(self, record: Record) -> None:
         """Add the next record."""
-        if self._objective != "auto":
-            return
-        signals = record.signals
-        if self._policy_since is None and not POLICY_SIGNALS.isdisjoint(signals):
-            self._policy_since = record.tick
-        loss = signals.get(LOSS)
-        if loss is None or not -np.inf < loss < np.inf:
-            return
-        if loss < 0 and self._negative_since is None:
-            self._negative_since = record.tick
-        if self._start is None and not self._group:
-            self._shows_start = record.step <= MAX_FIRST_STEP
-        self._group.append(min(max(loss, -LARGEST), LARGEST))
-        if len(self._group) == RECORDS_PER_MEDIAN:
-            value, self._group = median(self._group), []
-            self._add(value, record.tick)
+        if self._objective == "auto":
+            is_of_policy = not POLICY_SIGNALS.isdisjoint(record.signals)
+            self._observe(record.signals.get(LOSS), record.tick, record.step, is_of_policy)
 
     def observe_many(self, block: Block) -> None:
         """Add the next records."""
         if self._objective != "auto" or not len(block):
+            return
+        if len(block) == 1:  # a live step
+            columns = block.columns
+            known = [name for name in (LOSS, *(POLICY_SIGNALS & columns.keys())) if name in columns]
+            row = {name: columns[name].values.item(0) for name in known if columns[name].present[0]}
+            is_of_policy = not POLICY_SIGNALS.isdisjoint(row)
+            self._observe(row.get(LOSS), block.tick.item(0), block.step.item(0), is_of_policy)
             return
         if self._policy_since is None:
             shows = np.zeros(len(block), dtype=np.bool_)
@@ -123,6 +117,20 @@ class LossMeaning(Stateful):
         last = range(RECORDS_PER_MEDIAN - 1 - before, len(rows), RECORDS_PER_MEDIAN)
         for value, at in zip(groups, last, strict=True):
             self._add(value, int(ticks[at]))
+
+    def _observe(self, loss: float | None, tick: int, step: int, is_of_policy: bool) -> None:
+        if is_of_policy and self._policy_since is None:
+            self._policy_since = tick
+        if loss is None or not -np.inf < loss < np.inf:
+            return
+        if loss < 0 and self._negative_since is None:
+            self._negative_since = tick
+        if self._start is None and not self._group:
+            self._shows_start = step <= MAX_FIRST_STEP
+        self._group.append(min(max(loss, -LARGEST), LARGEST))
+        if len(self._group) == RECORDS_PER_MEDIAN:
+            value, self._group = median(self._group), []
+            self._add(value, tick)
 
     def _at(self, tick: int) -> int:
         return self._known[bisect_right(self._ticks, tick) - 1]
