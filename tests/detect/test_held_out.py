@@ -5,7 +5,7 @@ import pytest
 from tests.detect.feeding import alarms, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.run.held_out import LITTLE, MIN_EMPTY, HeldOut, NoTargets
+from trimtab.detect.run.held_out import LITTLE, MIN_EMPTY, MIN_QUIET, HeldOut, NoTargets
 
 LENGTH, EVERY = 120, 10
 
@@ -46,19 +46,20 @@ def test_a_run_whose_own_loss_rises_is_not_overfitting() -> None:
 
 
 @pytest.mark.parametrize(
-    ("signals", "is_found"),
+    ("signals", "after"),
     [
-        ({"tokens": 0.0}, True),
-        ({"loss": 0.0, "grad_norm": 0.0}, True),
-        ({"loss": 0.0, "grad_norm": np.inf}, False),
-        ({"loss": 0.0, "grad_norm": 0.3}, False),
-        ({"loss": 0.0, "grad_norm": 0.0, "reward": 0.5}, False),  # as TRL's GRPO begins
-        ({"loss": 0.0}, False),
+        ({"tokens": 0.0}, [MIN_EMPTY]),
+        ({"tokens": 0.0, "loss": 0.0, "grad_norm": 0.0}, [MIN_EMPTY]),
+        ({"loss": 0.0, "grad_norm": 0.0}, [MIN_QUIET]),  # or a policy without a reward so far
+        ({"loss": 0.0, "grad_norm": np.inf}, []),
+        ({"loss": 0.0, "grad_norm": 0.3}, []),
+        ({"loss": 0.0, "grad_norm": 0.0, "reward": 0.5}, []),  # as TRL's GRPO begins
+        ({"loss": 0.0}, []),
     ],
 )
-def test_batches_without_a_target_are_found(signals: dict[str, float], is_found: bool) -> None:
+def test_batches_without_a_target_are_found(signals: dict[str, float], after: list[int]) -> None:
     found = alarms(NoTargets, block(20, **signals))
-    assert [one.step for one in found] == ([MIN_EMPTY - 1] if is_found else [])
+    assert [one.step + 1 for one in found] == after
 
 
 def test_a_run_that_has_learnt_everything_has_targets() -> None:

@@ -18,8 +18,9 @@ from trimtab.core.signals import EVAL_LOSS, GRAD_NORM, LOSS, POLICY_SIGNALS, TOK
 # NoTargets: all labels are ignored. A guard sees that no token counts; a log has a loss of exactly
 # 0 from its first record on with a gradient of 0 or NaN, or a loss of NaN with a gradient of 0.
 
-MIN_EMPTY = 4
-"""Such records in a row. Chosen: one batch may be all prompt."""
+MIN_EMPTY, MIN_QUIET = 4, 16
+"""Such records in a row; the second where loss and gradient are both 0 and tokens are not counted.
+Chosen: one batch may be all prompt, and a policy that has found no reward yet is as quiet."""
 
 
 class NoTargets(Detector):
@@ -31,6 +32,7 @@ class NoTargets(Detector):
         self._has_learnt = False
         """Whether a loss other than 0 was recorded: from then on a loss of 0 is a success."""
         self._num_empty = 0
+        self._is_reported = False
 
     def update(self, record: Record) -> list[Finding]:
         """Judge one record."""
@@ -43,9 +45,12 @@ class NoTargets(Detector):
         is_zero = is_zero and POLICY_SIGNALS.isdisjoint(signals)
         is_empty = tokens == 0.0 or (is_zero and not self._has_learnt)
         self._has_learnt |= math.isfinite(loss) and loss != 0.0
-        self._num_empty = min(self._num_empty + 1, MIN_EMPTY + 1) if is_empty else 0
-        if self._num_empty != MIN_EMPTY:
+        is_quiet = tokens != 0.0 and loss == 0.0 and norm == 0.0
+        self._num_empty = min(self._num_empty + 1, MIN_QUIET) if is_empty else 0
+        self._is_reported &= is_empty
+        if self._is_reported or self._num_empty < (MIN_QUIET if is_quiet else MIN_EMPTY):
             return []
+        self._is_reported = True
         explanation = Explanation(
             cause_id="masked-labels",
             cause_title="all labels masked",
