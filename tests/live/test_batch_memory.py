@@ -129,15 +129,6 @@ class TestBatchMemory:
         assert report.rows[0].text is None
         assert notes == []
 
-    def test_without_batches_the_log_says_once_how_to_keep_them(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        memory = BatchMemory(LiveConfig(), tmp_path)
-        with caplog.at_level("INFO", "trimtab"):
-            memory.freeze(incident(1, 3))
-            memory.freeze(incident(2, 9))
-        assert sum("guard.steps(loader)" in message for message in caplog.messages) == 1
-
     def test_what_fails_in_it_costs_only_itself(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -163,7 +163,7 @@ def test_a_protected_run_holds_a_batch_that_is_not_finite(
     assert list(np.flatnonzero(np.isnan(loss))) == [5]
     assert np.isfinite(logged(trainer, "loss")).all()  # what the Trainer shows in its place
     assert caplog.text.count("logging_nan_inf_filter") == 1
-    assert "the loss of step 6 is not finite" in caplog.text
+    assert "step 6: the loss is not finite" in caplog.text
 
 
 def bits_of_state(trainer: Any) -> str:

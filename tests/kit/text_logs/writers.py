@@ -47,7 +47,7 @@ def megatron(ink: Ink, moment: Moment) -> str:
         line += f" lm loss: {ink('loss', moment.loss, '.6E')} |"
     else:
         ink.truth("loss", math.nan)
-    line += f" load_balancing_loss: {ink('load_balancing_loss', 1.0123456, '.6E')} |"
+    line += f" load_balancing_loss: {ink('balancing_loss', 1.0123456, '.6E')} |"
     line += f" loss scale: {ink('loss_scale', moment.loss_scale, '.1f')} |"
     line += f" grad norm: {ink('grad_norm', moment.grad_norm, '.3f')} |"
     line += f" num zeros: {12345} |"
