@@ -74,7 +74,8 @@ def publish_flips(number: int, folder: str | None = None, only: Sequence[str] = 
         "Recover: flipped bits",
         f"scripts/bench recover flips --flips {number}",
         "One bit of one element of a weight or moment, flipped before a random update of a small "
-        "language model, a classifier and a regression, on one rank. Bar: all that change a value "
+        "language model, a classifier and a regression, on one rank; all of them are small enough "
+        "to be summed whole in every update. Bar: all that change a value "
         f"by 6 % or more (high bits) are undone or reported within {WITHIN} steps, none wrongly. "
         "Wrongly: an undo at another time, or a second one. A bit that changes a value by less "
         "than 6 % is left alone: a clamp in bf16 does the same. A single number (a step count, "
