@@ -68,7 +68,7 @@ class Truth:
             step, attempt, position = (
                 int(axis[tick]) for axis in (self.step, self.attempt, self.position)
             )
-            layout = layouts.for_names(tuple(signals))
+            layout = layouts.for_names(tuple(signals), tick)
             log.add(layout.pack(step, tick, attempt, position, signals.values()))
         log.flush()
         log.close()

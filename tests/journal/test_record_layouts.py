@@ -27,7 +27,7 @@ def test_the_short_way_to_a_line_writes_what_the_long_way_writes(
 def test_columns_hold_every_bit(journey: list[dict[str, float]]) -> None:
     layouts, rows = RecordLayouts(), PackedRows()
     for tick, signals in enumerate(journey):
-        packed = layouts.for_names(tuple(signals)).pack(-tick, tick, 1, 2, signals.values())
+        packed = layouts.for_names(tuple(signals), tick).pack(-tick, tick, 1, 2, signals.values())
         rows.add(layouts.of_record(packed), packed)
     assert len(rows) == len(journey)
     expected = {tick: row(-tick, signals, 1, 2) for tick, signals in enumerate(journey)}

@@ -122,8 +122,8 @@ def test_telemetry_over_ranks_equals_one_process(engine: str, tmp_path: Path) ->
     alone, together = (last_full(journal_of(tmp_path / name)) for name in ("alone", engine))
     assert alone.keys() == together.keys()
     for name, value in alone.items():
-        exact = 5e-3 if name.startswith("max_") else 2e-3
-        assert together[name] == pytest.approx(value, rel=exact, abs=1e-6), name
+        tolerance = 5e-3 if name.startswith("max_") else 2e-3
+        assert together[name] == pytest.approx(value, rel=tolerance, abs=1e-6), name
 
 
 def with_a_slow_rank(rank: int, folder: Path) -> None:

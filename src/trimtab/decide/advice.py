@@ -10,6 +10,7 @@ from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import Cause
 from trimtab.core.findings import HARMLESS, NOT_FINITE, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.detect.loss.domain import SMALL_SHARE
 from trimtab.explain.diagnosis import Diagnosis
 
 SURE = 0.8
@@ -86,9 +87,10 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             "The weights are not affected; only time is lost.",
         )
     if _is_partly_frozen(incident):
+        part = incident.findings[0].signal.partition("/")[2]
         return _wait(
-            f"Continue if {incident.findings[0].signal} was frozen on purpose; if not, unfreeze it "
-            "(`requires_grad`, the optimizer's groups).",
+            f"Continue if {part} was frozen on purpose; if not, unfreeze it (`requires_grad`, the "
+            "optimizer's groups).",
             "What does not move keeps its values: there is nothing to go back for.",
         )
     left_out = NOT_RESTORED.intersection(incident.symptoms)
@@ -210,10 +212,8 @@ SUDDEN = frozenset(
 """What damages weights. A level that rose without any of these is mostly the data."""
 
 
-SMALL_SHARE, GIVEN_BACK = 0.1, 0.33
-"""A loss that was under the first share of its start is near 0, where it moves by any factor:
-regressions and moving targets do. What it gave back counts from the second share of what it had
-gained. A language model is never there. Chosen."""
+GIVEN_BACK = 0.33
+"""The share of what it had gained that a loss near 0 must give back before it counts. Chosen."""
 
 
 FAR_ABOVE_START = 2.0

@@ -89,7 +89,7 @@ class RecordLayouts:
         self._num_layouts = 0
         self._popped_tick = -1
 
-    def for_names(self, names: tuple[str, ...], tick: int = 0) -> RecordLayout:
+    def for_names(self, names: tuple[str, ...], tick: int) -> RecordLayout:
         """Return the layout for the record with these signals and this tick."""
         layout = self._by_names.pop(names, None)
         if layout is None:

@@ -74,8 +74,9 @@ its best level when it rises slowly. Source: the losses of both sides of an adve
 scratch falls by a fifth in its first dozens of steps."""
 
 
-NEAR_ZERO = math.log(0.1)
-"""A loss that stays under this share of its start is near 0, where it moves by any factor."""
+SMALL_SHARE = 0.1
+"""A loss under this share of its start is near 0, where it moves by any factor: regressions and
+moving targets do. A language model is never there. Chosen."""
 
 
 class LossStart(Stateful):
@@ -112,7 +113,7 @@ class LossStart(Stateful):
         """
         if not self._domain.is_log:
             return True
-        if math.isfinite(self._level) and max(before, now) < self._level + NEAR_ZERO:
+        if math.isfinite(self._level) and max(before, now) < self._level + math.log(SMALL_SHARE):
             return False
         below, above = (DIRECTION,) * 2 if is_slow else (SUDDEN_DIRECTION, ABOVE_START)
         has_direction = best < self._level - below or now > self._level + above

@@ -19,7 +19,7 @@ NAMES = (SECONDS, *MAXIMA)
 SLOTS = (
     *(f"weight:{name}" for name in NAMES),
     *(f"weighted:{name}" for name in NAMES),
-    *("weighted:rank", "alone"),
+    *("weighted:rank", f"total:{SECONDS}"),
 )
 
 POWER = 64
@@ -65,8 +65,8 @@ def read_maxima(sums: Mapping[str, float]) -> dict[str, float]:
     }
 
 
-class AloneClock:
-    """Measures how long a rank computes alone; on an accelerator by its own clock."""
+class ComputeClock:
+    """Measures how long a rank computes before it waits for others; on an accelerator by events."""
 
     def __init__(self, device: torch.device) -> None:
         self._uses_events = device.type == "cuda"
@@ -114,7 +114,7 @@ class SlowRank:
 
     def read(self, sums: Mapping[str, float]) -> tuple[int, float] | None:
         """Return a rank that is slow, and how many times as long it takes; None if none is new."""
-        weight, total = sums.get(f"weight:{SECONDS}", 0.0), sums.get("alone", 0.0)
+        weight, total = sums.get(f"weight:{SECONDS}", 0.0), sums.get(f"total:{SECONDS}", 0.0)
         if self._world == 1 or not weight > 0 or not total > 0:
             return None
         slowest = sums[f"weighted:{SECONDS}"] / weight

@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.live.measure.activations import Activations
-from trimtab.live.measure.by_rank import NAMES, SLOTS, AloneClock, largest, weigh
+from trimtab.live.measure.by_rank import NAMES, SLOTS, ComputeClock, largest, weigh
 from trimtab.live.measure.roles import assign_roles
 from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.state_sums import (
@@ -180,7 +180,7 @@ class SlowMeter:
         self._rank: int | None = None
         """Of this process, where there are several."""
         self._before: torch.Tensor | None = None
-        self._clock = AloneClock(device)
+        self._clock = ComputeClock(device)
         self.num_updates = 0
         """Updates so far; every `telemetry_every`-th is measured."""
         self.nothing = torch.zeros(len(self.slots), dtype=torch.float32, device=device)

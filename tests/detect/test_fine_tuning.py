@@ -5,7 +5,7 @@ import pytest
 from tests.detect.feeding import alarms, block, findings
 
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.run.held_out import LITTLE, MIN_EMPTY, MIN_QUIET, HeldOut, NoTargets
+from trimtab.detect.run.fine_tuning import LITTLE, MIN_EMPTY, MIN_QUIET, HeldOut, NoTargets
 
 LENGTH, EVERY = 120, 10
 

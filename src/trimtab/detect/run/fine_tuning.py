@@ -1,4 +1,4 @@
-"""What fine-tuning goes wrong by while its loss looks fine.
+"""Faults of fine-tuning that its loss does not show.
 
 NoTargets  batches in which no label counts, so that nothing is learnt
 HeldOut    a held-out loss that rises while the loss in training falls
