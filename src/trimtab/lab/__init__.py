@@ -21,7 +21,7 @@ _PACKAGES = ("torch", "tokenizers", "torchdata")
 def _require_extra() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtra.of(f"the lab needs {', '.join(missing)}, which is not installed", "lab")
+        raise MissingExtra.of(f"the lab needs {', '.join(missing)}: not installed", "lab")
 
 
 _require_extra()

@@ -54,7 +54,8 @@ class RunReport:
         if not self.incidents:
             records = counted(len(self.block), "record")
             if len(self.block) < MIN_RECORDS:
-                return f"No incident, but {records} are too few to judge ({MIN_RECORDS} needed)."
+                be = "is" if len(self.block) == 1 else "are"
+                return f"No incident, but {records} {be} too few to judge ({MIN_RECORDS} needed)."
             return f"Healthy: no incident in {records}."
         worst = self.by_severity()[0]
         more = len(self.incidents) - 1

@@ -125,7 +125,7 @@ def _heading(report: RunReport, width: int) -> Text:
     steps = report.block.step
     source = printable(report.source)
     details = (
-        f"{report.format}, {len(steps):,} records, steps {steps[0]:,} to {steps[-1]:,}, "
+        f"{report.format}, {counted(len(steps), 'record')}, steps {steps[0]:,} to {steps[-1]:,}, "
         f"{report.rules} rules"
     )
     gap = "  " if len(source) + 2 + len(details) <= width else "\n"
