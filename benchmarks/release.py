@@ -1,8 +1,9 @@
 """Measures everything that is published, at one commit: `scripts/bench release [TEXT...]`.
 
-With TEXT only measurements with such a text in their command. What was measured at this commit is
-kept, so that the command continues where it was stopped, and repeats what failed. Once nothing is
-left, sections of other commits leave RESULTS.md: a release has figures of one commit.
+With TEXT only measurements with such a text in their command. What was measured is kept by the last
+commit that changed `src`, so that the command continues where it was stopped, and repeats what
+failed; to measure once more, delete the folder of the measurement. Once nothing is left, sections
+of other commits leave RESULTS.md: a release has figures of one commit.
 
 Needs the dependency groups `dev`, `bench`, `peers` and `trackers`, MLflow, Chromium and PostgreSQL.
 A measurement that needs something else than this machine has fails, and is listed at the end.

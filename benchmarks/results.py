@@ -1,7 +1,7 @@
 """RESULTS.md: one section per benchmark, written by the benchmark itself and by nobody else.
 
 A section says when, at which commit and where it was measured. Its headlines stand in a table of
-their own, and once more at the top of the page.
+their own, and once more at the top of the page, in groups of what is claimed.
 """
 
 import datetime
@@ -17,10 +17,23 @@ ROOT = Path(__file__).parents[1]
 RESULTS = Path(__file__).parent / "RESULTS.md"
 HEAD = """# Results
 
-Written by `scripts/bench NAME`, all of it by `scripts/bench release`; each figure stands beside its
-bar. A section without a commit was measured before 0.3 was finished.
+Written by `scripts/bench NAME`, all of it by `scripts/bench release`. The commit of a figure is the
+last one that changed `src`. Bars are goals; where one is missed, the figure stands all the same.
 """
-HEADLINE = "| headline | measured | bar |"
+OLD = "Sections without a commit were measured before 0.3 was finished.\n"
+HEADLINE = ("headline", "measured", "bar", "others")
+GROUPS = {
+    "Finding": ("Detection", "Judge", "Logits", "Experts", "Reinforcement", "Planted", "Resume"),
+    "Explaining": ("Causes",),
+    "Acting": ("Recover", "The gate", "Protection", "Live", "A real size"),
+    "Checking beforehand": ("Check", "Corpus"),
+    "Cost": ("Cost", "Collectives", "Journal", "Sending", "Pages"),
+    "Reading": ("Readers", "Sites"),
+    "Scale and support": ("Scale", "Long runs", "Lab", "Support"),
+}
+"""What is claimed: how the titles of its sections begin, in the order of the page."""
+Headline = tuple[object, object, object] | tuple[object, object, object, object]
+"""What, measured, bar, and the same figure of other tools where they were measured."""
 _COMMIT = re.compile(r"(?m)^\d{4}-\d\d-\d\d, commit ([0-9a-f]{8}(?: with changes)?),")
 
 
@@ -30,18 +43,13 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def publish(
-    title: str, command: str, body: str, headlines: Sequence[tuple[str, object, object]] = ()
-) -> None:
-    """Print a section and put it in RESULTS.md in place of the one with the same title.
-
-    A headline is (what, measured, bar).
-    """
+def publish(title: str, command: str, body: str, headlines: Sequence[Headline] = ()) -> None:
+    """Print a section and put it in RESULTS.md in place of the one with the same title."""
     today = datetime.datetime.now(datetime.UTC).date()
     parts = [f"## {title}", f"{today}, commit {commit()}, `{command}`, {hardware()}."]
     if headlines:
-        parts.append(table(["headline", "measured", "bar"], headlines))
-    section = "\n\n".join([*parts, body.strip()]) + "\n"
+        parts.append(table(HEADLINE, [(*one, "")[: len(HEADLINE)] for one in headlines]))
+    section = "\n\n".join([*parts, body.strip()]).strip() + "\n"
     print(section)
     rewrite(lambda sections: sections | {title: section})
 
@@ -51,9 +59,10 @@ def rewrite(change: Callable[[dict[str, str]], dict[str, str]]) -> None:
     with RESULTS.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         sections = change(read_sections())
-        ordered = [sections[title] for title in sorted(sections)]
+        ordered = [sections[title] for title in sorted(sections, key=_place)]
+        head = HEAD if all(map(commit_of, ordered)) else HEAD + OLD
         file.truncate(0)
-        file.write("\n".join([HEAD, *_headlines(sections), *ordered]))
+        file.write("\n".join([head, *_headlines(sections), *ordered]))
 
 
 def read_sections() -> dict[str, str]:
@@ -69,16 +78,30 @@ def commit_of(section: str) -> str | None:
     return found[1] if found else None
 
 
+def _place(title: str) -> tuple[int, str]:
+    """Return where a section stands: by its group, then by its title."""
+    for place, beginnings in enumerate(GROUPS.values()):
+        if title.startswith(beginnings):
+            return place, title
+    return len(GROUPS), title
+
+
 def _headlines(sections: dict[str, str]) -> list[str]:
-    """The headlines of all sections in one table, or nothing if there are none."""
-    rows = []
-    for title in sorted(sections):
-        _, found, rest = sections[title].partition(HEADLINE + "\n| --- | --- | --- |\n")
+    """Return the headlines of all sections, a table for each group that has some."""
+    rows: dict[int, list[list[str]]] = {}
+    for title in sorted(sections, key=_place):
+        _, found, rest = sections[title].partition(table(HEADLINE, []) + "\n")
+        command = re.search(r"`scripts/bench (.*?)`", sections[title])
         for line in rest.splitlines() if found else ():
             if not line.startswith("| "):
                 break
-            rows.append([title, line[2:-2]])
-    return [table(["section", "headline", "measured", "bar"], rows) + "\n"] if rows else []
+            cells = [cell.strip() for cell in line[2:-1].split(" | ")]
+            rows.setdefault(_place(title)[0], []).append(
+                [*cells, f"`{command[1]}`" if command else ""]
+            )
+    names = [*GROUPS, "Others"]
+    header = ("what", *HEADLINE[1:], "scripts/bench")
+    return [f"**{names[place]}**\n\n{table(header, rows[place])}\n" for place in sorted(rows)]
 
 
 def rows_of(title: str) -> list[list[str]]:
@@ -88,8 +111,8 @@ def rows_of(title: str) -> list[list[str]]:
 
 
 def commit() -> str:
-    """The commit that is measured, as in `1a2b3c4d` or `1a2b3c4d with changes`."""
-    head = _git("rev-parse", "--short=8", "HEAD") or "00000000"
+    """The last commit that changed what is measured, `1a2b3c4d` or `1a2b3c4d with changes`."""
+    head = _git("log", "-1", "--format=%h", "--abbrev=8", "--", "src") or "00000000"
     return f"{head} with changes" if _git("status", "--porcelain", "--", "src") else head
 
 
