@@ -49,6 +49,30 @@ def test_several_losses_or_none_are_not_guessed(write: Write, name: str) -> None
         read_log(write(f"starting the run\n{lines}\n", "train.log"))
 
 
+PROSE = (
+    "You should probably TRAIN this model on a down-stream task to be able to use it.\n"
+    "The run was started with 8 ranks, and we expect a result in 3 days at the latest.\n"
+)
+
+
+def test_one_sentence_with_a_loss_is_no_log(write: Write) -> None:
+    text = "Nobody could say why: at step 650 the loss was 2.5, and by Monday it was back.\n"
+    with pytest.raises(UnreadableLog, match="sentence; name the loss with --loss"):
+        read_log(write(PROSE + text, "notes.txt"))
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "Epoch 1 done in 12.3 s, mean loss 0.5 (best so far)",
+        "2025-03-14 09:26:53,561 INFO root trainer.py:33 - training epoch 1 finished, loss: 0.5",
+        "step 100 | loss 0.5 | lr 1e-3",
+    ],
+)
+def test_a_single_record_among_sentences_is_read(write: Write, record: str) -> None:
+    assert losses(read_log(write(f"{PROSE}{record}\n", "train.log")))[1] == [0.5]
+
+
 def test_evaluations_under_a_headline_are_no_records(write: Write) -> None:
     text = "".join(
         f"Epoch {epoch}\nTraining...\nbatch 1 loss {9 - epoch}.5\nbatch 2 loss {9 - epoch}.25\n"

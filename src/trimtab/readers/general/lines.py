@@ -259,7 +259,7 @@ class _Namer:
         bare = text.strip()
         if to_number(self._tokens[position]) is None or following.startswith(("%|", "% |")):
             if len(self.fields) <= 2:
-                self.words.update(_spare_words(text))
+                self.words.update(spare_words(text))
             return
         if position and bare in _TOTALS:
             self._add_total(position, _TOTALS[bare], is_bar=bare.endswith("it/"))
@@ -458,7 +458,7 @@ def _name_before(text: str) -> tuple[str | None, list[str]]:
     rest = rest[: separator.start()] if separator else rest
     quoted = _QUOTED.search(rest)
     if quoted:
-        return (quoted[2] or quoted[4]).strip() or None, _spare_words(rest[: quoted.start()])
+        return (quoted[2] or quoted[4]).strip() or None, spare_words(rest[: quoted.start()])
     cell = _CELL.search(text)
     if cell and text.lstrip().startswith("|") and text.count("|") == 2:
         return (cell[1] if _LETTER.search(cell[1]) else None), []
@@ -469,7 +469,7 @@ def _name_before(text: str) -> tuple[str | None, list[str]]:
                 delimiter.end(),
                 delimiter[0][0] == ":" and delimiter.start() > 0,
             )
-    spare = _spare_words(rest[:start])
+    spare = spare_words(rest[:start])
     name = rest[start:].strip(" \t*#-=~!?\"'`")
     name = name if name.endswith(".") else name.strip("._")
     # A value may be text too: `sep=abc loss=2.5`, `v_num: abc loss: 2.5`, `INFO:root:loss = 2.5`.
@@ -480,7 +480,7 @@ def _name_before(text: str) -> tuple[str | None, list[str]]:
         words = words[1:]
     name = " ".join(words)
     if len(words) > 6:
-        return None, [*spare, *_spare_words(name)]
+        return None, [*spare, *spare_words(name)]
     return (name if _LETTER.search(name) and not _FILE.search(name) else None), spare
 
 
@@ -507,5 +507,6 @@ def _inside_name(text: str, position: int) -> bool:
     )
 
 
-def _spare_words(text: str) -> list[str]:
+def spare_words(text: str) -> list[str]:
+    """Return the words of a text in lower case, without those in names and paths."""
     return [word.lower() for word in _SPARE.findall(text)]
