@@ -44,7 +44,13 @@ def ask(model: nn.Module, optimizer: Any) -> None:
 
 
 def body(
-    layout: str, harm: Any, on: int, folder: Path, rank: int, make: Any = optim.AdamW
+    layout: str,
+    harm: Any,
+    on: int,
+    folder: Path,
+    rank: int,
+    make: Any = optim.AdamW,
+    steps: int = STEPS,
 ) -> list[list[float]]:
     torch.manual_seed(0)
     model: nn.Module = nn.Sequential(nn.Linear(8, 32), nn.ReLU(), nn.Linear(32, 4))
@@ -56,7 +62,7 @@ def body(
     generator = torch.Generator().manual_seed(rank)
     seen = []
     with trimtab.watch(model, optimizer, run_dir=folder, mode="recover") as guard:
-        for number in range(STEPS):
+        for number in range(steps):
             loss = model(torch.randn(4, 8, generator=generator)).square().mean()
             optimizer.zero_grad()
             loss.backward()

@@ -225,6 +225,7 @@ class StateKeeper(Protocol):
 class _Agreed:
     """What every rank reads alike of an exchange."""
 
+    step: int
     num_leaving: float
     head: dict[str, float]
     report: dict[str, float]
@@ -263,7 +264,7 @@ class StepSync:
         self._on_failure = on_failure
         self._in_flight = InFlight(config.lag_steps)
         self._assembler: RecordAssembler | None = None
-        self._num_nonfinite = 0
+        self._num_nonfinite, self._nonfinite_step = 0, -1
         self._is_draining = False
         self._unseen: deque[_Agreed] = deque()
         """What arrived early because this rank was closed: the others receive it later."""
@@ -383,7 +384,13 @@ class StepSync:
                 report[HARM] = values[first - 1]
             if label.note.has_bad_data and report:
                 report[BAD_DATA] = 1.0
-            agreed = _Agreed(num_leaving=values[0], head=head, report=report, state=state)
+            agreed = _Agreed(
+                step=label.note.step,
+                num_leaving=values[0],
+                head=head,
+                report=report,
+                state=state,
+            )
             if self._is_draining:
                 self._unseen.append(agreed)
             else:
@@ -427,7 +434,10 @@ class StepSync:
             self._on_leave()
         norm = head["given_norm"] + head["grad_squares"]
         is_finite = math.isfinite(norm) and head["nan"] + head["inf"] == 0
-        self._num_nonfinite = 0 if is_finite else self._num_nonfinite + 1
+        # Two optimizers make two exchanges in a step.
+        is_new = agreed.step != self._nonfinite_step
+        self._num_nonfinite = 0 if is_finite else self._num_nonfinite + is_new
+        self._nonfinite_step = -1 if is_finite else agreed.step
         if self._keeper is not None and agreed.state is not None and not ranks.has_left:
             self._keeper.receive(*agreed.state, is_finite=is_finite)
 

@@ -6,7 +6,11 @@ term, a head that is reset) it jumps as far as in faults, and it is the user's t
     flipped      one bit of a tensor changed between two updates, and no code wrote it
     nonfinite    a weight or a moment is not finite
     impossible   a moment is beyond what Adam can make of any gradients
+    stuck        no gradient is finite any more, although every update has been discarded since
     ordered      a person asked for it
+
+`stuck` is what a weight of 1e36 does that nobody saw change: it is finite, and so is nothing that
+is computed with it. An undo is then the only way on, and costs a few updates if it was the data.
 
 All ranks decide from the same sums at the same exchange, so they decide alike.
 """
@@ -30,6 +34,10 @@ RETURN_STEPS = 100
 """Updates within which the same trouble is no accident any more. Chosen: an undo loses up to 30
 updates, and a cause that stays shows again soon after them."""
 
+STUCK_STEPS = 50
+"""Updates in a row without a finite gradient, after which the state is taken for harmed. Source: a
+GradScaler that starts at 2^16 needs at most 40 to find its scale."""
+
 MAX_UNDOS, PER_UPDATES = 3, 1000
 """Undos within so many updates. Chosen: a machine whose memory flips bits more often should be
 replaced, and three lines in the log say so."""
@@ -45,6 +53,7 @@ class Proof(StrEnum):
     FLIPPED = "one bit flipped in memory"
     NONFINITE = "not finite"
     IMPOSSIBLE = "moments that no gradients can lead to"
+    STUCK = "no finite gradient any more"
     ORDERED = "asked for"
 
 

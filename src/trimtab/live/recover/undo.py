@@ -27,7 +27,15 @@ from trimtab.live.ranks.exchange import RankSync
 from trimtab.live.recover.audit import StateAudit
 from trimtab.live.recover.experiments import Experiments
 from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
-from trimtab.live.recover.rules import FIELDS, Edits, Found, Proof, Undone, why_not
+from trimtab.live.recover.rules import (
+    FIELDS,
+    STUCK_STEPS,
+    Edits,
+    Found,
+    Proof,
+    Undone,
+    why_not,
+)
 from trimtab.live.shield import Shield, log
 from trimtab.state.host_copy import local
 from trimtab.state.snapshots import Snapshots, reshard
@@ -60,6 +68,8 @@ class UndoReport:
     tensor: str | None
     updates_lost: int | None
     """None if nothing was undone."""
+    updates_discarded: int = 0
+    """Those since the restored state that the gate had discarded, so that they are no loss."""
     why_not: str | None = None
 
 
@@ -97,6 +107,10 @@ class Undo:
         """Updates that all of them had made together when each was stepped last."""
         self._audited: list[tuple[int, torch.Tensor] | None] = [None] * len(self._optimizers)
         """The snapshot that was audited last and what was found, until it is sent."""
+        self._last_finite = [-1] * len(self._optimizers)
+        """Updates that each had made before its last one with finite gradients; -1 without one."""
+        self._num_nonfinite = [0] * len(self._optimizers)
+        """Updates in a row whose gradients were not finite, as all ranks know it."""
         self._audit_at = [-1] * len(self._optimizers)
         """Updates after which the state is audited besides, because something is odd."""
         self.num_fields = len(FIELDS)
@@ -185,6 +199,8 @@ class Undo:
         self._must_end = self._must_end or found.relaunch > 0
         if self.is_off:
             return
+        if sent.update > self._restored[sent.which]:
+            self._count(sent, is_finite=is_finite)
         if not is_finite:
             self._audit_at[sent.which] = self._num_updates[sent.which] + 1
         if found.unable:
@@ -197,11 +213,25 @@ class Undo:
         if found.written and not self._has_told_of_writes:
             self._has_told_of_writes = True
             log.info("trimtab: weights are written past autograd (`.data`, NumPy): not judged")
-        proof = found.proof
-        if proof is None or proof in self._accepted or self._targets:
+        proof = self._proof(found, sent.which)
+        if proof is None or self._targets:
             return
         if sent.update > self._restored[sent.which]:  # else it is about what has been undone
             self._decide(proof, found, sent)
+
+    def _count(self, sent: Sent, *, is_finite: bool) -> None:
+        """Count the updates in a row without a finite gradient."""
+        which = sent.which
+        self._num_nonfinite[which] = 0 if is_finite else self._num_nonfinite[which] + 1
+        if is_finite:
+            self._last_finite[which] = sent.update
+
+    def _proof(self, found: Found, which: int) -> Proof | None:
+        """Return what is proven and not accepted."""
+        proof = found.proof
+        if proof is None and self._num_nonfinite[which] >= STUCK_STEPS:
+            proof = Proof.STUCK
+        return None if proof in self._accepted else proof
 
     def _note_edit(self, sent: Sent) -> None:
         """Remember that code has written weights; take a snapshot soon, unless it does so often."""
@@ -241,6 +271,7 @@ class Undo:
                 "optimizer may be of different steps: restart from the last checkpoint"
             ) from error
         self._restored[which] = self._num_updates[which]
+        self._num_nonfinite[which] = 0
         self._watches[which].forget()
         self._audited[which] = None
         self.harm = torch.zeros_like(self.harm)
@@ -259,7 +290,8 @@ class Undo:
             is_due = done == 1 or done % self._every == 0 or done == self._take_at[which]
             if is_due or done == self._audit_at[which]:
                 self._audited[which] = (done, self._audits[which].audit())
-            if is_due and not self._targets:  # else it would take the place of a target
+            # Else it would take the place of a target, or of one that may be needed soon.
+            if is_due and not self._targets and not self._num_nonfinite[which]:
                 self._snapshots.take(which, done)
             self._watches[which].after_update()
             self._marks[which] = _marks(optimizer)
@@ -285,10 +317,11 @@ class Undo:
                 nonfinite=nonfinite,
                 broken_place=broken_place,
             )
-            proof = found.proof
-            if proof is None or proof in self._accepted:
-                return
             sent = Sent(which=which, update=self._num_updates[which], audited=None)
+            self._count(sent, is_finite=False)
+            proof = self._proof(found, which)
+            if proof is None:
+                return
             self._decide(proof, found, sent)
         for restored in sorted(self._targets):
             self.restores(self._optimizers[restored])
@@ -313,14 +346,14 @@ class Undo:
                 request.write(recorder.run)
         raise RunStopped(reason, RunExit.RELAUNCH)
 
-    def _find_targets(self, age: int) -> dict[int, int] | None:
-        """Return the newest clean snapshot of each optimizer in use that is old enough."""
+    def _find_targets(self, latest: Sequence[int]) -> dict[int, int] | None:
+        """Return the newest clean snapshot of each optimizer in use, up to an update of each."""
         now = sum(self._num_updates)
         found = {}
-        for which, done in enumerate(self._num_updates):
+        for which in range(len(self._optimizers)):
             if now - self._stepped_at[which] > MAX_WAIT * len(self._optimizers):
                 continue  # its training is over
-            target = self._snapshots.newest(which, done - age)
+            target = self._snapshots.newest(which, latest[which])
             if target is None:
                 return None
             found[which] = target
@@ -337,14 +370,19 @@ class Undo:
     def _decide(self, proof: Proof, found: Found, sent: Sent) -> None:
         """Choose the snapshots to restore, or accept the harm; tell the user which."""
         problem = why_not(proof, sent.update, self._undone)
-        targets = self._find_targets(max(int(found.ordered) - 1, 0)) or {}
+        if proof is Proof.STUCK:  # what the last finite gradients were computed with is sound
+            latest = self._last_finite
+        else:
+            age = max(int(found.ordered) - 1, 0)
+            latest = [done - age for done in self._num_updates]
+        targets = self._find_targets(latest) or {}
         # A run that is not finite is lost otherwise; a person who asks for an undo knows.
         must_keep_edits = proof not in (Proof.NONFINITE, Proof.ORDERED)
         loses_edits = any(
             at <= self._edits[which].last and not self._edits[which].is_habit
             for which, at in targets.items()
         )
-        lost = None
+        lost, discarded = None, 0
         if problem is None and not targets:
             problem = NO_SNAPSHOT
         elif problem is None and loses_edits and must_keep_edits:
@@ -352,7 +390,9 @@ class Undo:
         if problem is None:
             self._targets, self._asked_at = targets, list(self._num_updates)
             self._undone.append(Undone(proof=proof, update=sent.update))
-            lost = max(self._num_updates[which] - at for which, at in targets.items())
+            if proof is Proof.STUCK:
+                discarded = self._num_updates[sent.which] - self._last_finite[sent.which] - 1
+            lost = max(self._num_updates[which] - at for which, at in targets.items()) - discarded
         else:
             if problem != EDITED or proof is not Proof.FLIPPED:  # else the next one may be undone
                 self._accepted.add(proof)
@@ -362,6 +402,7 @@ class Undo:
                 proof=proof,
                 tensor=self._name(sent.which, found.place),
                 updates_lost=lost,
+                updates_discarded=discarded,
                 why_not=problem,
             )
         )

@@ -13,7 +13,7 @@ from trimtab.core.robust import median, sigma_around
 from trimtab.core.text import digits
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.live.recover.rules import Proof
+from trimtab.live.recover.rules import STUCK_STEPS, Proof
 from trimtab.live.recover.undo import UndoReport
 from trimtab.live.shield import Shield, log
 
@@ -29,6 +29,7 @@ _HOW_SURE = {
     Proof.FLIPPED: "certain, because no code has written it",
     Proof.NONFINITE: "certain, because training would not go on",
     Proof.IMPOSSIBLE: "certain, because it follows from Adam's formula",
+    Proof.STUCK: "likely, because every update since the last finite gradient was discarded",
     Proof.ORDERED: "as asked",
 }
 
@@ -88,7 +89,7 @@ class UndoReporter:
             recorder.event(NOT_UNDONE, step, {**facts, "because": report.why_not})
             return
         lost = report.updates_lost
-        restored = max(step - lost, 0)
+        restored = max(step - lost - report.updates_discarded, 0)
         log.warning(
             "trimtab: step %d: undone to step %d, %d updates are lost: %s (%s)",
             step,
@@ -142,6 +143,8 @@ def has_helped(before: Sequence[float], after: Sequence[float]) -> bool | None:
 def _describe(report: UndoReport) -> str:
     if report.proof is Proof.ORDERED:
         return "asked for by guard.undo"
+    if report.proof is Proof.STUCK:
+        return f"no finite gradient in {STUCK_STEPS} updates, although all weights are finite"
     where = report.tensor or "several tensors"
     return {
         Proof.FLIPPED: f"one bit of {where} flipped in memory",
