@@ -12,7 +12,7 @@ from tests.kit.check_objects.architectures import NAMES, optimizer_for, schedule
 from tests.kit.check_objects.faults import FAULTS, Setup, healthy
 from tests.kit.check_objects.widths import make_at_width
 
-from benchmarks.results import publish, table
+from benchmarks.results import Headline, publish, table
 from trimtab.checks.objects.learning_rate import MAX_SLOPE, coordinate_check, lr_range_test
 from trimtab.checks.objects.run import check
 from trimtab.checks.rule import Level
@@ -22,80 +22,70 @@ MAX_SECONDS = 120.0
 MIN_FOUND, MIN_CLEAN = 30, 12
 
 
-def faults() -> None:
-    """Every fault with all checks: is it found by its own, and what else is reported?"""
+Part = tuple[list[str], list[Headline]]
+"""Paragraphs, and headlines."""
+
+
+def faults() -> Part:
+    """Every fault with all checks: is it found by its own, and what does it find without one?"""
     clean = check(**healthy())
-    rows, found = [], 0
-    for fault in FAULTS:
-        report = check(**fault.make())
-        is_found = fault.id in report.ids
-        found += is_found
-        others = [name for name in report.ids if name != fault.id]
-        rows.append([fault.id, fault.what, "found" if is_found else "MISSED", ", ".join(others)])
-    head = (
-        f"Found by its own check: {found} of {len(FAULTS)} (bar: {MIN_FOUND} faults). The same run "
-        f"without a fault: {len(clean.ids)} findings."
-    )
-    body = table(["check", "planted fault", "result", "also reported"], rows)
-    publish(
-        "Check of objects: planted faults",
-        "scripts/bench check_objects faults",
-        f"{head}\n\n{body}",
-    )
+    missed = [
+        f"{fault.id} ({fault.what})"
+        for fault in FAULTS
+        if fault.id not in check(**fault.make()).ids
+    ]
+    text = f"Planted faults that their own check does not find: {', '.join(missed) or 'none'}."
+    found = f"{len(FAULTS) - len(missed)} of {len(FAULTS)}"
+    return [text], [
+        ("planted faults found by their own check", found, f"{MIN_FOUND} faults"),
+        ("findings in the same run without a fault", len(clean.ids), 0),
+    ]
 
 
-def architectures() -> None:
+def architectures() -> Part:
     """Healthy models of transformers: errors would be false."""
     rows, clean = [], 0
     for name in NAMES:
         report = check(**setup(name))
-        errors, warnings = report.count(Level.ERROR), report.count(Level.WARNING)
-        clean += not errors and not report.changed
+        clean += not report.count(Level.ERROR) and not report.changed
         seen = {result.rule.id: result.what for result in report.results}
         rows.append(
             [
                 name,
-                errors,
-                warnings,
                 ", ".join(report.ids),
-                len(report.passed),
-                " ".join(result.rule.id for result in report.not_run),
                 seen.get("PF050", "").split(" in ")[0],
                 seen.get("PF021", "").rpartition("by ")[2].split(" ")[0],
                 seen.get("PF011", "").rpartition(": ")[2].split(" ")[0],
             ]
         )
-    head = (
-        f"Without an error: {clean} of {len(NAMES)} (bar: {MIN_CLEAN} of 12). Small configs of "
-        "transformers with random weights; their batches are lists, in one process."
+    columns = ["model", "findings", "one batch", "bf16 logits", "gradient ratio"]
+    text = (
+        "Small configs of transformers with random weights. One batch: its loss before and after "
+        "30 steps on it. bf16 logits: their difference from fp32, in deviations. Gradient ratio: "
+        "of the first and the last block."
     )
-    columns = [
-        *("model", "errors", "warnings", "findings", "passed", "not checked"),
-        *("one batch", "bf16 logits", "gradient ratio"),
-    ]
-    command = "scripts/bench check_objects architectures"
-    publish("Check of objects: healthy architectures", command, f"{head}\n\n{table(columns, rows)}")
+    what = "healthy architectures without an error"
+    return [text, table(columns, rows)], [(what, f"{clean} of {len(NAMES)}", f"{MIN_CLEAN} of 12")]
 
 
-def mup() -> None:
+def mup() -> Part:
     """The lab's GPT, with muP and without, and the range test on it."""
-    rows = []
+    powers, verdicts = {}, []
     for label, is_mup in (("muP", True), ("standard", False)):
         found = coordinate_check(make_at_width(is_mup=is_mup), WIDTHS)
-        for layer in found.layers:
-            cells = [f"{value:.3g}" for value in layer.change]
-            rows.append([label, layer.name, *cells, f"{layer.slope:+.2f}"])
-        rows.append([label, "verdict", *[""] * len(WIDTHS), "stable" if found.is_stable else "not"])
-    columns = ["parametrisation", "layer", *(f"width {width}" for width in WIDTHS), "power"]
+        powers[label] = ", ".join(f"{layer.slope:+.2f}" for layer in found.layers)
+        verdicts.append(found.is_stable)
     rates = lr_range_test(**make_at_width(is_mup=False)(64))
-    tail = (
+    text = (
+        f"Coordinate check over widths {', '.join(map(str, WIDTHS))}: the change of each layer's "
+        "output after 4 steps grows with these powers of the width, muP "
+        f"{powers['muP']}; standard {powers['standard']}; stable is at most {MAX_SLOPE}. "
         f"Learning-rate range test at width 64: stopped at {rates.highest or 0:.2g} by "
         f'"{rates.stop}"; the loss falls fastest near {rates.steepest:.2g} and not any more from '
         f"{rates.turning:.2g} on; advised {rates.advised or 0:.2g}."
     )
-    head = f"Change of each layer's output after 4 steps; stable is a power of at most {MAX_SLOPE}."
-    body = f"{head}\n\n{table(columns, rows)}\n\n{tail}"
-    publish("Check of objects: coordinate check", "scripts/bench check_objects mup", body)
+    told = verdicts == [True, False]
+    return [text], [("muP and standard parametrisation told apart", "yes" if told else "NO", "yes")]
 
 
 def large() -> Setup:
@@ -132,33 +122,36 @@ def duration() -> None:
     began = time.process_time()
     report = check(**setup_50m)
     used = time.process_time() - began
-    body = table(
-        [
-            *("model", "seconds", "bar", "processor seconds of 2 threads"),
-            *("rules that ran", "errors", "objects changed"),
-        ],
-        [
-            [
-                report.source,
-                f"{report.seconds:.0f}",
-                f"{MAX_SECONDS:.0f}",
-                f"{used:.0f}",
-                len(report.results) - len(report.not_run),
-                report.count(Level.ERROR),
-                len(report.changed),
-            ]
-        ],
+    body = (
+        f"{report.source}, with 2 threads: {used:.0f} s of processor time, "
+        f"{len(report.results) - len(report.not_run)} rules ran, {report.count(Level.ERROR)} "
+        f"errors, {len(report.changed)} objects changed."
     )
-    publish("Check of objects: time", "scripts/bench check_objects time", body)
+    what = "seconds for a model of 50 million parameters"
+    headline = (what, f"{report.seconds:.0f}", f"{MAX_SECONDS:.0f}")
+    publish("Check of objects: time", "scripts/bench check_objects time", body, [headline])
 
 
-PARTS: dict[str, Callable[[], None]] = {
+PARTS: dict[str, Callable[[], Part]] = {
     "faults": faults,
     "architectures": architectures,
     "mup": mup,
-    "time": duration,
 }
 
+
+def main(names: list[str]) -> None:
+    """Publish the time, or all other parts; some of them are only printed."""
+    if names == ["time"]:
+        duration()
+        return
+    found = [PARTS[name]() for name in names or PARTS]
+    body = "\n\n".join(paragraph for paragraphs, _ in found for paragraph in paragraphs)
+    if names:
+        print(body)
+    else:
+        headlines = [headline for _, some in found for headline in some]
+        publish("Check of objects", "scripts/bench check_objects", body, headlines)
+
+
 if __name__ == "__main__":
-    for part in sys.argv[1:] or PARTS:
-        PARTS[part]()
+    main(sys.argv[1:])

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.results import publish, table
+from benchmarks.results import publish
 from trimtab.core.errors import LogError
 from trimtab.core.run import Run
 from trimtab.core.signals import LOSS
@@ -153,22 +153,21 @@ def main() -> None:
     print(f"with a loss: {dict(outcomes)} of {len(with_loss)}; without: {dict(others)}")
     right, wrong = outcomes["right"], outcomes["wrong loss"] + others["wrong column"]
     if arguments.publish:
-        rows: list[tuple[object, ...]] = [
-            ("texts with a training loss", len(with_loss), ""),
-            ("every record, step and loss right", f"{right} ({right / len(with_loss):.0%})", BAR),
-            ("refused", outcomes["refused"], ""),
-            ("wrong records", outcomes["wrong records"], ""),
-            ("wrong steps", outcomes["wrong steps"], ""),
-            ("texts without a training loss", len(entries) - len(with_loss), ""),
-            ("refused", others["rightly refused"], ""),
-            ("one of several losses read", others["one of its losses"], ""),
-            ("columns taken for the wrong thing", wrong, "0"),
-        ]
+        text = (
+            f"Of {len(with_loss)} texts with a training loss, {outcomes['refused']} are refused, "
+            f"{outcomes['wrong records']} have wrong records and {outcomes['wrong steps']} wrong "
+            f"steps; of {len(entries) - len(with_loss)} without one, {others['rightly refused']} "
+            f"are refused and of {others['one of its losses']} one of several losses is read. "
+        )
+        share = f"{right} of {len(with_loss)} ({right / len(with_loss):.0%})"
         publish(
             "Readers: texts as printed",
             "scripts/bench console --publish",
-            f"{NOTE}\n\n{table(['', 'texts', 'bar'], rows)}",
-            [("texts of trainers read right", f"{right} of {len(with_loss)}", BAR)],
+            text + NOTE,
+            [
+                ("texts of trainers: every record, step and loss right", share, BAR),
+                ("columns taken for the wrong thing", wrong, 0),
+            ],
         )
 
 

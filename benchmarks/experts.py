@@ -82,9 +82,21 @@ def main() -> None:
             rows.append((kind, f"{right} of 10", "found in its layer"))
             print(*rows[-1], file=sys.stderr, flush=True)
         healthy = list(pool.map(found_in, [(None, 200 + seed) for seed in range(20)]))
-    rows.append(("none", f"{sum(not found for found in healthy)} of 20", "silent"))
+    silent = sum(not found for found in healthy)
+    rows.append(("none", f"{silent} of 20", "silent"))
     print(*rows[-1], [found for found in healthy if found], file=sys.stderr, flush=True)
-    publish("Experts", "scripts/bench experts", table(("planted", "runs", ""), rows))
+    right = sum(int(row[1].split()[0]) for row in rows[:-1])
+    publish(
+        "Experts",
+        "scripts/bench experts",
+        f"A mixture of {NUM_EXPERTS} experts in each of 3 layers, {STEPS} steps; from step {FAULT} "
+        "on the router of one layer prefers one expert, or avoids one. Found: with its layer.\n\n"
+        + table(("planted", "runs", ""), rows),
+        [
+            ("experts that collapse or die, found in their layer", f"{right} of 20", "18 of 20"),
+            ("healthy mixtures without a finding", f"{silent} of 20", "20 of 20"),
+        ],
+    )
 
 
 if __name__ == "__main__":

@@ -206,7 +206,11 @@ def publish_observing(races: list[Race]) -> None:
         f"of it, by the median of {FORWARD_ROUNDS} passes each.\n\n"
     )
     rows = [observe_row(race) for race in races]
-    publish("Cost of observing", "scripts/bench overhead", body + table(header, rows))
+    headlines = [
+        (f"observe, {row[0]} parameters: longer steps, forward included", row[6], "1.5 %")
+        for row in rows
+    ]
+    publish("Cost of observing", "scripts/bench overhead", body + table(header, rows), headlines)
 
 
 def publish_protecting(races: list[Race]) -> None:
@@ -225,7 +229,20 @@ def publish_protecting(races: list[Race]) -> None:
         "discard a step on the device.\n\n"
     )
     rows = [row for race in races for row in protect_rows(race)]
-    publish("Cost of protecting", "scripts/bench overhead protect", body + table(header, rows))
+    command = "scripts/bench overhead protect"
+    headlines = [_protect_headline(race) for race in races]
+    publish("Cost of protecting", command, body + table(header, rows), headlines)
+
+
+def _protect_headline(race: Race) -> tuple[str, str, str, str]:
+    """Return the cost of protecting one size, beside that of the other tools."""
+    others = [
+        f"{name} {percent(race.extra(name, mean=True))}"
+        for name in PEERS
+        if name in race.contenders
+    ]
+    cost = percent(race.extra("protect", mean=True))
+    return f"protect, {race.size} parameters: longer steps", cost, "1 %", ", ".join(others)
 
 
 def publish_recovering(races: list[Race]) -> None:
@@ -237,14 +254,17 @@ def publish_recovering(races: list[Race]) -> None:
         "audit and a snapshot are made at every tenth step, and telemetry too, so they show in the "
         "mean.\n\n"
     )
-    rows = []
+    rows, headlines = [], []
     for race in races:
+        cost = percent(race.extra("recover", mean=True))
+        headlines.append((f"recover, {race.size} parameters: longer steps", cost, "1 %"))
         for name in ("bare again", "protect", "recover"):
             mean = race.extra(name, mean=True)
             met = "" if name == "bare again" else ("yes" if mean <= BAR else "NO")
             step = f"{1e3 * race.step_seconds:.0f} ms"
             rows.append([race.size, step, name, percent(race.extra(name)), percent(mean), met])
-    publish("Cost of recovering", "scripts/bench overhead recover", body + table(header, rows))
+    command = "scripts/bench overhead recover"
+    publish("Cost of recovering", command, body + table(header, rows), headlines)
 
 
 PUBLISHING = {

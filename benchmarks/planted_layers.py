@@ -111,11 +111,16 @@ def main() -> None:
     healthy = [first_layer(None, 0, seed=100 + seed)[0] for seed in range(10)]
     rows.append(("none", f"{healthy.count(None)} of {len(healthy)} silent", ""))
     total = sum(int(row[1].split()[0]) for row in rows[:-1])
-    head = f"The first layer is right in {total} of {4 * len(KINDS)}; planted in 0, 2, 3 and 5.\n\n"
     publish(
-        "Which layer moved first",
+        "Planted in one layer",
         "scripts/bench planted_layers",
-        head + table(("fault", "right", "named"), rows),
+        f"A GPT of {LAYERS} layers, {STEPS} steps; a fault of one layer (0, 2, 3 or 5) from step "
+        f"{FAULT} on. Named: the layer that moved first.\n\n"
+        + table(("fault", "right", "named"), rows),
+        [
+            ("layer that moved first is the faulty one", f"{total} of {4 * len(KINDS)}", "-"),
+            ("healthy runs in which no layer is named", f"{healthy.count(None)} of 10", "-"),
+        ],
     )
 
 

@@ -2,8 +2,8 @@
 
 fit        weights from all runs of the suites, written beside the code that uses them
 measure    the weights as they are on these suites (`--cross` to fit without each seed instead),
-           into RESULTS.md
-stories    the same on published incidents, the playbook's examples and public logs
+           printed: to build a suite takes hours
+stories    the same on published incidents, the playbook's examples and public logs, into RESULTS.md
 gallery    the published incidents as a page, docs/incidents.md
 """
 
@@ -31,8 +31,6 @@ LOOKED_AT = range(31, 36)
 DATA = Path(__file__).parents[3] / "shared" / "data"
 """Stories and public logs; they are not copied into the project."""
 
-TUNE_TITLE = "Causes in the lab: tune seeds"
-
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command."""
@@ -42,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cross", action="store_true", help="leave one seed out at a time")
     chosen = parser.parse_args(arguments)
     if chosen.command == "stories":
-        publish("Causes outside the lab", "scripts/bench causes stories", stories.report(DATA))
+        publish("Causes outside the lab", "scripts/bench causes stories", *stories.report(DATA))
         return
     if chosen.command == "gallery":
         write_gallery(DATA / "stories")
@@ -53,9 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.command == "fit":
         _fit(read)
     else:
-        title = TUNE_TITLE if chosen.cross else "Causes in the lab"
-        command = f"scripts/bench causes measure{' --cross' * chosen.cross} SUITE..."
-        publish(title, command, report(read, cross=chosen.cross))
+        print(report(read, cross=chosen.cross))
 
 
 def _fit(read: Cases) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.causes.playbook import playbook_incidents
-from benchmarks.results import table
+from benchmarks.results import Headline, table
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.run import Run, RunFacts
@@ -352,14 +352,14 @@ def judge_playbook() -> Iterator[Judged]:
 # Tables.
 
 
-def report(data: Path) -> str:
-    """Return all tables, as Markdown."""
+def report(data: Path) -> tuple[str, list[Headline]]:
+    """Return the tables, as Markdown, and the headlines."""
     real, sparse = (read_stories(data / "stories", sparse=sparse) for sparse in (False, True))
     judged = [judge_story(data / "stories", story, given=False) for story in real]
     given = [judge_story(data / "stories", story, given=True) for story in real]
     few = [judge_story(data / "stories", story, given=True) for story in _with_loss(sparse)]
     drawn = list(judge_playbook())
-    public = {split: list(judge_public(data / "runs", split)) for split in ("tune", "held-out")}
+    public = [item for split in ("tune", "held-out") for item in judge_public(data / "runs", split)]
     held = {story["id"] for story in real if is_held_back(story)}
     parts = {
         "stories with a series, incident as judged": judged,
@@ -370,20 +370,38 @@ def report(data: Path) -> str:
         "playbook, drawn": drawn,
     }
     head = ("measured on", "incidents", "missed", "right first", "right in three", "where named")
-    logs = [item for split in public.values() for item in split]
-    return "\n\n".join(
+    rows = {name: summary(name, part) for name, part in parts.items()}
+    certain = {"stories, as judged and given": [*judged, *given, *few], "playbook": drawn}
+    certain["public logs"] = public
+    wrong = [
+        f"{item.name} ({item.named} for {item.truth or 'one outside of the catalogue'})"
+        for item in (*given, *few, *drawn)
+        if item.named is not None and item.first == 0
+    ]
+    named = sum(item.named is not None for item in public)
+    text = "\n\n".join(
         [
             "Right in three: of those that a careful engineer could know. A cause outside of the "
-            "catalogue is right where none was named; one that can be defended counts half.",
-            table(head, [summary(name, part) for name, part in parts.items()]),
-            f"Stories, as judged and given:\n\n{calibration([*judged, *given, *few])}",
-            f"Playbook:\n\n{calibration(drawn)}",
-            f"Public logs, {len(logs)} incidents (causes not known, kinds known):\n\n"
-            f"{calibration(logs)}",
-            lines(given),
-            lines([item for item in logs if item.named is not None]),
+            "catalogue is right where none was named; one that can be defended counts half. Of "
+            f"{len(public)} incidents of public logs, whose causes are not known, a cause is named "
+            f"in {named}.",
+            table(head, list(rows.values())),
+            f"Named and wrong: {', '.join(wrong) or 'none'}.",
+            calibration(certain),
         ]
     )
+    return text, _headlines(rows)
+
+
+def _headlines(rows: Mapping[str, tuple[str, ...]]) -> list[Headline]:
+    as_judged, as_given, *_, drawn = rows.values()
+    return [
+        ("published incidents: cause first, incident as judged", as_judged[3], "-"),
+        ("the same, incident opened where the team saw it", as_given[3], "-"),
+        ("the same: cause among the first three", as_given[4], "-"),
+        ("the same: right where a cause is named", as_given[5], "-"),
+        ("the playbook's examples: cause first", drawn[3], "-"),
+    ]
 
 
 def _with_loss(stories: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -418,30 +436,18 @@ def summary(name: str, judged: Sequence[Judged]) -> tuple[str, ...]:
     )
 
 
-def calibration(judged: Sequence[Judged]) -> str:
+def calibration(groups: Mapping[str, Sequence[Judged]]) -> str:
     """Return how often what is said with 50 to 90 and over 90 % is right, where that is known."""
     rows = []
-    for name, low, high in (("50 to 90 %", 0.5, 0.9), ("over 90 %", 0.9, 1.01)):
-        inside = [j for j in judged if low < j.certainty <= high and j.named is not None]
-        known = [j for j in inside if j.truth != "?"]
-        right = sum(j.first for j in known)
-        impossible = sum(j.named in j.impossible for j in inside)
-        rows.append((name, len(inside), len(known), _percent(right, len(known)), impossible))
-    return table(("said with", "incidents", "cause known", "right", "impossible"), rows)
-
-
-def lines(judged: Sequence[Judged]) -> str:
-    """Return one line per incident."""
-    rows = [
-        (
-            item.name,
-            item.truth or "-",
-            item.named or "-",
-            ", ".join(f"{id} {100 * p:.0f}" for id, p in item.said[:4]) or item.incident,
-        )
-        for item in judged
-    ]
-    return table(("incident", "truth", "named", "said, %"), rows)
+    for group, judged in groups.items():
+        for name, low, high in (("50 to 90 %", 0.5, 0.9), ("over 90 %", 0.9, 1.01)):
+            inside = [j for j in judged if low < j.certainty <= high and j.named is not None]
+            known = [j for j in inside if j.truth != "?"]
+            right = _percent(sum(j.first for j in known), len(known))
+            impossible = sum(j.named in j.impossible for j in inside)
+            if inside:
+                rows.append((group, name, len(inside), right, impossible))
+    return table(("said of", "with", "incidents", "right", "impossible"), rows)
 
 
 def _percent(part: float, total: float) -> str:

@@ -2,6 +2,5 @@
 
 scan_speed.py     tokens per second beside a bare `np.bincount`; 2e9 tokens in bounded memory
 scan_places.py    the same result in processes, on a Ray cluster, and from killed jobs
-lab_orders.py     the lab's trainer on a corpus with a shard of rare tokens, in several orders
 spread_cost.py    what spreading costs
 """

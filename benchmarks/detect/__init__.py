@@ -6,5 +6,5 @@ suite.py       runs of the lab                      peers/         the others, a
 measure.py     contenders x material -> results     figures.py     results -> rates and recalls
 classes.py     classes of incidents                 suite_bars.py  the lab against its bars
 dominance.py   who beats whom on what               tables.py      figures -> Markdown
-pictures.py    our false episodes                   cost.py        what judging costs
+cost.py        what judging costs
 """

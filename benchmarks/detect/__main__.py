@@ -1,7 +1,7 @@
 """Runs every detector over the same material and publishes the scoreboard.
 
-scripts/bench detect                     everything, into RESULTS.md
-scripts/bench detect --only trimtab      some detectors or one split: printed, not published
+scripts/bench detect                     everything, into RESULTS.md; all others are printed
+scripts/bench detect --only trimtab      some detectors or one split
 scripts/bench detect --suite DIR         a suite of the lab (trimtab lab suite)
 scripts/bench detect classes --suite DIR the judge alone: recall, healthy runs, classes of incidents
 scripts/bench detect false_alarms DIR... false alarms of each detector, in suites and public runs
@@ -10,8 +10,7 @@ scripts/bench detect cost                what judging costs
 
 import argparse
 import time
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.kit.public_runs import RUNS, SPLITS, real_runs
@@ -22,18 +21,24 @@ from benchmarks.detect.class_tables import class_section
 from benchmarks.detect.classes import real_classed
 from benchmarks.detect.contenders import Contender
 from benchmarks.detect.false_alarms import false_alarm_tables, measure_false_alarms
+from benchmarks.detect.figures import CONFIDENCES, event_recall, llama_early
 from benchmarks.detect.material import POINTS, VARIANTS, sittings
 from benchmarks.detect.measure import Result, measure
 from benchmarks.detect.ours import our_contenders
 from benchmarks.detect.paired import measure_pairs, pair_table
 from benchmarks.detect.peers import peer_contenders
 from benchmarks.detect.peers.packages import Absent
-from benchmarks.detect.pictures import false_episodes
 from benchmarks.detect.suite import LabRun, read_suite
 from benchmarks.detect.suite_bars import bar_tables, examine
 from benchmarks.detect.suite_scores import measure_suite, suite_tables
-from benchmarks.detect.tables import contender_table, dominance_table, fault_table, real_table
-from benchmarks.results import publish
+from benchmarks.detect.tables import (
+    dominance_table,
+    false_episodes,
+    fault_table,
+    real_table,
+    sources,
+)
+from benchmarks.results import Headline, publish
 
 COMMAND = "scripts/bench detect"
 BARS = "Detection: the bars"
@@ -60,12 +65,12 @@ def main() -> None:
         if arguments.suite is None:
             parser.error("classes are measured in the lab: add --suite DIR")
         for title, body in class_sections(read_suite(arguments.suite)).items():
-            publish(title, f"{COMMAND} classes --suite DIR", body)
+            print(f"## {title}\n\n{body}\n")
         return
     entered: list[Contender] = [*our_contenders(), *peer_contenders()]
     contenders = [item for item in entered if arguments.only.lower() in item.name.lower()]
     if arguments.suite:
-        suite_section(arguments.suite, contenders, is_whole=contenders == entered)
+        suite_section(arguments.suite, contenders)
         return
     splits = [arguments.split] if arguments.split else list(SPLITS)
     results = scoreboard(contenders, splits, arguments.points)
@@ -81,26 +86,19 @@ def main() -> None:
 
 
 def false_alarm_section(suites: Sequence[Path], split: str | None) -> None:
-    """The cost of a false alarm; published if it has all public runs."""
+    """The cost of a false alarm."""
     runs = [run for run in real_runs() if split in (None, run.split)] if RUNS.exists() else []
-    body = false_alarm_tables(measure_false_alarms(suites, runs))
-    if split is None:
-        publish("Detection: false alarms by detector", f"{COMMAND} false_alarms SUITE...", body)
-    else:
-        print(body)
+    print(false_alarm_tables(measure_false_alarms(suites, runs)))
 
 
-def suite_section(folder: Path, contenders: Sequence[Contender], *, is_whole: bool) -> None:
-    """The lab's runs, in sections of their own."""
+def suite_section(folder: Path, contenders: Sequence[Contender]) -> None:
+    """The lab's runs; printed, because to build them takes hours."""
     runs = read_suite(folder)
     present = [item for item in contenders if not isinstance(item, Absent)]
     results = [measure_suite(contender, runs) for contender in present]
     titled = {"Detection in the lab": suite_tables(results, runs), **class_sections(runs)}
     for title, body in titled.items():
-        if is_whole:
-            publish(title, f"{COMMAND} --suite DIR", body)
-        else:
-            print(f"## {title}\n\n{body}\n")
+        print(f"## {title}\n\n{body}\n")
 
 
 def class_sections(runs: Sequence[LabRun]) -> dict[str, str]:
@@ -140,61 +138,68 @@ def paired_section(splits: Sequence[str]) -> str:
     )
 
 
-def headlines(results: Sequence[Result]) -> list[tuple[str, str, str]]:
-    """The first bars of the held-out runs, which are real ones."""
-    (own,) = [item for item in results if item.name == "trimtab" and item.split == "held-out"]
+def headlines(results: Sequence[Result]) -> list[Headline]:
+    """The first bars of the held-out runs, which are real ones, beside the best of the others."""
+    held = [item for item in results if item.split == "held-out"]
+    (own,) = [item for item in held if item.name == "trimtab"]
+    others = [item for item in held if not item.name.startswith("trimtab")]
     return [
-        (f"public runs, held-out: {bar.what}", bar.reached, bar.asked)
-        for bar in islice(bars_of(own), 4)
+        (f"public runs, held-out: {bar.what}", bar.reached, bar.asked, best)
+        for bar, best in zip(bars_of(own), _best(others), strict=False)
     ]
+
+
+def _best(others: Sequence[Result]) -> Iterator[str]:
+    """The best of the others at each of the first bars, with what it pays for it."""
+    quiet = min(others, key=lambda item: (item.num_false, -event_recall(item, ("high",)).found))
+    high = event_recall(quiet, ("high",))
+    yield f"{quiet.num_false} ({quiet.name}, finds {high.found} of {high.total})"
+    for confidence in CONFIDENCES:
+        best = max(others, key=lambda item: event_recall(item, (confidence,)).found)
+        recall = event_recall(best, (confidence,))
+        yield f"{recall.found} of {recall.total} ({best.name}, {best.num_false:,} false episodes)"
+    best = max(others, key=lambda item: llama_early(item)[0])
+    early, total = llama_early(best)
+    yield f"{early} of {total} ({best.name}, {best.num_false:,} false episodes)"
 
 
 def sections(contenders: Sequence[Contender], results: Sequence[Result]) -> dict[str, str]:
     """The sections of RESULTS.md, by title."""
-    by_split = {
-        split: [item for item in results if item.split == split]
-        for split in SPLITS
-        if any(item.split == split for item in results)
-    }
+    held = [item for item in results if item.split == "held-out"]
+    tune = [item for item in results if item.split == "tune" and item.name.startswith("trimtab")]
+    own = [item for item in results if item.name == "trimtab"]
     real = [
         "Alarms on the public runs; strict scoring (`benchmarks/scoring.py`). A loss that turns "
         "non-finite counts as an alarm of everyone. Delays count logged points from the labelled "
         "start (negative: before it). Chance is the share of windows as long as the events' own, "
-        "laid where nothing happened, that hold a new alarm. 8B: the every-step Llama-3.1-8B runs.",
-        contender_table(contenders),
-        *(f"### {split}\n\n{real_table(items)}" for split, items in by_split.items()),
-    ]
-    faults = [
-        f"Faults injected at {POINTS} random rows of healthy, every-step pretraining runs "
-        "(`benchmarks/detect/injections.py`). Cells: found (of which the same rows without the "
-        "fault would give by chance, %); delay in steps, median / worst; found before the peak. "
-        "`loss only` is the same without the gradient norm, on all such runs.",
+        "laid where nothing happened, that hold a new alarm. 8B: the every-step Llama-3.1-8B runs. "
+        f"By whose code each ran: {sources(contenders)}.",
         *(
-            f"### {split}, {variant}\n\n{fault_table(items, variant)}"
-            for split, items in by_split.items()
-            for variant in VARIANTS
+            f"### {title}\n\n{real_table(items)}"
+            for title, items in (("held-out", held), ("tune", tune))
+            if items
         ),
     ]
+    faults = (
+        f"Faults injected at {POINTS} random rows of healthy, every-step pretraining runs "
+        "(`benchmarks/detect/injections.py`), held-out. Found, in percent, with the gradient norm "
+        "and with the loss alone; in parentheses what the same rows give without the fault.\n\n"
+    )
     titled = {
         "Detection on the real runs": "\n\n".join(real),
-        "Detection of injected faults": "\n\n".join(faults),
+        "Detection of injected faults": faults + fault_table(held, VARIANTS),
     }
-    own = [item for item in results if item.name == "trimtab"]
     if own:
-        titled[BARS] = bar_table(own)
-    for items in by_split.values():
-        ours = next((item for item in items if item.name == "trimtab"), None)
-        if ours is None:
-            continue
-        peers = [item for item in items if item is not ours]
-        titled[f"Detection: false episodes, {ours.split}"] = false_episodes(ours)
-        if peers:
-            titled[f"Detection: no peer dominates, {ours.split}"] = (
-                "Peers with more false alarms than trimtab: the rows on which they find over 5 "
-                "points more. Peers with as few: the rows (small spike, shift, drift) on which "
-                "trimtab does not find at least 50 points more. `by its chance`: rows on which "
-                "the peer finds hardly more than its alarms would hit anyway.\n\n"
-                + dominance_table(ours, peers)
+        said = "; ".join(f"{item.split}: {false_episodes(item)}" for item in own)
+        titled[BARS] = f"{bar_table(own)}\n\nFalse episodes on healthy runs, {said}."
+    for ours in own:
+        peers = [item for item in held if item.name != "trimtab"]
+        if ours.split == "held-out" and peers:
+            titled[BARS] += (
+                "\n\nDoes any other tool dominate, held-out? Of those with more false alarms: "
+                "where they find over 5 points more than trimtab, and more than their alarms would "
+                "hit anyway. Of those with as few: the hard faults on which trimtab does not find "
+                "at least 50 points more.\n\n" + dominance_table(ours, peers)
             )
     return titled
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from benchmarks.detect.figures import event_recall, fault_recall, llama_early
 from benchmarks.detect.injections import DRIFT, DRIFT_LOSS, SHIFT, SHIFT_LOSS, SMALL
+from benchmarks.detect.intervals import share_of
 from benchmarks.detect.material import LOSS_ONLY, WITH_NORM
 from benchmarks.detect.measure import Result
 from benchmarks.results import table
@@ -30,13 +31,16 @@ class Bar:
 
 
 def bar_table(results: Sequence[Result]) -> str:
-    """Every bar of every split on a line."""
+    """Every bar on a line, with what each split reached."""
     rows = [
-        (result.split, bar.what, bar.reached, bar.asked, "yes" if bar.is_met else "NO")
-        for result in results
-        for bar in bars_of(result)
+        (
+            bars[0].what,
+            *(bar.reached if bar.is_met else f"{bar.reached}: NO" for bar in bars),
+            bars[0].asked,
+        )
+        for bars in zip(*(list(bars_of(result)) for result in results), strict=True)
     ]
-    return table(("split", "what", "reached", "asked", "met"), rows)
+    return table(("what", *(result.split for result in results), "bar"), rows)
 
 
 def bars_of(result: Result) -> Iterator[Bar]:
@@ -80,7 +84,7 @@ def _share(what: str, count: int, total: int, asked: float) -> Bar:
     share = count / total if total else 0.0
     return Bar(
         what=what,
-        reached=f"{count} of {total} ({100 * share:.0f} %)",
+        reached=share_of(count, total),
         asked=f"{100 * asked:.0f} %",
         is_met=round(share, 2) >= asked,
     )

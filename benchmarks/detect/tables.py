@@ -17,9 +17,22 @@ from benchmarks.detect.measure import Result
 from benchmarks.results import table
 
 
-def contender_table(contenders: Sequence[Contender]) -> str:
-    """By whose code each of them ran."""
-    return table(("detector", "ran by"), [(item.name, item.source) for item in contenders])
+def sources(contenders: Sequence[Contender]) -> str:
+    """By whose code each of them ran, in a sentence."""
+    names: dict[str, list[str]] = {}
+    for item in contenders:
+        names.setdefault(item.source, []).append(item.name)
+    return "; ".join(f"{source}: {', '.join(some)}" for source, some in names.items())
+
+
+def false_episodes(result: Result) -> str:
+    """The false episodes on healthy runs, by run and step."""
+    places = [
+        f"{item.run.name} at {int(item.run.block.step[first]):,}"
+        for item in result.healthy
+        for first, _ in item.score.false
+    ]
+    return ", ".join(places) or "none"
 
 
 def real_table(results: Sequence[Result]) -> str:
@@ -37,46 +50,35 @@ def real_table(results: Sequence[Result]) -> str:
     return table(header, [_real_row(result) for result in _by_noise(results)])
 
 
-def fault_table(results: Sequence[Result], variant: str) -> str:
-    """One row per contender: the injected faults of one split and variant."""
+def fault_table(results: Sequence[Result], variants: Sequence[str]) -> str:
+    """One row per contender: the injected faults, in all variants."""
     kinds = [shape.kind for shape in SHAPES]
     rows = [
-        (result.name, *(fault_cell(fault_recall(result, kind, variant)) for kind in kinds))
+        (
+            result.name,
+            *(
+                "; ".join(fault_cell(fault_recall(result, kind, variant)) for variant in variants)
+                for kind in kinds
+            ),
+        )
         for result in _by_noise(results)
     ]
     return table(("detector", *kinds), rows)
 
 
 def fault_cell(recall: Recall) -> str:
-    """Recall (chance), delay, share before the peak."""
-    if not recall.total:
-        return "-"
-    text = f"{100 * recall.share:.0f} % ({100 * recall.chance:.0f})"
-    if recall.delays:
-        text += f"; {recall.delay}"
-    if recall.num_early is not None and recall.delays:
-        text += f"; {100 * recall.num_early / recall.total:.0f} % early"
-    return text
+    """Recall and chance, in percent."""
+    return f"{100 * recall.share:.0f} ({100 * recall.chance:.0f})" if recall.total else "-"
 
 
 def dominance_table(ours: Result, peers: Sequence[Result]) -> str:
-    """One row per peer: where it beats us, or is not beaten clearly enough."""
+    """One row per peer that beats us somewhere, or is not beaten clearly enough."""
     rows = []
     for peer in _by_noise(peers):
-        weak = weaknesses(ours, peer)
-        chance = sum(weakness.is_chance for weakness in weak)
-        rows.append(
-            (
-                ours.split,
-                peer.name,
-                "more" if peer.num_false > ours.num_false else "as few",
-                len(weak),
-                chance,
-                "; ".join(str(weakness) for weakness in weak if not weakness.is_chance) or "-",
-            )
-        )
-    header = ("split", "peer", "false alarms", "rows", "by its chance", "the other rows: ours, its")
-    return table(header, rows)
+        weak = [str(item) for item in weaknesses(ours, peer) if not item.is_chance]
+        if weak:
+            rows.append((peer.name, f"{peer.num_false:,}", "; ".join(weak)))
+    return table(("other tool", "false episodes", "ours against its, %"), rows)
 
 
 def _by_noise(results: Sequence[Result]) -> list[Result]:

@@ -8,7 +8,7 @@ import torch
 from tests.kit.gate_rule import healthy_runs
 from tests.kit.public_runs import RUNS
 
-from benchmarks.gate import damage, healthy, page, real
+from benchmarks.gate import damage, healthy, real
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish
 
@@ -19,16 +19,15 @@ def main() -> None:
     """All three sections."""
     torch.set_num_threads(1)
     if RUNS.exists():
-        publish("The gate on real runs", COMMAND, real.report(healthy_runs()))
-    publish("The gate on damaged weights", COMMAND, damage.report())
+        publish("The gate on real runs", COMMAND, *real.report(healthy_runs()))
+    publish("The gate on damaged weights", COMMAND, *damage.report())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else name)
         publish(
             "The gate on healthy kinds",
             COMMAND,
-            healthy.report(healthy.measure(ResultCache(folder))),
+            *healthy.report(healthy.measure(ResultCache(folder))),
         )
-    page.write()
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from torch import nn
 
 from benchmarks.gate.kinds.sequences import LanguageModel, loss_on, markov, windows
 from benchmarks.gate.session import Session, adamw
-from benchmarks.results import table
+from benchmarks.results import Headline, table
 
 SEEDS = range(5)
 STUDENT_T = 2.776
@@ -46,21 +46,26 @@ DAMAGES = (
 )
 
 
-def report() -> str:
+def report() -> tuple[str, list[Headline]]:
     """Both tables."""
     runs = [_trained(seed) for seed in SEEDS]
+    rows = [_damage_row(damage, runs) for damage in DAMAGES]
     header = ("damage", "loss of the next 40 steps, bare", "change", "discarded", "scaled")
-    return (
+    text = (
         f"A language model whose weights are damaged at step {BEFORE}, {len(SEEDS)} seeds: mean "
         f"loss of the next {AFTER} steps without the gate, and with it minus without it (95 % "
-        "interval; bar: no worse in the first two rows).\n\n"
-        + table(header, [_damage_row(damage, runs) for damage in DAMAGES])
+        "interval).\n\n"
+        + table(header, rows)
         + "\n\nStreams of loss and gradient norm that are made up, 500 calm steps first: what the "
         "gate does to them.\n\n"
         + table(
             ("stream", "steps", "discarded", "scaled", "taken"), list(map(_stream_row, STREAMS))
         )
     )
+    return text, [
+        (f"loss after damage that training heals ({row[0]}), change by the gate", row[2], "0")
+        for row in rows[:2]
+    ]
 
 
 def _trained(seed: int) -> Run:
@@ -155,15 +160,15 @@ def early(at: int) -> Stream:
 STREAMS: tuple[tuple[str, bool, Callable[[], Stream], int], ...] = (
     *(
         (f"norm grows by {100 * rate:.0f} % a step", True, lambda rate=rate: growing(rate), 300)
-        for rate in (0.01, 0.03, 0.05, 0.1, 0.2)
+        for rate in (0.03, 0.05)
     ),
     *(
         (f"loss x {loss}, norm x {norm}, once", True, lambda a=loss, b=norm: one(a, b), 1)
-        for loss, norm in ((1, 4.5), (1, 8), (1.09, 1000), (1.5, 9.9), (20, 9.9), (20, 1e6))
+        for loss, norm in ((1, 8), (1.5, 9.9), (20, 9.9))
     ),
     *(
         (f"loss x 20, norm x 1e6, at step {at}", False, lambda at=at: early(at), 1)
-        for at in (20, 60, 95)
+        for at in (20, 60)
     ),
     *(
         (

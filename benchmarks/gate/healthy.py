@@ -17,7 +17,7 @@ from tests.kit.gate_rule import make_rule
 from benchmarks.gate.kinds.registry import KINDS, Kind, halves
 from benchmarks.gate.session import Session
 from benchmarks.result_cache import ResultCache
-from benchmarks.results import table
+from benchmarks.results import Headline, table
 
 for _name in ("classification", "regression", "generative", "reinforcement", "sequences", "rare"):
     importlib.import_module(f"benchmarks.gate.kinds.{_name}")
@@ -54,13 +54,10 @@ class Row:
 
     def cells(self) -> list[object]:
         """A line of the table."""
-        quality: list[object] = ["", "the same run", ""]
-        if not math.isnan(self.bare):
-            change = f"{self.difference:+.3g} ± {self.interval:.2g}"
-            quality = [f"{self.bare:.4g}", change, "NO" if self.is_worse else "yes"]
+        change = f"{self.difference:+.3g} ± {self.interval:.2g}"
         return [
             *(self.kind.name, self.half, self.steps, self.discarded, self.scaled),
-            *(self.kind.measure, *quality),
+            *(self.kind.measure, f"{self.bare:.4g}", change, "NO" if self.is_worse else "yes"),
         ]
 
 
@@ -71,11 +68,12 @@ def measure(cache: ResultCache, names: Iterable[str] | None = None) -> list[Row]
     return [_row(cache, KINDS[name], half_of[name]) for name in chosen]
 
 
-def report(rows: Sequence[Row]) -> str:
-    """The tables, and the totals that the bars are about."""
+def report(rows: Sequence[Row]) -> tuple[str, list[Headline]]:
+    """The totals that the bars are about, and the kinds that the gate touched."""
     header = ("kind", "half", "steps", "discarded", "scaled", "quality", "bare", "change", "fine")
     totals = [_total(half, rows) for half in ("tune", "report")]
-    return (
+    touched = [row for row in rows if not math.isnan(row.bare)]
+    text = (
         f"{len(rows)} kinds of small healthy runs that are unlike pretraining, trained with the "
         "gate. They are cut into halves by a hash of their names: thresholds were chosen with one "
         "half, the other only reports. Bars: 1 discard in 10,000 steps over all kinds, 10 in any "
@@ -83,9 +81,15 @@ def report(rows: Sequence[Row]) -> str:
         f"{len(SEEDS)} paired seeds). A run that the gate never touched is the run without it, bit "
         "for bit; such kinds were run with one seed.\n\n"
         + table(("half", "kinds", "steps", "discarded", "in 10,000", "most in one run"), totals)
-        + "\n\n"
-        + table(header, [row.cells() for row in rows])
+        + f"\n\nTouched are {len(touched)} kinds:\n\n"
+        + table(header, [row.cells() for row in touched])
     )
+    steps, discarded = (sum(getattr(row, name) for row in rows) for name in ("steps", "discarded"))
+    worse = sum(row.is_worse for row in touched)
+    return text, [
+        (f"steps of healthy kinds discarded, of {steps:,}", discarded, "1 in 10,000"),
+        (f"kinds that end worse with the gate, of {len(rows)}", worse, 0),
+    ]
 
 
 def _total(half: str, rows: Sequence[Row]) -> list[object]:

@@ -9,6 +9,7 @@ import argparse
 from collections import defaultdict
 from pathlib import Path
 
+from benchmarks.detect.intervals import share_of
 from benchmarks.judge.drawn import Drawn, bad_starts, playbook
 from benchmarks.judge.measure import (
     Healthy,
@@ -19,7 +20,7 @@ from benchmarks.judge.measure import (
     stories,
 )
 from benchmarks.judge.worlds import cache_folder, fault_worlds, generate, healthy_worlds
-from benchmarks.results import publish, table
+from benchmarks.results import Headline, publish, table
 
 COMMAND = "scripts/bench judge report"
 SEEDS = 5
@@ -39,92 +40,87 @@ def main() -> None:
         return
     halves = ("tune",) if arguments.what == "tune" else ("tune", "report")
     sections = {
-        "Judge: healthy runs of many kinds": healthy_section(arguments.cache, halves),
-        "Judge: faults in many kinds of runs": fault_section(arguments.cache, halves),
-        "Judge: the playbook's incidents, bad starts, published incidents": drawn_section(),
+        "Judge: many kinds of runs": kinds_section(arguments.cache, halves),
+        "Judge: drawn and published incidents": drawn_section(),
     }
-    for title, body in sections.items():
+    for title, (body, headlines) in sections.items():
         if arguments.what == "report":
-            publish(title, COMMAND, body)
+            publish(title, COMMAND, body, headlines)
         else:
             print(f"## {title}\n\n{body}\n")
 
 
-def healthy_section(folder: Path, halves: tuple[str, ...]) -> str:
-    """Incidents in healthy runs, by half and by rule set."""
-    rows, worst = [], []
+def kinds_section(folder: Path, halves: tuple[str, ...]) -> tuple[str, list[Headline]]:
+    """Incidents in healthy runs and faults that were found, by half and by rule set."""
+    last: dict[str, Healthy] = {}
+    rows, noisy = [], []
     for rules in ("trimtab", "textbook"):
         for half in halves:
-            found = measure_healthy(healthy_worlds(SEEDS), folder, half, rules)
+            found = last[rules] = measure_healthy(healthy_worlds(SEEDS), folder, half, rules)
             name, rate = found.worst
-            rows.append(
-                (
-                    rules,
-                    half,
-                    len(found.by_kind),
-                    f"{found.steps:,}",
-                    found.incidents,
-                    f"{found.rate:.2f}",
-                    f"{rate:.1f} ({name})",
-                    found.acts,
-                )
-            )
+            kinds, worst = len(found.by_kind), f"{rate:.1f} ({name})"
+            counts = (f"{found.steps:,}", found.incidents, f"{found.rate:.2f}", worst, found.acts)
+            rows.append((rules, half, kinds, *counts))
             if rules == "trimtab":
-                worst += _kind_rows(found, half)
+                noisy += [
+                    f"{kind} {count}" for kind, (_, count, _) in found.by_kind.items() if count
+                ]
     header = ("rules", "half", "kinds", "steps", "incidents", "in 10,000", "worst kind", "acts")
-    return (
+    faults, severe = _fault_table(folder, halves)
+    text = (
         "Small healthy runs of many kinds (classifiers, regression, GANs, diffusion, policies, "
-        "sequences), as `observe` records them. Halves by a hash of the kind's name: rules were "
-        "chosen with `tune`. `acts`: incidents with an advice other than to wait. Bars: 1 in "
-        "10,000 steps, 5 in the worst kind, 0 acts.\n\n"
-        + table(header, rows)
-        + "\n\nKinds with an incident:\n\n"
-        + table(("kind", "half", "steps", "incidents", "acts"), worst)
-    )
-
-
-def _kind_rows(found: Healthy, half: str) -> list[tuple[object, ...]]:
-    return [
-        (kind, half, steps, count, acts)
-        for kind, (steps, count, acts) in sorted(found.by_kind.items())
-        if count
-    ]
-
-
-def fault_section(folder: Path, halves: tuple[str, ...]) -> str:
-    """Faults that were found, by half."""
-    rows: list[tuple[object, ...]] = []
-    severe: dict[str, list[bool]] = {}
-    for half in halves:
-        for fault, found in measure_faults(fault_worlds(), folder, half).items():
-            rows.append((half, fault, f"{sum(found)} of {len(found)}"))
-            if fault in SEVERE:
-                severe[half] = [*severe.get(half, []), *found]
-    rows += [
-        (half, "severe: " + ", ".join(SEVERE), f"{sum(found)} of {len(found)}")
-        for half, found in severe.items()
-    ]
-    return (
+        "sequences), as `observe` records them, trained once and kept. Halves by a hash of the "
+        "kind's name: rules were chosen with `tune`. `acts`: incidents with an advice other than "
+        "to wait.\n\n" + table(header, rows) + f"\n\nIncidents by kind: {', '.join(noisy)}.\n\n"
         "Faults planted in every fourth of these kinds: found if an incident begins there, or one "
-        "that is open worsens. Adam does not notice a loss x8, and a few bad rows pass. Bar: 95 % "
-        "of the severe ones.\n\n" + table(("half", "fault", "found"), rows)
+        "that is open worsens. Adam does not notice a loss x8, and a few bad rows pass. Severe: "
+        f"{', '.join(SEVERE)}.\n\n{faults}"
     )
+    ours, textbook, half = last["trimtab"], last["textbook"], halves[-1]
+    headlines: list[Headline] = [
+        (
+            f"healthy kinds, {half} half: incidents in 10,000 steps",
+            *(f"{ours.rate:.2f}", 1, f"textbook {textbook.rate:.1f}"),
+        ),
+        ("the same, worst kind", *(f"{ours.worst[1]:.1f}", 5, f"textbook {textbook.worst[1]:.0f}")),
+        ("the same, with an advice to act", ours.acts, 0, f"textbook {textbook.acts}"),
+        (f"severe faults found, {half} half", severe, "95 %"),
+    ]
+    return text, headlines
 
 
-def drawn_section() -> str:
+def _fault_table(folder: Path, halves: tuple[str, ...]) -> tuple[str, str]:
+    """Faults that were found, a row for each; and the severe ones of the last half."""
+    found = {half: measure_faults(fault_worlds(), folder, half) for half in halves}
+    rows = [
+        (fault, *(f"{sum(found[half][fault])} of {len(found[half][fault])}" for half in halves))
+        for fault in found[halves[0]]
+    ]
+    severe = [one for fault in SEVERE for one in found[halves[-1]].get(fault, [])]
+    return table(("fault", *halves), rows), share_of(sum(severe), len(severe))
+
+
+def drawn_section() -> tuple[str, list[Headline]]:
     """The playbook's incidents, bad starts and published incidents."""
-    rows = [*_drawn_rows(list(playbook())), *_drawn_rows(list(bad_starts()), "bad starts")]
+    rows, starts = _drawn_rows(list(playbook())), _drawn_rows(list(bad_starts()), "bad starts")
     told = stories()
     found = sum(bool(judge(block)) for _, block in told)
-    return (
-        "Drawn with noise to the numbers of the playbook; right: class and advice as it says.\n\n"
-        + table(("incident", "found", "right", "of"), rows)
-        + "\n\nPublished incidents with a real series (tune half): an incident is found in "
-        f"{found} of {len(told)}; five of the others have under 16 records."
+    text = (
+        "Drawn with noise to the numbers of the playbook; right: class and advice as it says. "
+        "Published incidents: those of the tune half that have a real series; five of those "
+        "without an incident have under 16 records.\n\n"
+        + table(("incident", "found", "right", "of"), [*rows, *starts])
     )
+    right, total = (sum(int(row[at]) for row in rows) for at in (2, 3))
+    early = [sum(int(row[at]) for row in starts) for at in (2, 3)]
+    return text, [
+        ("the playbook's incidents: class and advice right", share_of(right, total), "95 %"),
+        ("bad starts found", share_of(*early), "90 %"),
+        ("published incidents found", share_of(found, len(told)), "20 of 26"),
+    ]
 
 
-def _drawn_rows(drawn: list[Drawn], title: str = "") -> list[tuple[object, ...]]:
+def _drawn_rows(drawn: list[Drawn], title: str = "") -> list[tuple[str, int, int, int]]:
     by_kind: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for one in drawn:
         by_kind[title or one.kind].append(judge_drawn(one)[:2])

@@ -406,7 +406,20 @@ def publish_faults(seeds: int, folder: str | None, only: Sequence[str]) -> None:
         "Discarded: steps in all runs. Reported: runs in `recover` with an incident or a finding "
         "of the resume audit since the onset, or an option of the optimizer whose change is in the "
         f"journal.\n\n{table(header, rows)}",
+        _headlines(rows),
     )
+
+
+def _headlines(rows: Sequence[Sequence[object]]) -> list[tuple[str, str, str]]:
+    """Return how many faults are healed, and how many of the others are reported."""
+    helped = [row[5] == "yes" for row in rows if row[5] != "-"]
+    said = [str(row[10]).split(" of ") for row in rows if row[5] == "-"]
+    reported = sum(int(count) for count, _ in said)
+    runs = sum(int(total) for _, total in said)
+    return [
+        (f"kinds of faults that end within {BAR} nat", f"{sum(helped)} of {len(helped)}", "all"),
+        ("runs that nothing helps, reported", f"{reported} of {runs}", "all"),
+    ]
 
 
 def _row(make: type[Fault], seeds: int, cache: ResultCache) -> tuple[object, ...]:

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 import trimtab
 from benchmarks.result_cache import ResultCache
-from benchmarks.results import publish, table
+from benchmarks.results import publish
 from trimtab.core.errors import ConfigError
 from trimtab.journal import RunDirectory, read_journal
 
@@ -549,12 +549,13 @@ def publish_healthy(seeds: int, folder: str | None) -> None:
     ]
     total = sum(row[1] for row in rows)
     same = sum(row[2] for row in rows)
+    wrong = [name for name, runs, equal, undone in rows if equal < runs or undone]
     publish(
         "Recover: healthy loops",
         f"scripts/bench recover healthy --seeds {seeds}",
         f"{len(LOOPS)} kinds of loop, {seeds} seeds: {same} of {total} runs in `recover` have the "
         "bits of the same run in `protect`: every loss, all weights, buffers and optimizer state, "
-        "scale, counters, and the next random number. Bar: all, and nothing undone.\n\n"
-        + table(("loop", "runs", "same bits", "undos"), rows),
+        "scale, counters, and the next random number. Bar: all, and nothing undone. Loops: "
+        f"{', '.join(LOOPS)}. With other bits or an undo: {', '.join(wrong) or 'none'}.",
         [("healthy runs with the bits of protect", f"{same} of {total}", "all")],
     )

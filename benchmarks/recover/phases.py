@@ -426,13 +426,16 @@ def publish_phases(
     """
     logging.getLogger("trimtab").setLevel(logging.ERROR)
     torch.set_num_threads(1)
-    rows, num_runs, num_undos, acts = [], 0, 0, []
+    rows: list[tuple[object, ...]] = []
+    num_runs, num_undos, acts = 0, 0, []
     with tempfile.TemporaryDirectory() as spare:
         cache = ResultCache(Path(folder or spare))
         for world in WORLDS:
             if only and world.name not in only:
                 continue
-            spread = []
+            spread: list[float] = []
+            differences: dict[str, float] = {}
+            in_world = 0
             for name in PHASES:
                 found = [
                     _outcome(cache, world, name, FIRST_SEED + seed, with_bare=seed < num_bare)
@@ -440,33 +443,30 @@ def publish_phases(
                 ]
                 num_runs += len(found)
                 undone = sum(outcome["undos"] for outcome in found)
-                num_undos += undone
+                num_undos, in_world = num_undos + undone, in_world + undone
                 if undone:
                     acts.append(f"{name} ({world.name}): {undone}")
                 if name == "nothing":
                     spread = [outcome["guarded"] for outcome in found]
                 bare = [outcome["bare"] for outcome in found if "bare" in outcome]
                 pairs = zip(found, bare, strict=False)
-                differences = [outcome["guarded"] - loss for outcome, loss in pairs]
-                rows.append(
-                    (
-                        world.name,
-                        name,
-                        f"{np.mean([outcome['guarded'] for outcome in found]):.3f}",
-                        f"{np.mean(differences):+.4f}" if bare else "",
-                        undone,
-                    )
-                )
-            if seeds > 1:
-                rows.append((world.name, "spread over seeds", f"{np.std(spread):.3f}", "", 0))
-    header = ("run", "phase", "final loss", "minus bare", "undos")
+                if bare:
+                    differences[name] = float(np.mean([o["guarded"] - loss for o, loss in pairs]))
+            worst = max(differences, key=lambda name: abs(differences[name]), default="")
+            largest = f"{differences[worst]:+.4f} ({worst})" if worst else ""
+            deviation = f"{np.std(spread):.3f}" if seeds > 1 else ""
+            rows.append((world.name, len(PHASES) * seeds, in_world, largest, deviation))
+    header = (
+        *("run", "runs", "undos", "final loss minus bare, largest of the phases"),
+        "its deviation over seeds",
+    )
     publish(
         "Recover: what people do on purpose" + ("" if num_bare else ", undos alone"),
         f"scripts/bench recover phases --seeds {seeds} --bare {num_bare}",
         f"{len(PHASES)} phases in three runs of {STEPS} steps, {seeds} seeds, not announced, with "
         f"`batch_loss`: {num_runs} runs, undos in: {', '.join(acts) or 'none'}. Bar: at most one "
         "undo in 50 runs, no hold, no stop. Trained without a guard as well: "
-        f"{num_bare} of the seeds.\n\n{table(header, rows)}",
+        f"{num_bare} of the seeds. Phases: {', '.join(PHASES)}.\n\n{table(header, rows)}",
         [(f"undos of what was done on purpose, in {num_runs} runs", num_undos, "1 in 50 runs")],
     )
 

@@ -11,6 +11,7 @@ from benchmarks.causes.fitting import PRIOR_INCIDENTS, fit, fit_shares, leave_on
 
 from trimtab.core.causes import Cause
 from trimtab.explain.causes.plausible import Situation
+from trimtab.explain.causes.ranking import all_weights
 from trimtab.explain.evidence import OBSERVATIONS
 
 FIXTURES = Path(__file__).parents[2] / "tests" / "journal" / "fixtures"
@@ -35,6 +36,12 @@ def test_every_cause_has_expectations() -> None:
     for expected in EXPECTATIONS.values():
         known = {*expected.typical.split(), *expected.possible.split()}
         assert known <= set(OBSERVATIONS)
+
+
+def test_the_page_shows_what_speaks_for_each_cause() -> None:
+    page = (FIXTURES.parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
+    shown = page.split("\n## What speaks for each cause\n")[1].split("\n## ")[0]
+    assert scores.speaks_for(all_weights()) in shown
 
 
 def test_every_observation_is_expected_of_some_cause() -> None:

@@ -15,6 +15,8 @@ from benchmarks.tests.runs import quiet_block
 
 from trimtab.core.block import Block
 
+pytestmark = pytest.mark.filterwarnings("ignore")  # packages of peers warn when they are imported
+
 ROW = 1300
 
 

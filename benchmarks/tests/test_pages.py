@@ -1,11 +1,6 @@
 """The pages of the docs that a benchmark writes are those of its published figures."""
 
-from benchmarks.gate import page as gate_page
 from benchmarks.scale import page as scale_page
-
-
-def test_the_figures_on_the_gate_are_those_that_were_measured() -> None:
-    assert gate_page.shown() == gate_page.figures()
 
 
 def test_the_figures_on_scale_are_those_that_were_measured() -> None:

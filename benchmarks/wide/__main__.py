@@ -4,7 +4,7 @@ import sys
 
 from tests.kit.traffic import NUM_BLOCKS
 
-from benchmarks.results import publish, table
+from benchmarks.results import Headline, publish, table
 from benchmarks.scale import page
 from benchmarks.wide import latency
 from benchmarks.wide.fake_world import measure_rank
@@ -20,12 +20,12 @@ BARS = {"collectives": 2, "bytes": 2048, "read": 500}
 def main() -> None:
     """Measure and publish: `wide [WORLD ...]`."""
     worlds = [int(argument) for argument in sys.argv[1:]] or list(WORLDS)
-    publish("Scale: a wide run", COMMAND, _steps(worlds))
-    publish("Scale: start-up of many ranks", COMMAND, _start_up(worlds))
+    publish("Scale: a wide run", COMMAND, *_steps(worlds))
+    publish("Scale: start-up of many ranks", COMMAND, *_start_up(worlds))
     page.write()
 
 
-def _steps(worlds: list[int]) -> str:
+def _steps(worlds: list[int]) -> tuple[str, list[Headline]]:
     rows = []
     for world in worlds:
         rank = measure_rank(world)
@@ -49,7 +49,7 @@ def _steps(worlds: list[int]) -> str:
         *("peak memory of a rank", "its process group", "within"),
         *("on paper: a step", "on paper: share"),
     )
-    return (
+    text = (
         f"One rank that protects a model of {NUM_BLOCKS} blocks, in torch's fake process group: it "
         "allocates like a real one and exchanges nothing. Bar: "
         f"{BARS['collectives']} collectives and {BARS['bytes']} bytes in any step. The last two "
@@ -58,9 +58,15 @@ def _steps(worlds: list[int]) -> str:
         f"GB/s (assumed), steps of {latency.STEP_SECONDS:g} s (assumed), nothing else meanwhile. "
         "NCCL was not tried.\n\n" + table(header, rows)
     )
+    ranks, collectives, _, size, memory, *_ = rows[-1]
+    return text, [
+        (f"{ranks} ranks: collectives in any step", collectives, BARS["collectives"]),
+        (f"{ranks} ranks: bytes in any step", size, BARS["bytes"]),
+        (f"{ranks} ranks: memory of a rank", memory, "-"),
+    ]
 
 
-def _start_up(worlds: list[int]) -> str:
+def _start_up(worlds: list[int]) -> tuple[str, list[Headline]]:
     rows = []
     for world in worlds:
         for stages in (1, STAGES) if world <= MAX_STAGED else (1,):
@@ -82,13 +88,18 @@ def _start_up(worlds: list[int]) -> str:
         *("ranks", "pipeline stages", "max calls of a rank", "max bytes written"),
         *("max bytes read", "calls of the first rank", "all ranks", "within"),
     )
-    return (
+    text = (
         "What the ranks ask of torch's store before the first step, with the real code and a real "
         f"TCPStore on loopback. {CLIENTS} clients play all ranks in turn, so the time is that of "
         f"one store on this machine. Bar: a rank reads at most {BARS['read']} bytes where all hold "
         "the same parameters, however many there are. With pipeline stages it also reads the names "
         "of the telemetry of all stages.\n\n" + table(header, rows)
     )
+    ranks, _, _, _, read, _, seconds, _ = rows[-1]
+    return text, [
+        (f"{ranks} ranks start: bytes that a rank reads", read, BARS["read"]),
+        (f"{ranks} ranks start: all of them, by one store", seconds, "-"),
+    ]
 
 
 if __name__ == "__main__":

@@ -41,7 +41,7 @@ class GateThresholds:
     They are no settings: each was measured on healthy public runs, on healthy runs of many other
     kinds and on faults of the lab, and what suits one run by eye fails on the next. A sigma is a
     median absolute deviation scaled to a normal distribution; those of the norm are sigmas of its
-    logarithm. Figures are in benchmarks/RESULTS.md, "The gate on ..." and "Protection in the lab".
+    logarithm. Figures are in benchmarks/RESULTS.md, "The gate on ..." and "Recover: faults".
     """
 
     window: int = 128
