@@ -104,3 +104,6 @@ def test_a_rollback_is_reckoned_in_steps_hours_and_money() -> None:
     assert (cost.steps, cost.seconds) == (1000 + 90 + 10, 2200.0)
     assert cost.dollars == pytest.approx(2200 / 3600 * 1000)
     assert str(cost) == "1,100 steps = 37 min = $611"
+    short = check_config(spoilt({"detection_steps": 90, "steps": 800})).plan.rollback
+    assert short is not None
+    assert short.steps == 800  # no more than the run has

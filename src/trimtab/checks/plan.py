@@ -426,6 +426,7 @@ class TrainingPlan:
         if self.checkpoint_steps is None or self.checkpoint_steps <= 0:
             return None
         steps = self.checkpoint_steps + self.detection_delay
+        steps = steps if self.steps is None else min(steps, self.steps)
         seconds = None if self.step_seconds is None else steps * self.step_seconds
         price = self.price_per_hour
         dollars = None if seconds is None or price is None else seconds / 3600 * price

@@ -117,7 +117,11 @@ def _carry_out_all(
 
     answers = list(dict.fromkeys([*candidates(exercise), chosen]))
     outcomes = {}
-    typer.echo(f"Carrying out {len(answers)} answers on the real run ...", err=True)
+    typer.echo(
+        f"Carrying out {len(answers)} answers on the real run: it is trained again from a "
+        "checkpoint, up to six times ...",
+        err=True,
+    )
     with progress_bar() as progress:
         for done, one in enumerate(answers):
             progress("Carrying out every answer", done, len(answers))

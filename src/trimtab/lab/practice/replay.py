@@ -19,7 +19,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -86,6 +86,7 @@ def no_remedy(run: LabRun) -> LabRun:
     return run
 
 
+@cache  # equal remedies are the same object, and their run is trained once
 def skip_batches(count: int) -> ChangeRun:
     """Skip the next `count` batches."""
 
@@ -230,6 +231,8 @@ class ExerciseReplay:
         self.run = read_journal(RunDirectory(run_dir)).block
         """The whole run without any action."""
         self._wait_loss = outcome.eval_loss
+        self._trained: dict[tuple[int, bool, ChangeRun], tuple[TrainOutcome, Block]] = {}
+        """By checkpoint, whether the fault is gone, and remedy."""
 
     @property
     def shown(self) -> Block:
@@ -253,8 +256,8 @@ class ExerciseReplay:
         if answer.kind is ActionKind.STOP:
             return AnswerResult(eval_loss=self._best_checkpoint(), steps=0)
         plan = make_plan(answer, self._exercise, self._fault)
-        if answer.kind is ActionKind.WAIT:
-            loss = self._wait_loss
+        if plan.fault is not None and plan.remedy is no_remedy:
+            loss = self._wait_loss  # the same again, to the last bit, from any checkpoint
         else:
             outcome, _ = self._train_from(plan.start, plan.fault, plan.remedy)
             loss = outcome.eval_loss
@@ -269,10 +272,13 @@ class ExerciseReplay:
     def _train_from(
         self, start: int, fault: Intervention | None, remedy: ChangeRun
     ) -> tuple[TrainOutcome, Block]:
-        """Train from a checkpoint to the end, in a temporary folder."""
+        """Train from a checkpoint to the end, in a temporary folder; once for equal arguments."""
+        key = (start, fault is None, remedy)
+        if key in self._trained:
+            return self._trained[key]
         exercise = self._exercise
         config = dataclasses.replace(
-            exercise.config(), checkpoint_steps=exercise.steps, eval_steps=start
+            exercise.config(), checkpoint_steps=exercise.steps, eval_steps=start, measure=False
         )
         intervention = RemedyAndFault(
             onset=exercise.decision_step, severity=0.0, seed=0, remedy=remedy, fault=fault
@@ -288,4 +294,5 @@ class ExerciseReplay:
                 cache_dir=self._cache_dir,
                 intervention=intervention,
             )
-            return outcome, read_journal(RunDirectory(run_dir)).block
+            self._trained[key] = outcome, read_journal(RunDirectory(run_dir)).block
+        return self._trained[key]
