@@ -111,9 +111,13 @@ def rows_of(title: str) -> list[list[str]]:
 
 
 def commit() -> str:
-    """The last commit that changed what is measured, `1a2b3c4d` or `1a2b3c4d with changes`."""
-    head = _git("log", "-1", "--format=%h", "--abbrev=8", "--", "src") or "00000000"
-    return f"{head} with changes" if _git("status", "--porcelain", "--", "src") else head
+    """The last commit that changed what is measured, `1a2b3c4d` or `1a2b3c4d with changes`.
+
+    The number of the version is not measured, and is set once everything is.
+    """
+    source = ("--", "src", ":!src/trimtab/_version.py")
+    head = _git("log", "-1", "--format=%h", "--abbrev=8", *source) or "00000000"
+    return f"{head} with changes" if _git("status", "--porcelain", *source) else head
 
 
 def _git(*arguments: str) -> str:
