@@ -1,143 +1,294 @@
-"""GPT-2 with 124M parameters, trained bare and in each mode: `scripts/bench real_size [STEPS]`.
+"""GPT-2 with 124M parameters: `scripts/bench real_size cost|outcome [STEPS] [--tiny]`.
 
-The loops take turns, a step each, with the same weights and data. Some steps of the guarded loops
-go wrong as they do in practice: a batch whose loss is NaN, a weight with a flipped bit, and a
-learning rate that is changed on purpose, which must be left alone.
+cost      bare, observe, protect and recover train the same in turns, a step each, without faults
+outcome   each of them, and recover on two ranks of FSDP2, trains in processes of its own, and meets
+          a batch whose loss is NaN, a weight with a flipped bit, and a learning rate that is
+          changed on purpose, which must be left alone
+
+`--tiny` tries the benchmark itself with a small model, and publishes nothing.
 """
 
+import argparse
+import hashlib
+import math
+import multiprocessing
 import statistics
-import sys
 import tempfile
 import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.distributed.fsdp import fully_shard
 from transformers import GPT2Config, GPT2LMHeadModel
 
 import trimtab
-from benchmarks.results import publish, table
+from benchmarks.results import Headline, publish, table
 from trimtab.core.events import UNDO
 from trimtab.core.signals import DISCARDED
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.reader import read_journal
 from trimtab.lab.corpus.data import CorpusSplit
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
+from trimtab.lab.trainer.local_ranks import run_ranks
 
-STEPS = 100
-TOKENS = (2, 128)
-MODES = ("observe", "protect", "recover")
+BARE, OBSERVE, PROTECT, RECOVER = "bare", "observe", "protect", "recover"
+LOOPS = (BARE, OBSERVE, PROTECT, RECOVER)
+SHARDED, WORLD = "recover, FSDP2 on 2 ranks", 2
+STEPS = {"cost": 40, "outcome": 300}
+COST_TOKENS, OUTCOME_TOKENS = (2, 128), (1, 64)
 NAN_AT, FLIP_AT, RATE_AT = 0.3, 0.55, 0.8
 """As shares of the run."""
+LEFT_ALONE_STEPS = 30
+"""Steps after the change of the learning rate in which nothing may be discarded or undone."""
+TIMEOUT_SECONDS = 7200.0
+"""For both ranks: a step of theirs takes 2 s on two free cores, and several on busy ones."""
 
 
 class Loop:
-    """One model with its optimizer; the guard is None in the bare loop."""
+    """One model with its optimizer; there is no guard in the bare loop."""
 
-    def __init__(self, mode: str | None, folder: Path) -> None:
+    def __init__(self, mode: str, folder: Path, *, is_tiny: bool, is_sharded: bool = False) -> None:
         torch.manual_seed(0)
-        config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
+        small = {"n_layer": 4, "n_embd": 64, "n_head": 2} if is_tiny else {}
+        config = GPT2Config(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0, **small)
         self.model = GPT2LMHeadModel(config)
+        if is_sharded:
+            for block in self.model.transformer.h:
+                fully_shard(block)
+            fully_shard(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
-        self.folder = folder / (mode or "bare")
-        self.guard = None
-        if mode is not None:
-            self.guard = trimtab.watch(self.model, self.optimizer, run_dir=self.folder, mode=mode)
+        self.folder = folder
+        self._guard = None
+        if mode != BARE:
+            self._guard = trimtab.watch(self.model, self.optimizer, run_dir=folder, mode=mode)
         self.seconds: list[float] = []
-        self.loss = 0.0
 
     def step(self, tokens: torch.Tensor, scale: float = 1.0) -> None:
         """Take one step and keep its CPU time."""
         started = time.process_time()
         loss = self.model(input_ids=tokens, labels=tokens).loss * scale
-        if self.guard is not None:
-            self.guard.record(loss=loss, tokens=tokens.numel())
+        if self._guard is not None:
+            self._guard.record(loss=loss, tokens=tokens.numel())
         loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if self._guard is not None:
+            self._guard.clip_grad_norm_(1.0)
+        else:
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
         self.seconds.append(time.process_time() - started)
-        self.loss = float(loss.detach())
 
     def flip(self) -> None:
-        """Flip a high bit of one weight as hardware does, past torch's counters."""
-        weight = self.model.transformer.h[3].mlp.c_fc.weight.detach()
-        weight.numpy().reshape(-1).view(np.uint32)[7] ^= np.uint32(1 << 29)
+        """Flip the highest bit of a weight's exponent as hardware does, past torch's counters.
 
-    def close(self) -> tuple[int, int]:
-        """End the guard; return how many steps it has discarded and how often it has undone."""
-        if self.guard is None:
-            return 0, 0
-        self.guard.close()
-        block = read_journal(RunDirectory(self.folder)).block
-        undos = sum(event.kind == UNDO for event in block.events)
-        return int((block.column(DISCARDED).values == 1.0).sum()), undos
+        A weight of 0.02 becomes 1e36, and every loss NaN.
+        """
+        weight = _local(self.model.transformer.h[3].mlp.c_fc.weight)
+        weight.numpy().reshape(-1).view(np.uint32)[7] ^= np.uint32(1 << 30)
 
-    def has_bits_of(self, other: "Loop") -> bool:
-        """Return whether all weights are the same."""
-        pairs = zip(self.model.parameters(), other.model.parameters(), strict=True)
-        return all(torch.equal(mine, theirs) for mine, theirs in pairs)
+    def close(self) -> None:
+        """End the guard."""
+        if self._guard is not None:
+            self._guard.close()
+
+    def held_out_loss(self, tokens: torch.Tensor) -> float:
+        """Return the loss on text that nobody has trained on."""
+        with torch.no_grad():
+            return float(self.model(input_ids=tokens, labels=tokens).loss)
+
+    def is_finite(self) -> bool:
+        """Return whether all weights of this rank are finite."""
+        return all(bool(_local(p).isfinite().all()) for p in self.model.parameters())
+
+    def digest(self) -> str:
+        """Return a digest of the bits of all weights of this rank."""
+        digest = hashlib.blake2b()
+        for parameter in self.model.parameters():
+            digest.update(_local(parameter).numpy().tobytes())
+        return digest.hexdigest()
+
+
+def _local(parameter: torch.Tensor) -> torch.Tensor:
+    held = parameter.detach()
+    return held.to_local() if hasattr(held, "to_local") else held
+
+
+def read_text(split: CorpusSplit) -> np.ndarray:
+    """Return all tokens of a part of the lab's corpus."""
+    corpus = prepare_corpus(CorpusConfig(vocab_size=4096))
+    return np.concatenate(list(corpus.tokens(split).values()))
+
+
+def draw(text: np.ndarray, generator: np.random.Generator, shape: tuple[int, int]) -> torch.Tensor:
+    """Draw sequences from anywhere in the text."""
+    starts = generator.integers(0, len(text) - shape[1], shape[0])
+    return torch.from_numpy(np.stack([text[at : at + shape[1]] for at in starts]).astype(np.int64))
+
+
+def measure_cost(steps: int, *, is_tiny: bool) -> None:
+    """Train all loops in turns, and compare times and bits."""
+    torch.set_num_threads(2)
+    text, generator = read_text(CorpusSplit.TRAIN), np.random.default_rng(0)
+    with tempfile.TemporaryDirectory() as name:
+        loops = {mode: Loop(mode, Path(name) / mode, is_tiny=is_tiny) for mode in LOOPS}
+        for _ in range(steps):
+            tokens = draw(text, generator, COST_TOKENS)
+            for loop in loops.values():
+                loop.step(tokens)
+        for loop in loops.values():
+            loop.close()
+    same = "equal" if loops[OBSERVE].digest() == loops[BARE].digest() else "DIFFERENT"
+    extra = {mode: _extra(loop.seconds, loops[BARE].seconds) for mode, loop in loops.items()}
+    rows = [
+        [mode, f"{1e3 * statistics.median(loop.seconds):.0f} ms", *extra[mode]]
+        for mode, loop in loops.items()
+    ]
+    body = (
+        f"GPT-2, 124M parameters, random weights, {steps} steps of {COST_TOKENS[0]} x "
+        f"{COST_TOKENS[1]} tokens of the lab's corpus, 2 threads, loops in turns, no faults. Extra "
+        "time: CPU time of a step over the bare one; what is done at every tenth step shows in the "
+        "mean. It grows with the parameters and a step with its tokens: with more tokens a step, "
+        f"the shares are smaller. Bits of `observe` and bare: {same}.\n\n"
+        + table(("loop", "step, median", "extra, median", "extra, mean"), rows)
+    )
+    headlines: list[Headline] = [
+        ("124M parameters, bits of observe and bare", same, "equal"),
+        *((f"124M parameters, mean CPU time, {mode}", extra[mode][1], "-") for mode in LOOPS[1:]),
+    ]
+    _present("cost", steps, body, headlines, is_tiny=is_tiny)
+
+
+def _extra(mine: Sequence[float], bare: Sequence[float]) -> list[str]:
+    skipped = 3  # the first steps create state
+    averages = (statistics.median, statistics.mean)
+    shares = (average(mine[skipped:]) / average(bare[skipped:]) - 1 for average in averages)
+    return [f"{100 * share:+.1f} %" for share in shares]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What has become of one run; on two ranks, what the first knows of it."""
+
+    discarded: list[int]
+    undos: list[tuple[int, int]]
+    """At which step, and how many updates were lost."""
+    loss: float
+    is_finite: bool
+    digest: str
+
+    def undone(self) -> str:
+        """Return the undos in words."""
+        return ", ".join(f"step {at}, {lost} updates lost" for at, lost in self.undos) or "none"
+
+    def row(self, rate_at: int, bare_loss: float) -> list[str]:
+        """Return the cells of the table."""
+        acts = {*self.discarded, *(step for step, _ in self.undos)}
+        has_acted = not acts.isdisjoint(range(rate_at, rate_at + LEFT_ALONE_STEPS))
+        return [
+            _spans(self.discarded),
+            self.undone(),
+            f"{self.loss:.3f} ({self.loss - bare_loss:+.3f})",
+            "yes" if self.is_finite else "NO",
+            "NO" if has_acted else "yes",
+        ]
+
+
+HEADER = (
+    *("loop", "steps discarded", "undone at", "loss (against bare)"),
+    *("all weights finite", "change left alone"),
+)
+
+
+def train(rank: int | None, mode: str, folder: Path, steps: int, is_tiny: bool) -> Outcome:
+    """Train and break one loop; on ranks, the last one alone is broken."""
+    torch.set_num_threads(1)
+    loop = Loop(mode, folder, is_tiny=is_tiny, is_sharded=rank is not None)
+    text, generator = read_text(CorpusSplit.TRAIN), np.random.default_rng(rank or 0)
+    nan_at, flip_at, rate_at = (round(share * steps) for share in (NAN_AT, FLIP_AT, RATE_AT))
+    is_broken = mode in (PROTECT, RECOVER) and rank in (None, WORLD - 1)
+    for step in range(steps):
+        if step == rate_at:
+            loop.optimizer.param_groups[0]["lr"] *= 0.3
+        if step == flip_at and is_broken:
+            loop.flip()
+        is_spoilt = step == nan_at and is_broken
+        loop.step(draw(text, generator, OUTCOME_TOKENS), math.nan if is_spoilt else 1.0)
+    loop.close()
+    held_out = draw(read_text(CorpusSplit.HELD_OUT), np.random.default_rng(0), (16, 64))
+    loss, is_finite, digest = loop.held_out_loss(held_out), loop.is_finite(), loop.digest()
+    if mode == BARE or rank:  # the first rank keeps the journal
+        return Outcome([], [], loss, is_finite, digest)
+    block = read_journal(RunDirectory(folder)).block
+    discarded = block.step[block.column(DISCARDED).values == 1.0].tolist()
+    undos = [(e.step, int(e.facts["updates_lost"])) for e in block.events if e.kind == UNDO]
+    return Outcome(discarded, undos, loss, is_finite, digest)
+
+
+def measure_outcome(steps: int, *, is_tiny: bool) -> None:
+    """Train all loops, two processes at a time, and tell what has become of them."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        given = (RECOVER, folder / "ranks", steps, is_tiny)
+        ranks = run_ranks(train, WORLD, *given, timeout=TIMEOUT_SECONDS)
+        # One process a loop, so that its memory is free again after it.
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(2, mp_context=context, max_tasks_per_child=1) as pool:
+            run = partial(train, None, steps=steps, is_tiny=is_tiny)
+            alone = pool.map(run, LOOPS, [folder / mode for mode in LOOPS])
+            found = dict(zip(LOOPS, alone, strict=True))
+    found[SHARDED] = replace(ranks[0], is_finite=all(one.is_finite for one in ranks))
+    same = "equal" if found[OBSERVE].digest == found[BARE].digest else "DIFFERENT"
+    nan_at, flip_at, rate_at = (round(share * steps) for share in (NAN_AT, FLIP_AT, RATE_AT))
+    rows = [[mode, *one.row(rate_at, found[BARE].loss)] for mode, one in found.items()]
+    body = (
+        f"GPT-2, 124M parameters, random weights, {steps} steps of {OUTCOME_TOKENS[0]} x "
+        f"{OUTCOME_TOKENS[1]} tokens of the lab's corpus, one thread; as many tokens on each of "
+        f"two gloo ranks under `fully_shard`. `protect` and `recover` meet a batch whose loss is "
+        f"NaN (step {nan_at}) and a flipped bit, by which one weight is 1e36 and every loss NaN "
+        f"(step {flip_at}); of two ranks the second alone. In all runs the learning rate is "
+        f"multiplied by 0.3 on purpose (step {rate_at}): left alone means that nothing was "
+        f"discarded or undone in the {LEFT_ALONE_STEPS} steps after it. Loss: on held-out text "
+        "after the last step. `protect` has nothing to go back to. Bits of `observe` and bare: "
+        f"{same}.\n\n" + table(HEADER, rows)
+    )
+    headlines: list[Headline] = [("124M parameters, bits of observe and bare", same, "equal")]
+    for mode in (RECOVER, SHARDED):
+        one = found[mode]
+        headlines.append((f"a weight of 1e36 at step {flip_at}, {mode}", one.undone(), "undone"))
+        loss = f"{one.loss:.2f}, bare {found[BARE].loss:.2f}"
+        headlines.append((f"held-out loss at the end, {mode}", loss, "-"))
+    _present("outcome", steps, body, headlines, is_tiny=is_tiny)
+
+
+def _spans(steps: Sequence[int]) -> str:
+    """Return numbers as in `90, 165-217`."""
+    firsts = [step for step in steps if step - 1 not in steps]
+    lasts = [step for step in steps if step + 1 not in steps]
+    spans = zip(firsts, lasts, strict=True)
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) or "none"
+
+
+def _present(what: str, steps: int, body: str, headlines: list[Headline], *, is_tiny: bool) -> None:
+    if is_tiny:
+        print(body, *headlines, sep="\n")
+    else:
+        publish(f"A real size: {what}", f"scripts/bench real_size {what} {steps}", body, headlines)
 
 
 def main() -> None:
-    """Train, break, and publish."""
-    torch.set_num_threads(2)
-    steps = int(sys.argv[1]) if len(sys.argv) > 1 else STEPS
-    nan_at, flip_at, rate_at = (round(share * steps) for share in (NAN_AT, FLIP_AT, RATE_AT))
-    with tempfile.TemporaryDirectory() as name:
-        corpus = prepare_corpus(CorpusConfig(vocab_size=4096))
-        text = np.concatenate(list(corpus.tokens(CorpusSplit.TRAIN).values()))
-        loops = {mode or "bare": Loop(mode, Path(name)) for mode in (None, *MODES)}
-        generator = np.random.default_rng(0)
-        for step in range(steps):
-            tokens = torch.from_numpy(_draw(text, generator))
-            for mode, loop in loops.items():
-                if step == rate_at:
-                    loop.optimizer.param_groups[0]["lr"] *= 0.3
-                if step == flip_at and mode == "recover":
-                    loop.flip()
-                is_spoilt = step == nan_at and mode in ("protect", "recover")
-                loop.step(tokens, float("nan") if is_spoilt else 1.0)
-        acts = {mode: loop.close() for mode, loop in loops.items()}
-        same = "equal" if loops["observe"].has_bits_of(loops["bare"]) else "DIFFERENT"
-        rows = [[*_row(mode, loop, loops["bare"]), *acts[mode]] for mode, loop in loops.items()]
-    body = (
-        f"GPT-2, 124M parameters, random weights, {steps} steps of {TOKENS[0]} x {TOKENS[1]} "
-        "tokens of the lab's corpus, 2 threads, loops in turns. `protect` and `recover` meet one "
-        f"batch whose loss is NaN (step {nan_at}), `recover` a flipped bit of a weight as well "
-        f"(step {flip_at}); all of them a learning rate that is changed on purpose (step "
-        f"{rate_at}). Extra time: CPU time of a step over the bare one; what is done at every "
-        f"tenth step shows in the mean. Bits of `observe` and bare: {same}.\n\n"
-    )
-    header = (
-        *("loop", "step, median", "extra, median", "extra, mean"),
-        *("last loss", "discarded", "undos"),
-    )
-    publish(
-        "A real size",
-        f"scripts/bench real_size {steps}",
-        body + table(header, rows),
-        [("124M parameters, bits of observe and bare", same, "equal")],
-    )
-
-
-def _draw(text: np.ndarray, generator: np.random.Generator) -> np.ndarray:
-    starts = generator.integers(0, len(text) - TOKENS[1], TOKENS[0])
-    return np.stack([text[at : at + TOKENS[1]] for at in starts]).astype(np.int64)
-
-
-def _row(mode: str, loop: Loop, bare: Loop) -> list[object]:
-    skipped = 3  # the first steps create state
-    mine, theirs = loop.seconds[skipped:], bare.seconds[skipped:]
-    extra = [
-        average(mine) / average(theirs) - 1 for average in (statistics.median, statistics.mean)
-    ]
-    return [
-        mode,
-        f"{1e3 * statistics.median(mine):.0f} ms",
-        *(f"{100 * share:+.1f} %" for share in extra),
-        f"{loop.loss:.3f}",
-    ]
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=STEPS)
+    parser.add_argument("steps", type=int, nargs="?")
+    parser.add_argument("--tiny", action="store_true")
+    given = parser.parse_args()
+    measure = measure_cost if given.what == "cost" else measure_outcome
+    measure(given.steps or STEPS[given.what], is_tiny=given.tiny)
 
 
 if __name__ == "__main__":

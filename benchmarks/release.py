@@ -41,10 +41,11 @@ MEASUREMENTS = (
     Measurement("collectives", alone=True),
     Measurement("pages", alone=True),
     Measurement("ship cost", alone=True),
-    Measurement("real_size 60", alone=True),
+    Measurement("real_size cost 40", alone=True),
     # The longest first, so that no core waits for one of them at the end.
     Measurement("fuzz_readers 1000000"),
     Measurement("loops soak 100000"),
+    Measurement("real_size outcome 300"),
     Measurement("scale FOLDER"),
     Measurement("matrix FOLDER"),
     Measurement("recover schedules --schedules 500 --folder FOLDER"),
