@@ -138,8 +138,8 @@ def test_rules_survive_their_way_through_json() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mfu": {"belwo": 0.3}}, "rules.mfu: MetricRule has no setting 'belwo'; did you mean"),
-        ({"mfu": {"below": "low"}}, "rules.mfu: MetricRule.below must be a number, got 'low'"),
+        ({"mfu": {"belwo": 0.3}}, "rules.mfu: there is no setting 'belwo'; did you mean"),
+        ({"mfu": {"below": "low"}}, "rules.mfu: below must be a number, got 'low'"),
         ({"mfu": {"for": 0}}, "rules.mfu: for must be at least 1"),
         ({"mfu": 0.3}, "rules.mfu must be a table such as"),
         ("textbook", "rules are tables such as"),

@@ -27,11 +27,13 @@ class Section:
     def from_dict(cls, values: Mapping[str, Any]) -> Self:
         """Build the section from values; raises ConfigError for a name that is not a setting."""
         known = _fields(cls)
+        section = cls.__name__.removesuffix("Config").lower()  # as in a file; "" of the whole
+        prefix = "" if section in ("", "metricrule") else f"{section}."
         arguments: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
-                raise ConfigError(f"{cls.__name__} has no setting {name!r}; {_hint(name, known)}")
-            arguments[name] = _coerce(cls.__name__, known[name], value)
+                raise ConfigError(f"there is no setting '{prefix}{name}'; {_hint(name, known)}")
+            arguments[name] = _coerce(f"{prefix}{name}", known[name], value)
         return cls(**arguments)
 
     @classmethod
@@ -106,14 +108,14 @@ def _hint(name: str, known: Collection[str]) -> str:
     return f"known: {', '.join(known)}"
 
 
-def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
+def _coerce(name: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
     """Return a value as the setting's type; only an int converts, to a float."""
     kind = setting.type
     if kind == Mapping[str, MetricRule]:
         return _metric_rules(value)
     if isinstance(kind, type) and issubclass(kind, Section):
         if not isinstance(value, Mapping):
-            raise ConfigError(f"{section}.{setting.name} is a table of settings, got {value!r}")
+            raise ConfigError(f"{name} is a table of settings, got {value!r}")
         return kind.from_dict(value)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):  # a bool is an int
         return float(value)
@@ -121,15 +123,15 @@ def _coerce(section: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
         part, words = (str, "strings") if kind == tuple[str, ...] else (int, "whole numbers")
         # A single string would be a tuple of its letters.
         if not isinstance(value, list | tuple) or not all(type(item) is part for item in value):
-            raise ConfigError(f"{section}.{setting.name} must be a list of {words}, got {value!r}")
+            raise ConfigError(f"{name} must be a list of {words}, got {value!r}")
         return tuple(value)
     if isinstance(kind, type) and issubclass(kind, StrEnum) and isinstance(value, str):
         if value not in list(kind):
             known = ", ".join(kind)
-            raise ConfigError(f"{section}.{setting.name} must be one of {known}, got {value!r}")
+            raise ConfigError(f"{name} must be one of {known}, got {value!r}")
         return kind(value)
     if isinstance(kind, type) and type(value) is not kind:
-        raise ConfigError(f"{section}.{setting.name} must be {_in_words(kind)}, got {value!r}")
+        raise ConfigError(f"{name} must be {_in_words(kind)}, got {value!r}")
     return value
 
 
