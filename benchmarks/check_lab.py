@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from benchmarks.rare_tokens import rare_tail
-from benchmarks.results import publish
 from trimtab.checks import read_config
 from trimtab.checks.catalogue import PLAN_RULES
 from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
@@ -86,31 +85,33 @@ class Trial:
     """A fault that a rule must find, and what the run needs to show it."""
 
     rule: str
+    won: int
+    """Seeds in which the fix was better, when all trials were last run (2026-11-15)."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     bad_batches: bool = False
 
 
 TRIALS = (
-    Trial("TT002", {"clip_norm": 0.0, "beta2": 0.999}, bad_batches=True),
-    Trial("TT004", {"epsilon": 1e-2}),
-    Trial("TT006", {"weight_decay": 10.0, **SLOW}),
-    Trial("TT007", {"weight_decay": 0.0, **SLOW}),
-    Trial("TT010", {"optimizer": "adam", "decoupled_decay": False, **SLOW}),
-    Trial("TT012", {"lr": 0.3, "final_lr": 0.03}),
-    Trial("TT020", {"cycles": 1.0}),
-    Trial("TT021", {"final_lr": 3e-2}),
-    Trial("TT023", {"warmup_steps": STEPS}),
-    Trial("TT025", {"warmup_steps": 0, "lr": 1e-2, "final_lr": 1e-3}),
-    Trial("TT029", {"decay_end": STEPS // 2, "final_lr": 0.0}),
-    Trial("TT030", {"decay_end": STEPS // 2, "final_lr": 0.0, **RUNS_ON}),
-    Trial("TT031", {"resume_step": STEPS // 2, "schedule_step": 0}),
-    Trial("TT032", {"schedule": "constant"}),
-    Trial("TT040", {"compute": "fp16", "loss_scaling": "none"}),
-    Trial("TT044", {"weights": "bf16"}),
-    Trial("TT045", {"optimizer_state": "bf16", "beta2": 0.999}),
-    Trial("TT060", {"norm": "post", "layers": 12}),
-    Trial("TT062", {"init_std": 1.0}),
-    Trial("TT087", {"saves_optimizer": False, "resume_step": STEPS // 2}),
+    Trial("TT002", 8, {"clip_norm": 0.0, "beta2": 0.999}, bad_batches=True),
+    Trial("TT004", 10, {"epsilon": 1e-2}),
+    Trial("TT006", 8, {"weight_decay": 10.0, **SLOW}),
+    Trial("TT007", 7, {"weight_decay": 0.0, **SLOW}),
+    Trial("TT010", 10, {"optimizer": "adam", "decoupled_decay": False, **SLOW}),
+    Trial("TT012", 10, {"lr": 0.3, "final_lr": 0.03}),
+    Trial("TT020", 0, {"cycles": 1.0}),
+    Trial("TT021", 10, {"final_lr": 3e-2}),
+    Trial("TT023", 0, {"warmup_steps": STEPS}),
+    Trial("TT025", 1, {"warmup_steps": 0, "lr": 1e-2, "final_lr": 1e-3}),
+    Trial("TT029", 10, {"decay_end": STEPS // 2, "final_lr": 0.0}),
+    Trial("TT030", 10, {"decay_end": STEPS // 2, "final_lr": 0.0, **RUNS_ON}),
+    Trial("TT031", 0, {"resume_step": STEPS // 2, "schedule_step": 0}),
+    Trial("TT032", 0, {"schedule": "constant"}),
+    Trial("TT040", 4, {"compute": "fp16", "loss_scaling": "none"}),
+    Trial("TT044", 10, {"weights": "bf16"}),
+    Trial("TT045", 7, {"optimizer_state": "bf16", "beta2": 0.999}),
+    Trial("TT060", 10, {"norm": "post", "layers": 12}),
+    Trial("TT062", 10, {"init_std": 1.0}),
+    Trial("TT087", 3, {"saves_optimizer": False, "resume_step": STEPS // 2}),
 )
 
 
@@ -253,7 +254,7 @@ def interval(broken: list[float], fixed: list[float]) -> str:
 
 
 def main() -> None:
-    """Train both sides of every trial and publish."""
+    """Train both sides of every trial, and print how they ended."""
     torch.set_num_threads(1)
     wanted = sys.argv[1:]
     corpus = prepare_corpus(CorpusConfig(vocab_size=SIZE.vocab_size))
@@ -270,15 +271,7 @@ def main() -> None:
         f"take {LONG} steps, because decay acts slowly.\n\n"
         f"Shown: {'; '.join(shown)}.\n\nNot shown: {'; '.join(others)}."
     )
-    if wanted:
-        print(body)
-    else:
-        headline = (
-            "rules of `trimtab check` shown in the lab",
-            f"{len(shown)} of {len(found)}",
-            "-",
-        )
-        publish("Check in the lab", "scripts/bench check_lab", body, [headline])
+    print(body)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ writes a small input for every kind of outcome into `tests/fuzz/inputs`, which C
 
 import argparse
 import logging
+import math
 import resource
 import sys
 import tempfile
@@ -34,6 +35,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench fuzz_readers", description=__doc__)
     parser.add_argument("inputs", type=int, nargs="?", default=INPUTS)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seconds", type=float, default=math.inf, help="of processor time at most")
     parser.add_argument("--keep", action="store_true")
     parser.add_argument("--only", nargs="*", default=[""], metavar="TEXT")
     parser.add_argument("--no-publish", action="store_true")
@@ -49,7 +51,13 @@ def main() -> None:
         ]
         _, most = resource.getrlimit(resource.RLIMIT_AS)
         resource.setrlimit(resource.RLIMIT_AS, (_address_space() + MORE_MEMORY, most))
-        tallies = mutate(targets, arguments.inputs, Path(name), arguments.seed)
+        tallies = mutate(
+            targets,
+            arguments.inputs,
+            Path(name),
+            arguments.seed,
+            seconds=arguments.seconds,
+        )
     if arguments.keep:
         print(f"{keep(tallies, KEPT)} inputs kept in {KEPT}")
     if not arguments.no_publish:

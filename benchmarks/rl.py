@@ -95,7 +95,7 @@ def _faults(seeds: tuple[int, ...]) -> tuple[str, list[Headline]]:
         + table(header, rows)
     )
     total, *ours_found, watch, doctor = _counts(every)
-    others = f"rlwatch {watch}, rldoctor {doctor} of {total}"
+    others = _others(watch, doctor, f"of {total}")
     headlines: list[Headline] = [
         (f"RL faults: {what}", share_of(int(count), int(total)), f"{bar} %", others * (not at))
         for at, (what, count, bar) in enumerate(zip(ours, ours_found, BARS, strict=True))
@@ -118,6 +118,13 @@ def _tally(found: list[bool | None]) -> int | str:
     return "not installed" if None in found else sum(map(bool, found))
 
 
+def _others(watch: int | str, doctor: int | str, of: str) -> str:
+    """Return the counts of those that are installed."""
+    found = {"rlwatch": watch, "rldoctor": doctor}
+    said = [f"{name} {count}" for name, count in found.items() if isinstance(count, int)]
+    return f"{', '.join(said)} {of}" if said else ""
+
+
 def _clean(seeds: tuple[int, ...]) -> tuple[str, Headline]:
     steps = incidents = acts = 0
     others = []
@@ -134,7 +141,7 @@ def _clean(seeds: tuple[int, ...]) -> tuple[str, Headline]:
         "other than to wait. Bars: 1 in 10,000 steps, none. Runs with an alert of rlwatch: "
         f"{watch}; with a warning of rldoctor: {doctor}."
     )
-    theirs = f"rlwatch {watch}, rldoctor {doctor} of {len(seeds)} runs"
+    theirs = _others(watch, doctor, f"of {len(seeds)} runs")
     return text, (f"incidents in {len(seeds)} clean RL runs", incidents, 0, theirs)
 
 

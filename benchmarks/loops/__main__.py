@@ -9,7 +9,7 @@ from benchmarks.loops.setups import publish_setups
 from benchmarks.results import publish, table
 
 SOAK_STEPS = "100000"
-SOAKED = {"plain": 1, "layer_drop": 5, "create_graph": 5}
+SOAKED = {"plain": 1, "layer_drop": 10, "create_graph": 10}
 """Loops; a step of the later ones takes several times as long, so they take fewer of them."""
 
 

@@ -1,6 +1,7 @@
 """A session: one damaged input after another, and what came out of each target."""
 
 import base64
+import math
 import random
 import re
 import signal
@@ -78,8 +79,13 @@ def kind_of(said: str) -> str:
     return re.sub(r"[\d.,]+", "0", plain)[:200]
 
 
-def mutate(targets: Sequence[Target], number: int, folder: Path, seed: int) -> dict[str, Tally]:
-    """Read this many inputs by a seeded generator; what is interesting is damaged further."""
+def mutate(
+    targets: Sequence[Target], number: int, folder: Path, seed: int, *, seconds: float = math.inf
+) -> dict[str, Tally]:
+    """Read this many inputs by a seeded generator; what is interesting is damaged further.
+
+    After so many seconds of processor time there are fewer.
+    """
     signal.signal(signal.SIGPROF, _raise_hang)
     rng = random.Random(seed)
     tallies = {target.name: Tally() for target in targets}
@@ -87,7 +93,8 @@ def mutate(targets: Sequence[Target], number: int, folder: Path, seed: int) -> d
     for target in targets:
         for whole in (*target.seeds, *kept(INPUTS, target.name)):
             try_one(target, whole, _folder(folder, target), tallies[target.name])
-    while sum(tally.inputs for tally in tallies.values()) < number:
+    until = time.process_time() + seconds
+    while sum(tally.inputs for tally in tallies.values()) < number and time.process_time() < until:
         target = rng.choices(targets, weights)[0]
         tally = tallies[target.name]
         found = list(tally.interesting.values())
