@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
+from trimtab.selftest.cost import Cost, Size
 from trimtab.selftest.run import CHECKS
 
 GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
@@ -47,6 +48,7 @@ BREAKS = [
     ("recover restores every bit", CopyToLive, "finish", nothing),
 ]
 found = {}
+run.measure_cost = nothing
 checks = dict(run.CHECKS)
 for name, where, what, broken in BREAKS:
     original = getattr(where, what)
@@ -74,12 +76,24 @@ def run_python(code: str, *, path: Path | None = None) -> str:
     return done.stdout
 
 
-def test_every_check_passes_here_and_each_has_a_line() -> None:
+def test_every_check_passes_here_and_the_file_to_send_has_what_is_printed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("trimtab.selftest.cost.SIZES", {"cpu": Size(32, 1, 8)})
     result = CliRunner().invoke(app, ["selftest", "--device", "cpu"])
-    lines = result.output.splitlines()
+    *lines, cost, counts, send, _ = result.output.splitlines()
     assert result.exit_code == 0, result.output
-    assert [line.split(":")[0] for line in lines[:-1]] == [f"pass  {name}" for name in CHECKS]
-    assert lines[-1].startswith(f"{len(CHECKS)} passed, 0 failed, 0 skipped on cpu")
+    assert [line.split(":")[0] for line in lines] == [f"pass  {name}" for name in CHECKS]
+    assert counts.startswith(f"{len(CHECKS)} passed, 0 failed, 0 skipped on cpu")
+    (kept,) = tmp_path.glob("trimtab-*")  # nothing else of ours is left
+    assert send.endswith(str(kept))
+    sent = json.loads(kept.read_text(encoding="utf-8"))
+    assert [check["name"] for check in sent["checks"]] == list(CHECKS)
+    assert sent["torch"] in counts
+    for mode, ratio in sent["cost"]["ratios"].items():
+        assert f"{mode} x{ratio:.2f}" in cost
+        assert ratio > 1.0
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -97,6 +111,7 @@ def test_ranks_that_do_not_meet_are_found(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(BROKEN_RANKS)
     code = (
         "from trimtab.selftest import run; name = 'two ranks agree'; "
+        "run.measure_cost = lambda *given: None; "
         "run.CHECKS = {name: run.CHECKS[name]}; print(run.run_selftest('cpu').checks[0].line())"
     )
     line = run_python(code, path=tmp_path)
@@ -107,11 +122,15 @@ def test_json_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(device: torch.device, folder: Path) -> str:
         raise ValueError("no such\nthing")
 
+    def costless(device: torch.device, folder: Path) -> Cost:
+        raise RuntimeError("out of memory")
+
     monkeypatch.setattr("trimtab.selftest.run.CHECKS", {"a check": broken})
+    monkeypatch.setattr("trimtab.selftest.run.measure_cost", costless)
     result = CliRunner().invoke(app, ["selftest", "--device", "cpu", "--json"])
     shown = json.loads(result.output)
     assert result.exit_code == 1
-    assert (shown["passed"], shown["device"]) == (False, "cpu")
+    assert (shown["passed"], shown["device"], shown["cost"]) == (False, "cpu", None)
     (check,) = shown["checks"]
     assert (check["name"], check["outcome"]) == ("a check", "failed")
     assert check["reason"] == "ValueError: no such thing"
@@ -126,6 +145,8 @@ def test_a_device_that_is_not_there_is_a_usage_error() -> None:
 def test_the_self_test_prints_what_the_page_shows() -> None:
     shown = re.search(r"\$ trimtab selftest\n(.*?)```", GPU_PAGE.read_text(encoding="utf-8"), re.S)
     assert shown
-    *lines, last = shown[1].splitlines()
+    *lines, cost, last, send, _ = shown[1].splitlines()
     assert [line.split(":")[0].removeprefix("pass  ") for line in lines] == list(CHECKS)
+    assert cost.startswith("cost  a step of ")
     assert last.startswith(f"{len(CHECKS)} passed, 0 failed")
+    assert send.startswith("To send back")

@@ -41,16 +41,18 @@ JSON_VERSION = 1
 
 
 def print_json(command: str, values: Mapping[str, Any], *, is_line: bool = False) -> None:
-    """Print the values of a command on standard output, with the name of their schema.
+    """Print the values of a command on standard output; `is_line` on one line, for a stream."""
+    typer.echo(json_text(command, values, is_line=is_line))
 
-    NaN and the infinities are strings. `is_line` prints everything on one line, for a stream.
-    """
+
+def json_text(command: str, values: Mapping[str, Any], *, is_line: bool = False) -> str:
+    """Return the values of a command with the name of their schema; NaN is a string."""
     import json
 
     from trimtab.core.jsonable import to_jsonable
 
     shown = {"schema": f"trimtab {command} {JSON_VERSION}", **to_jsonable(values)}
-    typer.echo(json.dumps(shown, indent=None if is_line else 1, allow_nan=False))
+    return json.dumps(shown, indent=None if is_line else 1, allow_nan=False)
 
 
 ConfigFile = Annotated[

@@ -29,11 +29,11 @@ class CheckFailed(Exception):
 class SmallBlock(nn.Module):
     """A residual block, with the names by which trimtab groups parameters."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(WIDTH)
+        self.norm = nn.LayerNorm(width)
         self.mlp = nn.Sequential(
-            nn.Linear(WIDTH, 2 * WIDTH), nn.GELU(), nn.Linear(2 * WIDTH, WIDTH)
+            nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width)
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -43,13 +43,13 @@ class SmallBlock(nn.Module):
 
 
 class SmallModel(nn.Module):
-    """Two blocks, dropout and a head."""
+    """Blocks, dropout and a head."""
 
-    def __init__(self) -> None:
+    def __init__(self, width: int, depth: int) -> None:
         super().__init__()
-        self.blocks = nn.ModuleList(SmallBlock() for _ in range(2))
+        self.blocks = nn.ModuleList(SmallBlock(width) for _ in range(depth))
         self.dropout = nn.Dropout(0.1)
-        self.head = nn.Linear(WIDTH, WIDTH)
+        self.head = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Return a prediction of the same shape."""
@@ -65,6 +65,8 @@ class Training:
 
     device: torch.device
     autocast: torch.dtype | None = None
+    width: int = WIDTH
+    depth: int = 2
     model: nn.Module = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
     scaler: torch.amp.GradScaler | None = field(init=False, default=None)
@@ -72,7 +74,7 @@ class Training:
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)  # of all devices
-        self.model = SmallModel().to(self.device)
+        self.model = SmallModel(self.width, self.depth).to(self.device)
         is_fused = self.device.type in ("cpu", "cuda")
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-2, fused=True if is_fused else None
@@ -124,10 +126,10 @@ class Training:
         self.optimizer.zero_grad()
 
 
-def batches(count: int) -> list[torch.Tensor]:
+def batches(count: int, rows: int = ROWS, width: int = WIDTH) -> list[torch.Tensor]:
     """Return the same batches in every run."""
     generator = torch.Generator().manual_seed(1)
-    return [torch.randn(ROWS, WIDTH, generator=generator) for _ in range(count)]
+    return [torch.randn(rows, width, generator=generator) for _ in range(count)]
 
 
 def trained_bits(run: Training) -> dict[str, torch.Tensor]:

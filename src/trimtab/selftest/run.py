@@ -1,4 +1,7 @@
-"""Make every check on one device; a check that raises has failed, and the others still run."""
+"""Make every check on one device; a check that raises has failed, and the others still run.
+
+What each mode costs is measured as well.
+"""
 
 import contextlib
 import logging
@@ -17,6 +20,7 @@ import torch
 
 from trimtab._version import __version__
 from trimtab.core.errors import ConfigError
+from trimtab.selftest.cost import Cost, measure_cost
 from trimtab.selftest.loop import CannotCheck, CheckFailed
 from trimtab.selftest.promises import check_gate, check_host_reads, check_same_bits, check_undo
 from trimtab.selftest.two_ranks import check_two_ranks
@@ -50,9 +54,12 @@ class SelfTest:
 
     device: str
     device_name: str
+    python: str
     torch: str
     trimtab: str
     checks: tuple[SelfTestResult, ...]
+    cost: Cost | None
+    """None if the device could not be measured."""
 
     @property
     def has_passed(self) -> bool:
@@ -63,22 +70,25 @@ class SelfTest:
         """Return how many checks ended like this."""
         return sum(check.outcome is outcome for check in self.checks)
 
-    def summary(self) -> str:
-        """Return the last line that is printed."""
-        return (
+    def summary(self) -> list[str]:
+        """Return the lines that are printed after the checks."""
+        counts = (
             f"{self.count(Outcome.PASSED)} passed, {self.count(Outcome.FAILED)} failed, "
             f"{self.count(Outcome.SKIPPED)} skipped on {self.device} ({self.device_name}), "
-            f"torch {self.torch}, trimtab {self.trimtab}"
+            f"torch {self.torch}, Python {self.python}, trimtab {self.trimtab}"
         )
+        return [counts] if self.cost is None else [self.cost.line(), counts]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as JSON values."""
         return {
             "device": self.device,
             "device_name": self.device_name,
+            "python": self.python,
             "torch": self.torch,
             "trimtab": self.trimtab,
             "passed": self.has_passed,
+            "cost": self.cost._asdict() if self.cost is not None else None,
             "checks": [
                 {
                     "name": name,
@@ -115,12 +125,15 @@ def run_selftest(
         for number, (name, check) in enumerate(CHECKS.items()):
             results.append(_make(name, check, chosen, Path(folder) / str(number)))
             on_result(results[-1])
+        cost = _measure_cost(chosen, Path(folder) / "cost")
     return SelfTest(
         device=str(chosen),
         device_name=_device_name(chosen),
+        python=platform.python_version(),
         torch=torch.__version__,
         trimtab=__version__,
         checks=tuple(results),
+        cost=cost,
     )
 
 
@@ -150,6 +163,15 @@ def _make(name: str, check: Check, device: torch.device, folder: Path) -> SelfTe
         outcome, reason = Outcome.FAILED, f"{reason}; the guard logged: {lines[0]}"
     reason = " ".join(reason.split())
     return SelfTestResult(name, outcome, reason, time.monotonic() - begin)
+
+
+def _measure_cost(device: torch.device, folder: Path) -> Cost | None:
+    """Return the cost, if it can be measured: it is no promise, so nothing fails without it."""
+    with _collected_log():
+        try:
+            return measure_cost(device, folder)
+        except Exception:
+            return None
 
 
 @contextlib.contextmanager

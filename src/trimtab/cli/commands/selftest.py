@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from trimtab.cli.options import AsJson, ExitCode, print_json
+from trimtab.cli.options import AsJson, ExitCode, json_text
 
 
 def selftest(
@@ -16,8 +16,8 @@ def selftest(
 ) -> None:
     """Check on this machine that a guard changes no bit, reads nothing, and protects.
 
-    Trains a small model on the device for a few seconds per check. Nothing is written outside a
-    temporary folder.
+    Trains a small model on the device for a few seconds per check, and measures what each mode
+    costs. The results are kept in a JSON file in the folder for temporary files, to be sent back.
 
     Example: trimtab selftest
 
@@ -42,8 +42,27 @@ def selftest(
                 typer.echo(printable(result.line()))
 
         found = run_selftest(device, show)
+    text = json_text("selftest", found.to_dict())
     if as_json:
-        print_json("selftest", found.to_dict())
+        typer.echo(text)
     else:
-        typer.echo(printable(found.summary()))
+        for line in (*found.summary(), *_keep(text)):
+            typer.echo(printable(line))
     raise typer.Exit(ExitCode.CLEAN if found.has_passed else ExitCode.FINDINGS)
+
+
+def _keep(text: str) -> list[str]:
+    """Write the results to a file of their own, and return what to do with it."""
+    import os
+    import tempfile
+
+    try:
+        number, name = tempfile.mkstemp(prefix="trimtab-selftest-", suffix=".json")
+        with os.fdopen(number, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+    except OSError as error:
+        return [f"To send back: the output of trimtab selftest --json ({error})."]
+    return [
+        f"To send back, in an issue, also if all passed: {name}",
+        "It has what is printed above, and nothing of your data.",
+    ]
