@@ -21,7 +21,7 @@ def run(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_there_is_a_run_of_each_release() -> None:
-    assert {name.split("-")[0] for name in RUNS} == {"0.1"}
+    assert {name.split("-")[0] for name in RUNS} == {"0.1", "0.2"}
 
 
 def test_commands_read_it(run: Path) -> None:
@@ -38,7 +38,7 @@ def test_it_is_not_damaged_and_its_schema_is_known(run: Path) -> None:
     reading = read_journal(RunDirectory(run))
     assert reading.damage == ()
     assert reading.schema <= SCHEMA
-    assert RunDirectory(run).read_manifest()["trimtab"].startswith("0.1.")
+    assert RunDirectory(run).read_manifest()["trimtab"] in ("0.1.0", "0.2.0")
 
 
 def test_it_can_be_continued(run: Path) -> None:
@@ -47,11 +47,12 @@ def test_it_can_be_continued(run: Path) -> None:
     assert len(read_journal(RunDirectory(run)).block) == 121
 
 
-def test_its_checkpoint_is_verified_and_loaded(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["0.1-last", "0.2-last"])
+def test_its_checkpoint_is_verified_and_loaded(name: str, tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
-    shutil.copytree(HERE / "0.1-last", tmp_path / "run")
+    shutil.copytree(HERE / name, tmp_path / "run")
     model = torch.nn.Linear(4, 2)
     before = model.weight.detach().clone()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
