@@ -53,6 +53,9 @@ def measure_cost(device: torch.device, folder: Path) -> Cost:
     seconds: dict[str, list[float]] = {name: [] for name in ("bare", *MODES)}
     runs = {name: Training(device=device, width=size.width, depth=size.depth) for name in seconds}
     with ExitStack() as stack:
+        # Threads that wait for each other on a busy machine would be counted as work.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
         guards: dict[str, Any] = {
             mode: stack.enter_context(runs[mode].watch(folder / mode, mode)) for mode in MODES
         }
