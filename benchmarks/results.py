@@ -1,7 +1,8 @@
 """RESULTS.md: one section per benchmark, written by the benchmark itself and by nobody else.
 
-A section says when, at which commit and where it was measured. Its headlines stand in a table of
-their own, and once more at the top of the page, in groups of what is claimed.
+A section says when, at which commit and where it was measured. Its headlines stand at the top of
+the page, in groups of what is claimed, each with a link to its section; in this module they are a
+part of the section.
 """
 
 import datetime
@@ -11,6 +12,7 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -46,7 +48,7 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 def publish(title: str, command: str, body: str, headlines: Sequence[Headline] = ()) -> None:
     """Print a section and put it in RESULTS.md in place of the one with the same title."""
     today = datetime.datetime.now(datetime.UTC).date()
-    parts = [f"## {title}", f"{today}, commit {commit()}, `{command}`, {hardware()}."]
+    parts = [f"## {title}\n{today}, commit {commit()}, `{command}`, {hardware()}."]
     if headlines:
         parts.append(table(HEADLINE, [(*one, "")[: len(HEADLINE)] for one in headlines]))
     section = "\n\n".join([*parts, body.strip()]).strip() + "\n"
@@ -59,17 +61,28 @@ def rewrite(change: Callable[[dict[str, str]], dict[str, str]]) -> None:
     with RESULTS.open("a+", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         sections = change(read_sections())
-        ordered = [sections[title] for title in sorted(sections, key=_place)]
+        ordered = [_without_headlines(sections[title]) for title in sorted(sections, key=_place)]
         head = HEAD if all(map(commit_of, ordered)) else HEAD + OLD
         file.truncate(0)
         file.write("\n".join([head, *_headlines(sections), *ordered]))
 
 
 def read_sections() -> dict[str, str]:
-    """The sections of RESULTS.md by title."""
+    """The sections of RESULTS.md by title, with their headlines."""
     text = RESULTS.read_text(encoding="utf-8") if RESULTS.exists() else ""
-    parts = re.split(r"(?m)^(?=## )", text)[1:]
-    return {part.split("\n", 1)[0][3:]: part.strip() + "\n" for part in parts}
+    head, *parts = re.split(r"(?m)^(?=## )", text)
+    headlines: dict[str, list[list[str]]] = {}
+    for line in head.splitlines():
+        if link := re.search(r"\]\(#(.*?)\) \|$", line):
+            headlines.setdefault(link[1], []).append(line[2:-2].split(" | ")[: len(HEADLINE)])
+    sections = {}
+    for part in parts:
+        about, _, body = part.strip().partition("\n\n")
+        title = about.split("\n", 1)[0][3:]
+        rows = headlines.get(_anchor(title))
+        shown = [about, *([table(HEADLINE, rows)] if rows else []), body]
+        sections[title] = "\n\n".join(shown).strip() + "\n"
+    return sections
 
 
 def commit_of(section: str) -> str | None:
@@ -86,22 +99,35 @@ def _place(title: str) -> tuple[int, str]:
     return len(GROUPS), title
 
 
+def _anchor(title: str) -> str:
+    """Return what a link to a section says."""
+    return re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-")
+
+
+def _rows(section: str) -> list[str]:
+    """Return the rows of the headlines of a section, as they are written."""
+    _, found, rest = section.partition(table(HEADLINE, []) + "\n")
+    return list(takewhile(lambda line: line.startswith("|"), rest.splitlines())) if found else []
+
+
+def _without_headlines(section: str) -> str:
+    rows = _rows(section)
+    before, _, after = section.partition("\n".join([table(HEADLINE, []), *rows]))
+    return f"{before.strip()}\n\n{after.strip()}".strip() + "\n" if rows else section
+
+
 def _headlines(sections: dict[str, str]) -> list[str]:
     """Return the headlines of all sections, a table for each group that has some."""
-    rows: dict[int, list[list[str]]] = {}
+    groups: dict[int, list[list[str]]] = {}
     for title in sorted(sections, key=_place):
-        _, found, rest = sections[title].partition(table(HEADLINE, []) + "\n")
         command = re.search(r"`scripts/bench (.*?)`", sections[title])
-        for line in rest.splitlines() if found else ():
-            if not line.startswith("| "):
-                break
+        link = f"[`{command[1] if command else title}`](#{_anchor(title)})"
+        for line in _rows(sections[title]):
             cells = [cell.strip() for cell in line[2:-1].split(" | ")]
-            rows.setdefault(_place(title)[0], []).append(
-                [*cells, f"`{command[1]}`" if command else ""]
-            )
+            groups.setdefault(_place(title)[0], []).append([*cells, link])
     names = [*GROUPS, "Others"]
     header = ("what", *HEADLINE[1:], "scripts/bench")
-    return [f"**{names[place]}**\n\n{table(header, rows[place])}\n" for place in sorted(rows)]
+    return [f"**{names[at]}**\n\n{table(header, groups[at])}\n" for at in sorted(groups)]
 
 
 def rows_of(title: str) -> list[list[str]]:

@@ -10,12 +10,13 @@ event in the journal.
 import logging
 import sys
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 import torch
 from tests.kit.resumes import RIGHT, STEPS_AFTER, WRONG, Outcome, is_named, resume
 
-from benchmarks.results import publish, table
+from benchmarks.results import publish
 
 WRONG_SEEDS, RIGHT_SEEDS = range(10), range(10, 20)
 
@@ -43,24 +44,20 @@ def _resume(kind: str, seed: int) -> Outcome:
     return outcome
 
 
-def _page(wrong: dict[str, list[Outcome]], right: dict[str, list[Outcome]]) -> str:
-    named = [
-        (
-            kind,
-            f"{sum(is_named(kind, outcome) for outcome in outcomes)} of {len(outcomes)}",
-            max(_delay(outcome) for outcome in outcomes),
-            sum(len(set(outcome.named)) - 1 for outcome in outcomes if outcome.named),
-        )
+def _page(wrong: dict[str, list[Outcome]], right_kinds: Iterable[str]) -> str:
+    missed = [
+        f"{kind} {len(outcomes) - right}"
         for kind, outcomes in wrong.items()
+        if (right := sum(is_named(kind, outcome) for outcome in outcomes)) < len(outcomes)
     ]
+    latest = max(_delay(one) for outcomes in wrong.values() for one in outcomes)
     return (
         "A wrong resume counts as named if what was left out is the first thing that the audit "
-        f"names, in a log line within {STEPS_AFTER} steps, and an incident with it is open. Steps "
-        "until named are those that were begun when the line was written. Further things are "
-        "consequences: an optimizer whose state was never loaded has lost its moments, its step "
-        f"and its learning rate. Right resumes: {', '.join(right)}; alarms about the speed of this "
-        "machine are not counted.\n\n"
-        + table(("wrong resume", "named first", "steps until named, most", "further things"), named)
+        f"names, in a log line within {STEPS_AFTER} steps, and an incident with it is open. Wrong: "
+        f"{', '.join(wrong)}; {len(WRONG_SEEDS)} of each; not named: "
+        f"{', '.join(missed) or 'none'}. "
+        f"The latest is named after {latest} steps. Right: {', '.join(right_kinds)}; alarms about "
+        "the speed of this machine are not counted."
     )
 
 

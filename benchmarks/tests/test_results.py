@@ -23,7 +23,7 @@ def test_a_section_replaces_the_one_of_the_same_title(page: Path) -> None:
     assert list(read_sections()) == ["Cost", "Speed"]
     text = page.read_text(encoding="utf-8")
     assert "slow" not in text
-    assert "| steps per second | 9 | at least 2 |  | `speed` |" in text.split("\n## ")[0]
+    assert "| steps per second | 9 | at least 2 |  | [`speed`](#speed) |" in text.split("\n## ")[0]
 
 
 def test_sections_stand_in_groups_and_other_tools_beside_us(page: Path) -> None:
@@ -31,7 +31,8 @@ def test_sections_stand_in_groups_and_other_tools_beside_us(page: Path) -> None:
     publish("Detection", "scripts/bench detect", "", [("found", 9, 8, "4 (theirs)")])
     assert list(read_sections()) == ["Detection", "Support matrix"]
     head = page.read_text(encoding="utf-8").split("\n## ")[0]
-    found, cases = head.index("| found | 9 | 8 | 4 (theirs) | `detect` |"), head.index("| cases |")
+    row = "| found | 9 | 8 | 4 (theirs) | [`detect`](#detection) |"
+    found, cases = head.index(row), head.index("| cases |")
     assert head.index("**Finding**") < found < head.index("**Scale and support**") < cases
 
 
