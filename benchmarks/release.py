@@ -56,7 +56,7 @@ MEASUREMENTS = (
     Measurement("recover flips --flips 300 --folder FOLDER"),
     Measurement("recover healthy --seeds 3 --folder FOLDER"),
     Measurement("recover kills --kills 5 --folder FOLDER"),
-    Measurement("recover faults --seeds 3 --folder FOLDER"),
+    Measurement("recover faults --seeds 5 --folder FOLDER"),
     Measurement("recover schedules --schedules 500 --seconds 600 --folder FOLDER"),
     Measurement("gate FOLDER"),
     Measurement("resume_audit"),
