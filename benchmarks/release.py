@@ -43,7 +43,9 @@ MEASUREMENTS = (
     Measurement("pages", alone=True),
     Measurement("ship cost", alone=True),
     Measurement("real_size cost 40", alone=True),
-    # Cheap first, so that a run that is stopped has most of the figures.
+    # It installs 25 environments, which takes the longest; then the cheap ones first, so that a run
+    # that is stopped has most of the figures.
+    Measurement("matrix FOLDER"),
     Measurement("detect"),
     Measurement("quiet_parts"),
     Measurement("causes stories"),
@@ -71,11 +73,10 @@ MEASUREMENTS = (
     Measurement("trainers table FOLDER --minutes 6"),
     Measurement("recover phases --seeds 1 --bare 1 --folder FOLDER"),
     Measurement("wide"),
-    Measurement("matrix FOLDER"),
     Measurement("scale FOLDER"),
     Measurement("loops soak 100000"),
-    Measurement("real_size outcome 300"),
-    Measurement("fuzz_readers 1000000 --seconds 1200"),
+    Measurement("real_size outcome 200"),
+    Measurement("fuzz_readers 1000000 --seconds 3600"),
 )
 
 
