@@ -1,6 +1,7 @@
 """What commands print with `--json`; three of them have a published schema."""
 
 import json
+import multiprocessing
 import os
 import subprocess
 import sys
@@ -87,7 +88,10 @@ def test_check(tmp_path: Path) -> None:
 
 
 def test_live_runs(tmp_path: Path) -> None:
-    test_live_commands.write_run(tmp_path)
+    # In a process that ends: while one lives, `ship` waits for it to write its post-mortems.
+    writer = multiprocessing.Process(target=test_live_commands.write_run, args=(tmp_path,))
+    writer.start()
+    writer.join()
     assert call("follow", tmp_path)["ended"] == "closed"
     tracked = {"TENSORBOARD_LOGDIR": str(tmp_path / "events")}
     program = [sys.executable, "-m", "trimtab.cli", "ship", str(tmp_path), "--to", "tensorboard"]
