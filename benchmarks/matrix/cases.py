@@ -22,8 +22,8 @@ LIVE_TESTS = (
     "tests/live/protect/test_bits.py",
     "tests/live/protect/test_discard.py",
     "tests/live/protect/test_ranks.py",
-    "tests/live/recover/test_exact.py",
-    "tests/state/test_exact.py",
+    "tests/live/recover/test_undo.py",
+    "tests/state/test_resume.py",
 )
 
 OLD_TORCH = (
