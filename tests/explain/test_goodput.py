@@ -3,9 +3,11 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from tests.kit.synthetic import falling_loss
 
 from trimtab.core.block import Block, Column, Event
+from trimtab.explain import time_use
 from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.time_use import CAUSES, compute_time_use
 
@@ -125,3 +127,22 @@ def test_the_time_of_a_run_by_cause() -> None:
     assert round(use.tax, 4) == round(119 / 189, 4)
     assert "58.2 % restart" in str(use)
     assert compute_time_use(run([0, 1, 2])) is None
+
+
+def test_the_time_of_a_long_run_is_split_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    draw = np.random.default_rng(0)
+    clock = np.cumsum(draw.exponential(1.0, 3000))
+    waited = Column(draw.exponential(0.2, 3000), draw.random(3000) < 0.3)
+    events = [Event(kind="checkpoint", tick=at, step=at) for at in range(100, 3000, 400)]
+    columns = {"loss": Column.complete(falling_loss(3000)), "clock": Column.complete(clock)}
+    block = Block.from_columns(
+        {**columns, "data_seconds": waited}, step=np.arange(3000), events=events
+    )
+    whole = compute_time_use(block)
+    monkeypatch.setattr(time_use, "PIECE", time_use.WINDOW)
+    pieces = compute_time_use(block)
+    assert whole is not None
+    assert pieces is not None
+    assert whole.seconds["data"] > 100
+    assert pieces.seconds == pytest.approx(whole.seconds)
+    assert pieces.tax_of_late == pytest.approx(whole.tax_of_late)

@@ -39,6 +39,11 @@ twice as long."""
 ROLLING = 1000
 """Records of the tax of late."""
 
+PIECE = 128 * WINDOW
+"""Records that are split at once: all of 5,000,000 would take 800 MB."""
+
+IN_VAIN = "in vain"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimeUse:
@@ -70,54 +75,77 @@ def compute_time_use(block: Block) -> TimeUse | None:
     known = np.flatnonzero(clock.finite)
     if len(known) < 3:
         return None
-    times = np.interp(np.arange(len(block)), known, clock.values[known])
-    gaps = np.maximum(np.diff(times, prepend=times[0]), 0.0)
-    usual = _usual(gaps)
-    excess = np.maximum(gaps - usual, 0.0)
+    times = clock.values
+    if len(known) < len(block):
+        times = np.interp(np.arange(len(block)), known, times[known])
+    rows = _find_rows(block)
     data = block.column(DATA_SECONDS)
-    waited = np.minimum(np.where(data.finite, np.maximum(data.values, 0.0), 0.0), gaps)
-    spent = dict.fromkeys(CAUSES, np.zeros(len(block)))
-    left = gaps.copy()
-    eval_rows = _rows_with(block, "evaluation") | block.column(EVAL_LOSS).present
+    seconds, of_late = dict.fromkeys(CAUSES, 0.0), dict.fromkeys(CAUSES, 0.0)
+    late = len(block) - ROLLING
+    for first in range(0, len(block), PIECE):
+        part = slice(first, first + PIECE)
+        gaps = np.maximum(np.diff(times[part], prepend=times[max(first - 1, 0)]), 0.0)
+        waited = np.where(data.finite[part], np.maximum(data.values[part], 0.0), 0.0)
+        usual = _usual(gaps, skipped=1 if first == 0 else 0)
+        spent = _split(gaps, usual, waited, {cause: found[part] for cause, found in rows.items()})
+        for cause in CAUSES:
+            seconds[cause] += float(spent[cause].sum())
+            of_late[cause] += float(spent[cause][max(late - first, 0) :].sum())
+    if not sum(seconds.values()) > 0:
+        return None
+    return TimeUse(seconds=seconds, tax=_tax(seconds), tax_of_late=_tax(of_late))
+
+
+def _find_rows(block: Block) -> dict[str, BoolArray]:
+    """Return which records a cause explains, by cause; IN_VAIN are those that did not last."""
     new_process = _rows_with(block, "resume")
     new_process[1:] |= block.attempt[1:] != block.attempt[:-1]
-    for cause, rows, limit in (
-        (RESTART, new_process, math.inf),
-        (CHECKPOINT, _rows_with(block, "checkpoint"), math.inf),
-        (EVALUATION, eval_rows, math.inf),
-        (DATA, waited > 0, waited),
+    return {
+        RESTART: new_process,
+        CHECKPOINT: _rows_with(block, "checkpoint"),
+        EVALUATION: _rows_with(block, "evaluation") | block.column(EVAL_LOSS).present,
+        UNDONE: undone_records(block),
+        DISCARDED: discarded_records(block),
+        IN_VAIN: _done_again(block) | lost_records(block),
+    }
+
+
+def _split(
+    gaps: FloatArray, usual: FloatArray, waited: FloatArray, rows: dict[str, BoolArray]
+) -> dict[str, FloatArray]:
+    """Split the seconds before each record by cause."""
+    excess = np.maximum(gaps - usual, 0.0)
+    spent = dict.fromkeys(CAUSES, np.zeros(len(gaps)))
+    left = gaps
+    for cause, found, limit in (
+        (RESTART, rows[RESTART], math.inf),
+        (CHECKPOINT, rows[CHECKPOINT], math.inf),
+        (EVALUATION, rows[EVALUATION], math.inf),
+        (DATA, waited > 0, np.minimum(waited, gaps)),
         (STALLED, gaps > STALL_RATIO * usual, math.inf),
     ):
         most = left if cause == DATA else excess
-        spent[cause] = np.where(rows, np.minimum(most, limit), 0.0)
+        spent[cause] = np.where(found, np.minimum(most, limit), 0.0)
         left = left - spent[cause]
         excess = np.maximum(excess - spent[cause], 0.0)
     # What is left are the steps themselves.
-    undone, discarded = undone_records(block), discarded_records(block)
-    in_vain = _done_again(block) | lost_records(block)
-    for cause, rows in ((UNDONE, undone), (DISCARDED, discarded), (RESTART, in_vain)):
-        spent[cause] = spent[cause] + np.where(rows, left, 0.0)
-        left = np.where(rows, 0.0, left)
+    for cause, which in ((UNDONE, UNDONE), (DISCARDED, DISCARDED), (RESTART, IN_VAIN)):
+        spent[cause] = spent[cause] + np.where(rows[which], left, 0.0)
+        left = np.where(rows[which], 0.0, left)
     spent[TRAINING] = left
-    if not gaps.sum() > 0:
-        return None
-    return TimeUse(
-        seconds={cause: float(spent[cause].sum()) for cause in CAUSES},
-        tax=_tax(spent, gaps, 0),
-        tax_of_late=_tax(spent, gaps, -ROLLING),
-    )
+    return spent
 
 
-def _tax(spent: dict[str, FloatArray], gaps: FloatArray, first: int) -> float:
-    total = float(gaps[first:].sum())
-    return sum(float(spent[cause][first:].sum()) for cause in TAX) / total if total > 0 else 0.0
+def _tax(seconds: dict[str, float]) -> float:
+    total = sum(seconds.values())
+    return sum(seconds[cause] for cause in TAX) / total if total > 0 else 0.0
 
 
-def _usual(gaps: FloatArray) -> FloatArray:
-    """Return the median of the gaps around each one."""
+def _usual(gaps: FloatArray, skipped: int) -> FloatArray:
+    """Return the median of the gaps around each one, without the first ones of a run."""
     usual = np.empty_like(gaps)
     for first in range(0, len(gaps), WINDOW):
-        part = gaps[max(first, 1) : first + WINDOW]
+        part = gaps[max(first, skipped) : first + WINDOW]
         usual[first : first + WINDOW] = np.median(part) if len(part) else 0.0
     return usual
 
@@ -132,6 +160,8 @@ def _rows_with(block: Block, kind: str) -> BoolArray:
 
 def _done_again(block: Block) -> BoolArray:
     """Return the records of steps that were done again later."""
+    if (block.step[1:] > block.step[:-1]).all():
+        return np.zeros(len(block), dtype=np.bool_)
     again = np.ones(len(block), dtype=np.bool_)
     _, last = np.unique(block.step[::-1], return_index=True)
     again[len(block) - 1 - last] = False
