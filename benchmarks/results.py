@@ -22,7 +22,6 @@ HEAD = """# Results
 Written by `scripts/bench NAME`, all of it by `scripts/bench release`. The commit of a figure is the
 last one that changed `src`. Bars are goals; where one is missed, the figure stands all the same.
 """
-OLD = "Sections without a commit were measured before 0.3 was finished.\n"
 HEADLINE = ("headline", "measured", "bar", "others")
 GROUPS = {
     "Finding": ("Detection", "Judge", "Experts", "Reinforcement", "Planted", "Resume", "Sites"),
@@ -62,9 +61,8 @@ def rewrite(change: Callable[[dict[str, str]], dict[str, str]]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX)
         sections = change(read_sections())
         ordered = [_without_headlines(sections[title]) for title in sorted(sections, key=_place)]
-        head = HEAD if all(map(commit_of, ordered)) else HEAD + OLD
         file.truncate(0)
-        file.write("\n".join([head, *_headlines(sections), *ordered]))
+        file.write("\n".join([HEAD, *_headlines(sections), *ordered]))
 
 
 def read_sections() -> dict[str, str]:

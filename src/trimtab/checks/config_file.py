@@ -149,7 +149,7 @@ def _read_tree(tree: Mapping[str, Any], document: _Document) -> ConfigReading:
             for name, line in lines.items()
             if name.removeprefix("tool.trimtab.").startswith("training.")
         }
-        settings = CheckConfig.from_dict(ours.get("check", {}))
+        settings = CheckConfig.from_dict(ours.get("check", {}), "check")
         return read_training_table(
             training, source=source, lines=table_lines, syntax=document.syntax, off=settings.off
         )

@@ -24,11 +24,15 @@ class Section:
     """A frozen dataclass of settings, or of sections of settings."""
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
-        """Build the section from values; raises ConfigError for a name that is not a setting."""
+    def from_dict(cls, values: Mapping[str, Any], path: str = "") -> Self:
+        """Build the section from values; raises ConfigError for a name that is not a setting.
+
+        Args:
+            values: The settings, by name.
+            path: Where the section is in a file, such as "gate", for the message of an error.
+        """
         known = _fields(cls)
-        section = cls.__name__.removesuffix("Config").lower()  # as in a file; "" of the whole
-        prefix = "" if section in ("", "metricrule") else f"{section}."
+        prefix = f"{path}." if path else ""
         arguments: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
@@ -116,7 +120,7 @@ def _coerce(name: str, setting: "dataclasses.Field[Any]", value: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, Section):
         if not isinstance(value, Mapping):
             raise ConfigError(f"{name} is a table of settings, got {value!r}")
-        return kind.from_dict(value)
+        return kind.from_dict(value, name)
     if kind is float and isinstance(value, int) and not isinstance(value, bool):  # a bool is an int
         return float(value)
     if kind in (tuple[str, ...], tuple[int, ...]):
@@ -367,7 +371,7 @@ class MetricRule(Section):
     """What is reported, if not "METRIC below 0.3 for 200 records"."""
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+    def from_dict(cls, values: Mapping[str, Any], path: str = "") -> Self:
         """Build the rule; `for`, which cannot be a name in Python, is `lasting`."""
         values = {("lasting" if name == "for" else name): one for name, one in values.items()}
         # Limits that are not set are infinite, which JSON spells as a text.
@@ -375,7 +379,7 @@ class MetricRule(Section):
             number = number_from_json(values.get(name))
             if number is not None:
                 values[name] = number
-        return super(MetricRule, cls).from_dict(values)
+        return super(MetricRule, cls).from_dict(values, path)
 
     def __post_init__(self) -> None:
         limits = (self.above, self.below, self.change)

@@ -21,7 +21,8 @@ _PACKAGES = ("torch", "tokenizers", "torchdata")
 def _require_extra() -> None:
     missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if missing:
-        raise MissingExtra.of(f"the lab needs {', '.join(missing)}: not installed", "lab")
+        names = ", ".join(missing)
+        raise MissingExtra.of(f"the lab needs packages that are not installed: {names}", "lab")
 
 
 _require_extra()

@@ -1,7 +1,7 @@
 """What each mode costs on this device: a step with a guard against the same step without.
 
-All loops train the same model in turns, so that whatever else the machine does harms them alike. A
-turn is as long as the interval of telemetry and snapshots, so that each turn has one of them.
+All loops train the same model in turns, so that other work on the machine slows all of them alike.
+A turn is as long as the interval of telemetry and snapshots, so that each turn has one of them.
 """
 
 import statistics

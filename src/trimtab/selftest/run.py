@@ -77,7 +77,8 @@ class SelfTest:
             f"{self.count(Outcome.SKIPPED)} skipped on {self.device} ({self.device_name}), "
             f"torch {self.torch}, Python {self.python}, trimtab {self.trimtab}"
         )
-        return [counts] if self.cost is None else [self.cost.line(), counts]
+        cost = "cost  could not be measured" if self.cost is None else self.cost.line()
+        return [cost, counts]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the results as JSON values."""

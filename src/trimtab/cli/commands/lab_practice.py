@@ -119,7 +119,7 @@ def _carry_out_all(
     outcomes = {}
     typer.echo(
         f"Carrying out {len(answers)} answers on the real run: it is trained again from a "
-        "checkpoint, up to six times ...",
+        "checkpoint for each that makes a difference ...",
         err=True,
     )
     with progress_bar() as progress:

@@ -26,7 +26,7 @@ def main() -> int:
     parser.add_argument("run", type=Path)
     parser.add_argument("--config", default="{}", help="the settings of `ship`, as JSON")
     arguments = parser.parse_args()
-    config = ShipConfig.from_dict(json.loads(arguments.config))
+    config = ShipConfig.from_dict(json.loads(arguments.config), "ship")
     owner = Owner(sys.stdin.fileno())
     run = RunDirectory(arguments.run)
     log = ShipLog(run, _divert_standard_output())

@@ -9,8 +9,9 @@ term, a head that is reset) it jumps as far as in faults, and it is the user's t
     stuck        no gradient is finite any more, although every update has been discarded since
     ordered      a person asked for it
 
-`stuck` is what a weight of 1e36 does that nobody saw change: it is finite, and so is nothing that
-is computed with it. An undo is then the only way on, and costs a few updates if it was the data.
+`stuck` is no proof of where the harm is. A weight that a flipped bit made 1e36 is finite itself,
+but everything computed with it overflows, so the run cannot go on without an undo. If the data was
+to blame instead, the undo costs the few updates since the last snapshot, once.
 
 All ranks decide from the same sums at the same exchange, so they decide alike.
 """
@@ -35,8 +36,8 @@ RETURN_STEPS = 100
 updates, and a cause that stays shows again soon after them."""
 
 STUCK_STEPS = 50
-"""Updates in a row without a finite gradient, after which the state is taken for harmed. Source: a
-GradScaler that starts at 2^16 needs at most 40 to find its scale."""
+"""Updates in a row without a finite gradient, after which the state is assumed to be harmed.
+Source: a GradScaler that starts at 2^16 needs at most 40 to find its scale."""
 
 MAX_UNDOS, PER_UPDATES = 3, 1000
 """Undos within so many updates. Chosen: a machine whose memory flips bits more often should be

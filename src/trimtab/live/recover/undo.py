@@ -69,7 +69,7 @@ class UndoReport:
     updates_lost: int | None
     """None if nothing was undone."""
     updates_discarded: int = 0
-    """Those since the restored state that the gate had discarded, so that they are no loss."""
+    """Updates since the restored state that were not applied, so that nothing of them is lost."""
     why_not: str | None = None
 
 
@@ -200,7 +200,7 @@ class Undo:
         if self.is_off:
             return
         if sent.update > self._restored[sent.which]:
-            self._count(sent, is_finite=is_finite)
+            self._count_nonfinite(sent, is_finite=is_finite)
         if not is_finite:
             self._audit_at[sent.which] = self._num_updates[sent.which] + 1
         if found.unable:
@@ -219,7 +219,7 @@ class Undo:
         if sent.update > self._restored[sent.which]:  # else it is about what has been undone
             self._decide(proof, found, sent)
 
-    def _count(self, sent: Sent, *, is_finite: bool) -> None:
+    def _count_nonfinite(self, sent: Sent, *, is_finite: bool) -> None:
         """Count the updates in a row without a finite gradient."""
         which = sent.which
         self._num_nonfinite[which] = 0 if is_finite else self._num_nonfinite[which] + 1
@@ -290,7 +290,7 @@ class Undo:
             is_due = done == 1 or done % self._every == 0 or done == self._take_at[which]
             if is_due or done == self._audit_at[which]:
                 self._audited[which] = (done, self._audits[which].audit())
-            # Else it would take the place of a target, or of one that may be needed soon.
+            # A snapshot would overwrite the one that is to be restored, or may have to be.
             if is_due and not self._targets and not self._num_nonfinite[which]:
                 self._snapshots.take(which, done)
             self._watches[which].after_update()
@@ -318,7 +318,7 @@ class Undo:
                 broken_place=broken_place,
             )
             sent = Sent(which=which, update=self._num_updates[which], audited=None)
-            self._count(sent, is_finite=False)
+            self._count_nonfinite(sent, is_finite=False)
             proof = self._proof(found, which)
             if proof is None:
                 return
@@ -370,11 +370,12 @@ class Undo:
     def _decide(self, proof: Proof, found: Found, sent: Sent) -> None:
         """Choose the snapshots to restore, or accept the harm; tell the user which."""
         problem = why_not(proof, sent.update, self._undone)
-        if proof is Proof.STUCK:  # what the last finite gradients were computed with is sound
-            latest = self._last_finite
-        else:
-            age = max(int(found.ordered) - 1, 0)
-            latest = [done - age for done in self._num_updates]
+        applied, age = self._num_updates, max(int(found.ordered) - 1, 0)
+        latest = [done - age for done in applied]
+        if proof is Proof.STUCK:
+            # The state that the last finite gradients were computed with is sound; the updates
+            # after that one were discarded.
+            applied, latest = [last + 1 for last in self._last_finite], self._last_finite
         targets = self._find_targets(latest) or {}
         # A run that is not finite is lost otherwise; a person who asks for an undo knows.
         must_keep_edits = proof not in (Proof.NONFINITE, Proof.ORDERED)
@@ -382,7 +383,7 @@ class Undo:
             at <= self._edits[which].last and not self._edits[which].is_habit
             for which, at in targets.items()
         )
-        lost, discarded = None, 0
+        lost = None
         if problem is None and not targets:
             problem = NO_SNAPSHOT
         elif problem is None and loses_edits and must_keep_edits:
@@ -390,9 +391,7 @@ class Undo:
         if problem is None:
             self._targets, self._asked_at = targets, list(self._num_updates)
             self._undone.append(Undone(proof=proof, update=sent.update))
-            if proof is Proof.STUCK:
-                discarded = self._num_updates[sent.which] - self._last_finite[sent.which] - 1
-            lost = max(self._num_updates[which] - at for which, at in targets.items()) - discarded
+            lost = max(applied[which] - at for which, at in targets.items())
         else:
             if problem != EDITED or proof is not Proof.FLIPPED:  # else the next one may be undone
                 self._accepted.add(proof)
@@ -402,7 +401,7 @@ class Undo:
                 proof=proof,
                 tensor=self._name(sent.which, found.place),
                 updates_lost=lost,
-                updates_discarded=discarded,
+                updates_discarded=self._num_updates[sent.which] - applied[sent.which],
                 why_not=problem,
             )
         )
