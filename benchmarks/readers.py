@@ -8,7 +8,6 @@ polars, `tensorboard` the package of that name.
 import importlib
 import multiprocessing
 import os
-import resource
 import statistics
 import sys
 import tempfile
@@ -170,8 +169,13 @@ def _read_pipe(
 ) -> None:
     found = FORMATS["text"].load(pipe, lambda done, total: None)
     block = to_run(found, pipe, "text").block
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    results.put((len(block), usage.ru_maxrss / 1024, usage.ru_utime + usage.ru_stime))
+    results.put((len(block), _peak_megabytes(), time.process_time()))
+
+
+def _peak_megabytes() -> float:
+    """Return the largest resident memory of this program; ru_maxrss has that of its parent too."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,9 +44,10 @@ MEASUREMENTS = (
     Measurement("pages", alone=True),
     Measurement("ship cost", alone=True),
     Measurement("real_size cost 40", alone=True),
-    # It installs 25 environments, which takes the longest; then the cheap ones first, so that a run
-    # that is stopped has most of the figures.
+    # The longest first; then the cheap ones, so that a run that is stopped has most of the figures.
     Measurement("matrix FOLDER"),
+    Measurement("scale FOLDER"),
+    Measurement("loops soak 100000"),
     Measurement("detect"),
     Measurement("quiet_parts"),
     Measurement("causes stories"),
@@ -69,12 +70,9 @@ MEASUREMENTS = (
     Measurement("journal"),
     Measurement("readers"),
     Measurement("ship faults"),
-    Measurement("lab"),
     Measurement("trainers table FOLDER --minutes 6"),
     Measurement("recover phases --seeds 1 --bare 1 --folder FOLDER"),
     Measurement("wide"),
-    Measurement("scale FOLDER"),
-    Measurement("loops soak 100000"),
     Measurement("real_size outcome 200"),
     Measurement("fuzz_readers 1000000 --seconds 3600"),
 )

@@ -82,5 +82,5 @@ def test_a_missing_package_is_reported_with_the_install_command() -> None:
         "import trimtab.lab.model.sizes\n"
     )
     run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert "MissingExtra: the lab needs tokenizers" in run.stderr
+    assert "MissingExtra: the lab needs packages that are not installed: tokenizers" in run.stderr
     assert 'pip install -e ".[lab]"' in run.stderr
