@@ -30,7 +30,7 @@ GROUPS = {
     "Checking beforehand": ("Check", "Corpus"),
     "Cost": ("Cost", "Collectives", "Journal", "Sending", "Pages"),
     "Reading": ("Readers",),
-    "Scale and support": ("Scale", "Live", "Lab", "Support"),
+    "Scale and support": ("Scale", "Live", "Support"),
 }
 """What is claimed: how the titles of its sections begin, in the order of the page."""
 Headline = tuple[object, object, object] | tuple[object, object, object, object]

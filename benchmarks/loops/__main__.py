@@ -1,4 +1,4 @@
-"""`scripts/bench loops setups | soak [STEPS] | schedules [SEEDS]`."""
+"""`scripts/bench loops setups | soak [STEPS]`."""
 
 import ast
 import os
@@ -20,12 +20,6 @@ def main(arguments: list[str]) -> None:
         publish_setups()
     elif command == "soak":
         publish_soak(*rest)
-    elif command == "schedules":
-        os.environ["SCHEDULE_SEEDS"] = rest[0] if rest else "200"
-        results = run_tests(["ranks/schedules"], "-s", "--timeout=0")
-        for result in results:
-            print(result.name, result.outcome, result.message[:300])
-        sys.exit(not results or any(result.outcome != "passed" for result in results))
     else:
         sys.exit(__doc__)
 

@@ -1,10 +1,15 @@
-"""The set-ups that were tried, as a table in docs/live.md."""
+"""The set-ups that were tried, as a table in docs/live.md, and their number in RESULTS.md.
+
+Optimizers of other packages are tried where they are installed. None of them is in a dependency
+group, because some would install a second torch; `pip install --no-deps` of adan-pytorch,
+bitsandbytes, prodigyopt, pytorch-optimizer, schedulefree, timm and torchao is enough.
+"""
 
 import re
 from collections import Counter
 
 from benchmarks.loops.reports import ROOT, TestResult, run_tests
-from benchmarks.results import table
+from benchmarks.results import publish, table
 
 PAGE = ROOT / "docs" / "live.md"
 HEADING = "## Tried with"
@@ -17,6 +22,7 @@ GROUPS = {
     "ranks": "Several ranks",
 }
 SWEEP = "sweep"
+SAME_BITS, NO_TRACE = "same bits", "no trace of the bad step"
 
 
 def publish_setups() -> None:
@@ -30,6 +36,19 @@ def publish_setups() -> None:
         parts.append(table([title, "`observe`", "`protect`, one NaN batch"], rows))
     parts.append(_sweep([r for r in results if r.properties.get("group") == SWEEP]))
     write_section("\n\n".join(parts))
+    accepted = [one for one in tried if not _cells(one)[0].startswith("refused")]
+    watched = sum(_cells(one)[0] == SAME_BITS for one in accepted)
+    protected = sum(_cells(one)[1] == NO_TRACE for one in accepted)
+    publish(
+        "Live: set-ups",
+        "scripts/bench loops setups",
+        f"{_introduction(tried)} Each of them is in [docs/live.md](../docs/live.md#tried-with). "
+        f"{len(tried) - len(accepted)} are refused by `watch` in a sentence.",
+        [
+            ("set-ups in which observe leaves the bits", f"{watched} of {len(accepted)}", "all"),
+            ("in which protect leaves no trace of a NaN", f"{protected} of {len(accepted)}", "-"),
+        ],
+    )
 
 
 def _introduction(tried: list[TestResult]) -> str:
@@ -69,7 +88,7 @@ def _sweep(results: list[TestResult]) -> str:
         counts[kind] += 1
         named.setdefault(kind, []).append(result.properties["setup"].partition(": ")[2])
     rows = [
-        [kind, count, "" if kind == "no trace of the bad step" else ", ".join(named[kind])]
+        [kind, count, "" if kind == NO_TRACE else ", ".join(named[kind])]
         for kind, count in counts.most_common()
     ]
     return table(["pytorch_optimizer", "optimizers", "which"], rows)
