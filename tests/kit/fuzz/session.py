@@ -8,6 +8,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -84,7 +85,7 @@ def mutate(
 ) -> dict[str, Tally]:
     """Read this many inputs by a seeded generator; what is interesting is damaged further.
 
-    After so many seconds of processor time there are fewer.
+    After so many seconds of processor time, or an interrupt, there are fewer.
     """
     signal.signal(signal.SIGPROF, _raise_hang)
     rng = random.Random(seed)
@@ -94,13 +95,16 @@ def mutate(
         for whole in (*target.seeds, *kept(INPUTS, target.name)):
             try_one(target, whole, _folder(folder, target), tallies[target.name])
     until = time.process_time() + seconds
-    while sum(tally.inputs for tally in tallies.values()) < number and time.process_time() < until:
-        target = rng.choices(targets, weights)[0]
-        tally = tallies[target.name]
-        found = list(tally.interesting.values())
-        whole = rng.choice(found if found and rng.random() < 0.3 else target.seeds)
-        data = damage(whole, target.seeds, rng)
-        try_one(target, data, _folder(folder, target), tally)
+    done = sum(tally.inputs for tally in tallies.values())
+    with suppress(KeyboardInterrupt):
+        while done < number and time.process_time() < until:
+            target = rng.choices(targets, weights)[0]
+            tally = tallies[target.name]
+            found = list(tally.interesting.values())
+            whole = rng.choice(found if found and rng.random() < 0.3 else target.seeds)
+            data = damage(whole, target.seeds, rng)
+            try_one(target, data, _folder(folder, target), tally)
+            done += 1
     return tallies
 
 
