@@ -29,7 +29,7 @@ def publish_setups() -> None:
     """Try every set-up and write the section."""
     results = run_tests(["setups/setups"], "--timeout=300")
     tried = [result for result in results if result.outcome != "skipped"]
-    parts = [_introduction(tried)]
+    parts = [f"{_introduction(tried)} Written by\n`scripts/bench loops setups`."]
     for group, title in GROUPS.items():
         mine = [result for result in tried if result.properties.get("group") == group]
         rows = [[result.properties["setup"], *_cells(result)] for result in mine]
@@ -43,7 +43,7 @@ def publish_setups() -> None:
         "Live: set-ups",
         "scripts/bench loops setups",
         f"{_introduction(tried)} Each of them is in [docs/live.md](../docs/live.md#tried-with). "
-        f"{len(tried) - len(accepted)} are refused by `watch` in a sentence.",
+        f"Refused by `watch` with a sentence: {len(tried) - len(accepted)}.",
         [
             ("set-ups in which observe leaves the bits", f"{watched} of {len(accepted)}", "all"),
             ("in which protect leaves no trace of a NaN", f"{protected} of {len(accepted)}", "-"),
@@ -58,8 +58,7 @@ def _introduction(tried: list[TestResult]) -> str:
         f"{alone} set-ups, and {swept} optimizers of pytorch_optimizer. Each trains a small model\n"
         "for 12 steps without trimtab, in `observe`, and in `protect` with one batch whose loss\n"
         "is NaN. *Same bits*: parameters and buffers equal those of the bare run. *No trace*:\n"
-        "they equal those of a bare run that never saw the bad batch. Written by\n"
-        "`scripts/bench loops setups`."
+        "they equal those of a bare run that never saw the bad batch."
     )
 
 
