@@ -22,7 +22,8 @@ import sys, time, torch, trimtab
 model = torch.nn.Linear(4, 4)
 optimizer = torch.optim.AdamW(model.parameters())
 begin = time.monotonic()
-guard = trimtab.watch(model, optimizer, run_dir=sys.argv[1], step=int(sys.argv[2]))
+facts = {"step": int(sys.argv[2])}
+guard = trimtab.watch(model, optimizer, run_dir=sys.argv[1], facts=facts)
 print("seconds", time.monotonic() - begin)
 with guard:
     for _ in range(3):

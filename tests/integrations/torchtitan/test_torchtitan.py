@@ -72,15 +72,15 @@ def test_protecting_discards_a_nan_step_and_torchtitan_goes_on(ranks: int, tmp_p
 
 
 @RANKS
-def test_a_flipped_bit_is_undone_and_torchtitan_goes_on(ranks: int, tmp_path: Path) -> None:
+def test_an_infinite_weight_is_undone_and_torchtitan_goes_on(ranks: int, tmp_path: Path) -> None:
     protected = launch(tmp_path / "protected", "protect", ranks=ranks, steps=20)
     healthy = launch(tmp_path / "healthy", "recover", ranks=ranks, steps=20)
-    flipped = launch(tmp_path / "flipped", "recover", ranks=ranks, steps=20, faults={"flip": 13})
-    for one, other, third in zip(protected, healthy, flipped, strict=True):
+    harmed = launch(tmp_path / "harmed", "recover", ranks=ranks, steps=20, faults={"infinite": 13})
+    for one, other, third in zip(protected, healthy, harmed, strict=True):
         for name in ("weights", "moments"):
             assert one["steps"][-1][name] == other["steps"][-1][name]
         assert (one["step"], one["tokens"]) == (third["step"], third["tokens"])
-    undone = [e for e in journal_of(tmp_path / "flipped").events if e.kind == "undo"]
+    undone = [e for e in journal_of(tmp_path / "harmed").events if e.kind == "undo"]
     assert len(undone) == 1
     assert undone[0].facts["updates_lost"] <= 12
 

@@ -176,11 +176,11 @@ def plant(faults: dict[str, int]) -> list[dict[str, Any]]:
             train_step(self, data_iterator)
         reads = sum(counting.counts[name] for name in READS)
         history.append({"step": self.step, "reads": reads, **digests(self)})
-        if self.step == faults.get("flip"):
-            del faults["flip"]
-            weight = next(self.model_parts[0].parameters()).detach()
+        if self.step == faults.get("infinite"):
+            del faults["infinite"]
+            weight = list(self.model_parts[0].parameters())[-1].detach()
             local = weight.to_local() if hasattr(weight, "to_local") else weight
-            local.numpy().view(np.uint32)[1, 1] ^= np.uint32(1 << 30)  # in memory, not by code
+            local.numpy()[1, 1] = np.inf  # in memory, past torch's counters
         if self.step == faults.get("kill"):
             os.kill(os.getpid(), signal.SIGKILL)
 
