@@ -72,7 +72,7 @@ def _row(case: Case, outcome: Outcome) -> tuple[str, ...]:
         tried.append("tests")
     result = outcome["tests"] or "passed"
     if outcome["problem"]:
-        result = outcome["problem"].replace("|", "/").replace("\n", " ")[:300]
+        result = outcome["problem"].replace("|", "/").replace("\n", " ")[-300:]  # what failed
     return case.name, case.python, versions, ", ".join(tried), result
 
 
