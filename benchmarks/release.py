@@ -74,7 +74,7 @@ MEASUREMENTS = (
     Measurement("recover phases --seeds 1 --bare 1 --folder FOLDER"),
     Measurement("loops setups"),
     Measurement("wide"),
-    Measurement("real_size outcome 200"),
+    Measurement("real_size outcome 150"),
     Measurement("fuzz_readers 1000000 --seconds 3600"),
 )
 
