@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
-from torch.optim import Adam, NAdam, Optimizer, RAdam
+from torch.optim import Adam, AdamW, NAdam, Optimizer, RAdam
 
 from trimtab.live.recover.memory_watch import StateTensor, state_tensors
 from trimtab.state.host_copy import detached
@@ -109,7 +109,7 @@ class StateAudit:
 
     def _moments(self) -> Iterator[tuple[torch.Tensor, torch.Tensor, float]]:
         optimizer = self._optimizer
-        if not isinstance(optimizer, Adam | NAdam | RAdam):  # AdamW is an Adam
+        if not isinstance(optimizer, Adam | AdamW | NAdam | RAdam):  # in torch 2.6 AdamW is no Adam
             return
         for group in optimizer.param_groups:
             bound = adam_bound(group.get("betas"))
