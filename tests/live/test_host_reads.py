@@ -55,7 +55,8 @@ def test_losses_of_tokens_are_reduced_without_a_host_read(tmp_path: Path) -> Non
     counts = count_operations(tmp_path / "with", enabled=True, token_loss=True)
     assert sum(counts[name] for name in READS) == 0
     without = count_operations(tmp_path / "without", enabled=True)
-    assert sum(counts.values()) - sum(without.values()) < 10 * 36, counts - without
+    most = 36 if torch.__version__.startswith("2.6.") else 32  # it splits two of them
+    assert sum(counts.values()) - sum(without.values()) < 10 * most, counts - without
 
 
 def test_few_operations_a_step(tmp_path: Path) -> None:
