@@ -6,7 +6,12 @@ import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
+from trimtab.core.errors import NonFiniteRun, RestoreError, RunStopped
+
 log = logging.getLogger("trimtab")
+
+DELIBERATE = (NonFiniteRun, RestoreError, RunStopped)
+"""Errors that a guard raises into a training loop on purpose; every other one is a bug of ours."""
 
 
 class _DefaultHandler(logging.Handler):
@@ -92,7 +97,7 @@ class _Guarding:
         trace: TracebackType | None,
     ) -> bool:
         """Catch what was raised, unless it is meant to end the program."""
-        if isinstance(error, Exception):  # the very point: no error of ours gets out
+        if isinstance(error, Exception) and not isinstance(error, DELIBERATE):
             self._shield.catch(self._place, error)
             return True
         return False

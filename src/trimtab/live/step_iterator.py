@@ -66,7 +66,10 @@ class CheckpointBoundary:
         if not self._is_wanted:
             if data_position is None or next_step is None:
                 return  # not the end of a step of `guard.steps`
-            if not checkpoints.cadence.is_due(next_step):
+            is_due = False
+            with self._shield.guarding("cadence"):
+                is_due = checkpoints.cadence.is_due(next_step)
+            if not is_due:
                 return
             self._step = None
         self._is_wanted = False
@@ -81,7 +84,10 @@ class CheckpointBoundary:
         if recorder is not None:
             with self._shield.guarding("event"):
                 recorder.event("checkpoint", step, {})  # the time that it takes is no stall
-        checkpoints.save(step, data_position=data_position, guard_state=self._guard_state())
+        state: dict[str, Any] = {}
+        with self._shield.guarding("guard state"):
+            state = self._guard_state()
+        checkpoints.save(step, data_position=data_position, guard_state=state)
 
     def close(self) -> None:
         """Wait for what is being saved, and judge a last time."""
@@ -182,24 +188,37 @@ class StepIterator:
         `size` is how many batches the step has, if not `accumulate`.
         """
         self.end_step()
-        self._monitor.num_calls += 1
-        step = self.loop.next_step(self._number, size)
+        step = self.loop.next_step(self._number, size)  # what the loader raises is the user's
         if step is not None:
             self._number += 1
-            self._next_update, self._num_losses = self._monitor.next_step, self._monitor.num_losses
-            self._states.note_generators()
             self._open, self._boundary.is_in_loop = step, True
+            self._begin_step()
         return step
 
     def end_step(self) -> None:
         """The step is over, whether or not an optimizer moved."""
-        step = self._open
-        if step is not None:
+        if self._open is not None:
             self.leave()
-            self._monitor.end_step(self._next_update)
-            if self._monitor.num_losses > self._num_losses:  # else it was an evaluation
-                self._monitor.loop_step = max(self._monitor.loop_step, self._number)
+            self._count_step()
             self._boundary.save_if_wanted(self._monitor.next_step, self.loop.source.position)
+
+    def _begin_step(self) -> None:
+        monitor = self._monitor
+        try:
+            monitor.num_calls += 1
+            self._next_update, self._num_losses = monitor.next_step, monitor.num_losses
+            self._states.note_generators()
+        except Exception as error:
+            monitor.step_aside("guard.steps", error)
+
+    def _count_step(self) -> None:
+        monitor = self._monitor
+        try:
+            monitor.end_step(self._next_update)
+        except Exception as error:
+            monitor.step_aside("guard.steps", error)
+        if monitor.num_losses > self._num_losses:  # else it was an evaluation
+            monitor.loop_step = max(monitor.loop_step, self._number)
 
     def leave(self) -> None:
         """The loop was left, perhaps in the middle of a step."""

@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 
 class StepListener(Protocol):
-    """What the hooks call; only NonFiniteRun and RestoreError may be raised here."""
+    """What the hooks call; only errors that are meant for the user are raised here."""
 
     def before_update(self, optimizer: Optimizer) -> None:
         """The gradients are ready and this optimizer is about to move."""
@@ -26,6 +26,10 @@ class StepListener(Protocol):
 
     def cannot_gate(self, optimizer: Optimizer, why: str) -> None:
         """This optimizer uses its closure in a way that hides its gradients."""
+        ...
+
+    def step_aside(self, operation: str, error: Exception) -> None:
+        """An error of ours was caught: the guard is out of the run."""
         ...
 
 
@@ -47,9 +51,13 @@ class StepHooks:
         """Let the optimizers keep the listener: a closed guard that others still wait for."""
         self._before.kept = listener
 
+    def let_go(self) -> None:
+        """Do nothing any more, from within a hook, where torch allows none to be removed."""
+        self._before.kept = None
+
     def remove(self) -> None:
         """Take the hooks off again."""
-        self._before.kept = None
+        self.let_go()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -69,6 +77,19 @@ class _Before:
         listener = self._listener()
         if listener is None:
             return None
+        try:
+            return self._prepare(listener, optimizer, args, kwargs)
+        except Exception as error:
+            listener.step_aside("optimizer.step", error)
+            return None
+
+    def _prepare(
+        self,
+        listener: StepListener,
+        optimizer: Optimizer,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if not callable(closure):
@@ -103,11 +124,14 @@ def _wrap(
     def watched() -> Any:
         nonlocal num_calls
         num_calls += 1
-        if num_calls > 1:
-            listener.cannot_gate(optimizer, "evaluates its closure more than once")
-        elif _versions(optimizer) != versions:
-            listener.cannot_gate(optimizer, "moves the weights before its closure")
-        result = closure()
+        try:
+            if num_calls > 1:
+                listener.cannot_gate(optimizer, "evaluates its closure more than once")
+            elif _versions(optimizer) != versions:
+                listener.cannot_gate(optimizer, "moves the weights before its closure")
+        except Exception as error:
+            listener.step_aside("optimizer.step, its closure", error)
+        result = closure()  # what it raises is the user's
         if num_calls == 1:
             listener.before_update(optimizer)
         return result

@@ -114,6 +114,8 @@ class Undo:
         self._audit_at = [-1] * len(self._optimizers)
         """Updates after which the state is audited besides, because something is odd."""
         self.num_fields = len(FIELDS)
+        self.unable = torch.tensor([float(name == "unable") for name in FIELDS], device=device)
+        """What is sent where the watch itself has failed."""
         self.harm = torch.zeros(1, device=device)
         """1 from when this rank found harm until it is dealt with: the gate discards meanwhile."""
         self._constants: dict[tuple[float, ...], torch.Tensor] = {}
