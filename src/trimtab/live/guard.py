@@ -32,13 +32,11 @@ def entrance(method: Method) -> Method:
     what is meant for the user passes.
     """
 
+    name = method.__name__
+
     @wraps(method)
     def guarded(guard: "Guard", /, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return method(guard, *args, **kwargs)
-        except Exception as error:
-            guard._monitor.step_aside(f"guard.{method.__name__}", error)
-            return None
+        return guard._monitor.entrance(f"guard.{name}", method, guard, *args, **kwargs)
 
     return cast("Method", guarded)
 
@@ -84,9 +82,8 @@ class Guard:
     @property
     def incidents(self) -> tuple[Incident, ...]:
         """The incidents of the run so far; empty on all ranks but the first."""
-        return self._judged() or ()
+        return self._monitor.entrance("guard.incidents", self._judged) or ()
 
-    @entrance
     def _judged(self) -> tuple[Incident, ...] | None:
         recorder = self._monitor.recorder
         return None if recorder is None else recorder.incidents
@@ -146,7 +143,7 @@ class Guard:
             except OddNumber as odd:
                 self._report_once(f"trimtab: grad_norm is not a number but {odd}")
         if eval_loss is not None:
-            self._add(signals.EVAL_LOSS, eval_loss)
+            metrics[signals.EVAL_LOSS] = eval_loss
         if token_loss is not None and monitor.recorder is not None:
             with monitor.shields.batches.guarding("record"):
                 try:
@@ -157,17 +154,21 @@ class Guard:
                     )
         if batch is not None and monitor.keeper is not None:
             monitor.keeper.remember(batch)
-        for name, value in metrics.items():
-            self._add(name, value)
+        with monitor.shields.user.guarding("record"):
+            for name, value in metrics.items():
+                self._add(name, value)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does, in every mode; returns the norm before."""
-        squares = self._squares_before_clip()
-        norm = _clip(self._model, max_norm)
-        self._note_clip(norm, max_norm, squares)
+        entrance, name = self._monitor.entrance, "guard.clip_grad_norm_"
+        squares = entrance(name, self._squares_before_clip)
+        if isinstance(self._model, FullyShardedDataParallel):
+            norm = self._model.clip_grad_norm_(max_norm)
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+        entrance(name, self._note_clip, norm, max_norm, squares)
         return norm
 
-    @entrance
     def _squares_before_clip(self) -> torch.Tensor | None:
         """Return the sum of squares over all ranks' gradients; None if torch's norm says it all.
 
@@ -185,7 +186,6 @@ class Guard:
             return None
         return monitor.meter.gradients.squares(monitor.optimizers)
 
-    @entrance
     def _note_clip(self, norm: torch.Tensor, max_norm: float, squares: torch.Tensor | None) -> None:
         monitor = self._monitor
         gate, meter = monitor.gate, monitor.meter
@@ -267,17 +267,17 @@ class Guard:
         start = self._source.position if data_position is None else data_position
         self._source = LoaderSource(batches, start)
         loop = StepLoop(self._source, accumulate, loader)
-        self._begin_loop(loop, position_is_given=data_position is not None)
+        is_given = data_position is not None
+        self._monitor.entrance("guard.steps", self._begin_loop, loop, position_is_given=is_given)
         self._iterator = StepIterator(loop, self._monitor, self._boundary, self._states)
         return self._iterator
 
-    @entrance
     def _begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
         self._monitor.facts.loop = loop
         self._states.start(loop, position_is_given=position_is_given)
 
     def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
-        """Save a checkpoint, on all ranks, at the end of this step.
+        """Save a checkpoint, on all ranks, at the end of this step; raises ConfigError without any.
 
         In `guard.steps` that is when the next step is asked for, in a loop of your own it is now.
         `step` is the number of the next step, if it is not the one that the guard has counted.
@@ -305,11 +305,11 @@ class Guard:
         What the gate has learnt, and what the state is like now (`audit`), so that a resume from
         it can be checked. Reads the device. Some trainers do not save the random state.
         """
-        return self._state(with_random_state=with_random_state) or {}
-
-    @entrance
-    def _state(self, *, with_random_state: bool) -> dict[str, Any] | None:
-        return _checkpoint_state(self._monitor, self._states, with_random_state=with_random_state)
+        with self._monitor.shields.resume.guarding("guard.state_dict"):
+            return _checkpoint_state(
+                self._monitor, self._states, with_random_state=with_random_state
+            )
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; on every rank, before the first step."""
@@ -323,28 +323,17 @@ class Guard:
 
     def close(self, how: str | None = None) -> None:
         """Write what is left, judge what is open, take every hook off again."""
-        self._leave_loop()
+        entrance, name = self._monitor.entrance, "guard.close"
+        self._finalizer.detach()
+        if self._iterator is not None:
+            self._iterator.leave()
         try:
             if how is None:  # left the loop in a step that asked for a checkpoint
                 self._boundary.save_if_wanted(self._monitor.next_step, None)
         finally:
-            self._close_states()
-            self._close_monitor(how or self._ending)
-            self._boundary.close()
-
-    @entrance
-    def _close_states(self) -> None:
-        self._states.close()
-
-    @entrance
-    def _close_monitor(self, how: str) -> None:
-        self._monitor.close(how)
-
-    @entrance
-    def _leave_loop(self) -> None:
-        self._finalizer.detach()
-        if self._iterator is not None:
-            self._iterator.leave()
+            entrance(name, self._states.close)
+            entrance(name, self._monitor.close, how or self._ending)
+            entrance(name, self._boundary.close)
 
     def __enter__(self) -> Self:
         return self
@@ -368,14 +357,13 @@ class Guard:
         monitor = self._monitor
         if monitor.recorder is None:
             return
-        if signals.is_measured(name):
+        if signals.is_measured(name) and name != signals.EVAL_LOSS:
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
             return
-        with monitor.shields.user.guarding("record"):
-            try:
-                monitor.facts.user.add(name, value)
-            except OddNumber as odd:
-                self._report_once(f"trimtab: {name!r} is not a number but {odd}", name)
+        try:
+            monitor.facts.user.add(name, value)
+        except OddNumber as odd:
+            self._report_once(f"trimtab: {name!r} is not a number but {odd}", name)
 
     def _report_once(self, sentence: str, what: str = "") -> None:
         if (what or sentence) not in self._reported and len(self._reported) < 256:
@@ -393,12 +381,6 @@ def _checkpoint_state(
         state["loop_step"] = monitor.loop_step
     audit = states.save(with_generators=with_random_state)
     return state if audit is None else {**state, "audit": audit}
-
-
-def _clip(model: nn.Module, max_norm: float) -> torch.Tensor:
-    if isinstance(model, FullyShardedDataParallel):
-        return model.clip_grad_norm_(max_norm)
-    return torch.nn.utils.clip_grad_norm_(model.parameters(), max_norm)
 
 
 class NoGuard:
@@ -424,7 +406,9 @@ class NoGuard:
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does."""
-        return _clip(self._model, max_norm)
+        if isinstance(self._model, FullyShardedDataParallel):
+            return self._model.clip_grad_norm_(max_norm)
+        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
 
     def skip(self) -> None:
         """Do nothing."""

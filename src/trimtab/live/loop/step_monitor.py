@@ -45,7 +45,7 @@ from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.exchange import ExchangeFailed, StepNote, StepState, copy_to_host
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.shards import count_copies
-from trimtab.live.shield import DELIBERATE, Shields, log
+from trimtab.live.shield import Entrance, Shields, log
 
 
 class StepFacts:
@@ -142,6 +142,8 @@ class StepMonitor:
             keeper: Makes what watches over the trained state, in a run that recovers.
         """
         self.shields = shields
+        self.entrance = Entrance(self._step_aside)
+        """What every call from the training loop goes through."""
         self.gate = gate
         self.next_step = first_step
         self.meter = meter
@@ -208,17 +210,15 @@ class StepMonitor:
         """Whether this guard was closed or has failed: it counts, and keeps other ranks company."""
         return self.sync.is_closed or self.shields.numbers.is_down
 
-    def step_aside(self, operation: str, error: Exception) -> None:
-        """Take the guard out of the run on all ranks, because of an error of ours in `operation`.
-
-        Raises what is meant for the user.
-        """
-        if isinstance(error, DELIBERATE):
-            raise error
+    def _step_aside(self, operation: str, error: Exception) -> None:
+        """Take the guard out of the run on all ranks, because of an error of ours."""
         self.shields.numbers.catch(operation, error)
-        self.sync.ranks.leave()
-        if self.sync.ranks.has_left:
-            self._leave()
+        try:
+            self.sync.ranks.leave()
+            if self.sync.ranks.has_left:
+                self._leave()
+        except Exception:  # nothing is left to try; hooks of a guard that is out do nothing
+            log.exception("trimtab could not give everything back")
 
     def begin_record(self, loss: Any) -> bool:
         """A loss is about to be recorded: close a step that ended without an update.
@@ -233,7 +233,8 @@ class StepMonitor:
             self.gate.forget()
         grew = False
         if not self._note.is_recorded_here:
-            self.slow.note_loss()
+            with self.shields.telemetry.guarding("record"):
+                self.slow.note_loss()
         else:
             if self._moved:
                 self._skips.takes_turns = True  # the others have not moved
@@ -305,26 +306,10 @@ class StepMonitor:
     # What the hooks call.
 
     def before_update(self, optimizer: Optimizer) -> None:
-        """Inspect the gradients, exchange, decide; numbers of earlier steps arrive."""
-        was_out = self.is_out
-        try:
-            if not was_out:
-                self._before_update(optimizer)
-        except Exception as error:
-            self.step_aside("optimizer.step, before the update", error)
-        try:
-            self._keep_others_company()
-            # Also if something has failed since the ranks agreed: the others carry it out.
-            if self.gate is not None and not was_out and not self._carry_out(self.gate, optimizer):
-                raise RunStopped(
-                    f"step {self._note.step}: what the ranks have agreed on could not be carried "
-                    "out on this one: restart from the last checkpoint",
-                    RunExit.RELAUNCH,
-                )
-        except Exception as error:
-            self.step_aside("optimizer.step, before the update", error)
-
-    def _before_update(self, optimizer: Optimizer) -> None:
+        """Runs before the update: inspect the gradients, exchange, decide."""
+        if self.is_out:
+            self._decide_no_more()
+            return
         if torch._C._current_graph_task_id() != -1:
             self._refuse_backward()
         self._start()
@@ -346,6 +331,26 @@ class StepMonitor:
             )
             self._note.state = StepState.INSPECTED
 
+    def carry_out(self, optimizer: Optimizer) -> None:
+        """Runs before the update, also if something has failed since the ranks have agreed.
+
+        The other ranks count on what this one owes the exchange, and carry out the decision.
+        """
+        self._keep_others_company()
+        if self.gate is None:
+            return
+        if self.keeper is not None and self.keeper.restores(optimizer):
+            self.sync.has_restored = True
+            return  # there are no gradients left to take a step with
+        if not self.gate.before(optimizer) and self.sync.ranks.world > 1:
+            raise RunStopped(
+                f"step {self._note.step}: what the ranks have agreed on could not be carried out "
+                "on this one: restart from the last checkpoint",
+                RunExit.RELAUNCH,
+            )
+        while self.gate.promoted:
+            report_promotion(self.recorder, self.next_step, self.gate.promoted.pop())
+
     def _keep_others_company(self) -> None:
         """Make what this rank owes the exchange of this update, if it has failed or is closed."""
         ranks = self.sync.ranks
@@ -358,24 +363,8 @@ class StepMonitor:
         if ranks.has_left:
             self._leave()
 
-    def _carry_out(self, gate: Gate, optimizer: Optimizer) -> bool:
-        """Restore the state, or hand the decision to the optimizer; False if other ranks part."""
-        if self.keeper is not None and self.keeper.restores(optimizer):
-            self.sync.has_restored = True
-            return True  # there are no gradients left to take a step with
-        is_done = gate.before(optimizer) or self.sync.ranks.world == 1
-        while gate.promoted:
-            report_promotion(self.recorder, self.next_step, gate.promoted.pop())
-        return is_done
-
     def after_update(self, optimizer: Optimizer) -> None:
-        """Leave no trace on the optimizer; close the step after the last one."""
-        try:
-            self._after_update(optimizer)
-        except Exception as error:
-            self.step_aside("optimizer.step, after the update", error)
-
-    def _after_update(self, optimizer: Optimizer) -> None:
+        """Runs after the update: leave no trace on the optimizer, close the step."""
         if self.gate is not None:
             self.gate.after(optimizer)
         if self.keeper is not None:
@@ -388,7 +377,8 @@ class StepMonitor:
         self._moved.add(id(optimizer))
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1] and self.is_watching:
-            self._note.has_telemetry = self.slow.after_update(self._note)
+            with self.shields.telemetry.guarding("after the update"):
+                self._note.has_telemetry = self.slow.after_update(self._note)
             if self.recorder is not None:
                 with self.shields.user.guarding("options"):
                     self._note_changes(self.recorder)
@@ -440,7 +430,8 @@ class StepMonitor:
             return Measured(head=head, loss=None)
         self._inspect_gradients(optimizer)
         if self.recorder is not None:
-            self._note.has_bad_data = self.facts.has_bad_data(self.recorder.bad_data)
+            with self.shields.batches.guarding("bad data"):
+                self._note.has_bad_data = self.facts.has_bad_data(self.recorder.bad_data)
         phase = self._num_steps % PHASES if self._note.is_recorded_here else 0
         return Measured(
             head=self.meter.head(phase),
@@ -475,7 +466,8 @@ class StepMonitor:
         self._skips.end_step()
         self._begin_step()
         self.sync.release()
-        self.slow.begin_step()
+        with self.shields.telemetry.guarding("new step"):
+            self.slow.begin_step()
 
     def _begin_step(self) -> None:
         self.meter.reset()
@@ -484,13 +476,19 @@ class StepMonitor:
         if self.gate is not None:
             self.gate.end_step()
 
-    def _leave(self) -> None:
-        """All ranks have agreed, or cannot: give everything back."""
+    def _decide_no_more(self) -> None:
+        """Drop what was decided before: from here on the ranks hear that this one leaves."""
         if self.gate is not None:
-            self.gate.close()
+            self.gate.end_step()
         if self.keeper is not None:
             with self.shields.recovery.guarding("end"):
                 self.keeper.close()
+
+    def _leave(self) -> None:
+        """All ranks have agreed, or cannot: give everything back."""
+        self._decide_no_more()
+        if self.gate is not None:
+            self.gate.close()
         if self.sync.is_closed:
             self._hooks.let_go()
 

@@ -354,7 +354,8 @@ class StepSync:
         if telemetry_of is None:  # zeros, that the host need not see
             total = total[: 1 + len(HEAD) + self._num_state]
         else:
-            self._slow.learn(total)
+            with self._shields.telemetry.guarding("exchange"):
+                self._slow.learn(total)
         self._last_decision = decision = None if self._gate is None else self._gate.decision
         self.has_restored = False
         names, report = ((), ()) if decision is None else decision.values()

@@ -207,6 +207,7 @@ class RankSync:
             votes: Whether each exchange has a vote, as in a run that is protected.
         """
         self.group = group
+        self.world = group.world
         self.has_left = False
         """Set when all ranks have agreed to exchange no more, or when they cannot."""
         self._num_values = num_values
@@ -221,11 +222,6 @@ class RankSync:
         self._num_made = 0
         """Collectives of the present update so far."""
         self._num_exchanges = 0
-
-    @property
-    def world(self) -> int:
-        """Number of ranks in the group."""
-        return self.group.world
 
     @property
     def largest_loss(self) -> torch.Tensor | None:
