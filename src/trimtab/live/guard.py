@@ -143,7 +143,7 @@ class Guard:
             except OddNumber as odd:
                 self._report_once(f"trimtab: grad_norm is not a number but {odd}")
         if eval_loss is not None:
-            metrics[signals.EVAL_LOSS] = eval_loss
+            metrics = {signals.EVAL_LOSS: eval_loss, **metrics}
         if token_loss is not None and monitor.recorder is not None:
             with monitor.shields.batches.guarding("record"):
                 try:
@@ -357,7 +357,7 @@ class Guard:
         monitor = self._monitor
         if monitor.recorder is None:
             return
-        if signals.is_measured(name) and name != signals.EVAL_LOSS:
+        if signals.is_measured(name):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
             return
         try:
