@@ -36,6 +36,9 @@ _ORDINARY = {"optimizer promoted", "gate armed", "incident"}
 """Events that are no acts on the run."""
 
 
+_IN_FORCE = {True: "yes", False: "nor bare", None: "-"}
+
+
 class Flip(Transformer):
     """Not on purpose: a bit of a weight flips past torch, as hardware does it."""
 
@@ -63,14 +66,16 @@ class Outcome:
     mode: str
     final_loss: float
     """Mean of the last 20 steps."""
-    in_force: bool
-    """Whether the edit is still there at the end; by chance also False in a bare run."""
+    in_force: bool | None
+    """Whether the edit stayed; None if it leaves nothing to look for. Training may take it back."""
     undone: int = 0
     """Events of the journal that undo something."""
     certain: tuple[str, ...] = ()
     """What was said to be certain, in logs, journal and report."""
     start_again: tuple[str, ...] = ()
-    """Where the user was told to start again, or sent to the initial weights."""
+    """Where the report tells the user to start again, or sends them to the initial weights."""
+    start_again_live: tuple[str, ...] = ()
+    """The same in a log line or in an event of the journal, which may be a forecast."""
     acts: tuple[tuple[str, int], ...] = ()
     """Kinds of events that are acts on the run or remarks about it, and how often."""
     incidents: tuple[str, ...] = ()
@@ -113,15 +118,16 @@ def _judge(outcome: Outcome, folder: Path, logs: Sequence[logging.LogRecord]) ->
     events = read_journal(RunDirectory(folder)).block.events
     report = trimtab.diagnose(folder)
     kinds = Counter(event.kind for event in events)
-    said = [record.getMessage() for record in logs]
-    said += [json.dumps(dict(event.facts), default=str) for event in events]
-    said += [one.action.instruction for one in report.incidents]
-    said += [str(report.verdict), *report.to_markdown().splitlines()]
+    live = [record.getMessage() for record in logs]
+    live += [json.dumps(dict(event.facts), default=str) for event in events]
+    written = [one.action.instruction for one in report.incidents]
+    written += [report.verdict, str(report), *report.to_markdown().splitlines()]
     return replace(
         outcome,
         undone=sum(n for kind, n in kinds.items() if "undo" in kind and "outcome" not in kind),
-        certain=_matching(_CERTAIN, said),
-        start_again=_matching(_START_AGAIN, said),
+        certain=_matching(_CERTAIN, [*live, *written]),
+        start_again=_matching(_START_AGAIN, written),
+        start_again_live=_matching(_START_AGAIN, live),
         acts=tuple(sorted((k, n) for k, n in kinds.items() if k not in _ORDINARY)),
         incidents=tuple(
             f"step {one.incident.onset.step}: {one.action.instruction}" for one in report.incidents
@@ -140,12 +146,20 @@ def _matching(pattern: re.Pattern[str], said: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
+class _Collect(logging.Handler):
+    def __init__(self, records: list[logging.LogRecord]) -> None:
+        super().__init__(logging.INFO)
+        self._records = records
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._records.append(record)
+
+
 @contextmanager
 def _logged() -> Iterator[list[logging.LogRecord]]:
     """Collect what trimtab logs for its users, and keep it from the console."""
     records: list[logging.LogRecord] = []
-    handler = logging.Handler(logging.INFO)
-    handler.emit = records.append  # type: ignore[method-assign]
+    handler = _Collect(records)
     logger = logging.getLogger("trimtab")
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
@@ -171,7 +185,9 @@ def summary(outcomes: Sequence[Outcome], bare: dict[str, Outcome]) -> str:
     return (
         f"{len({one.name for one in outcomes})} purposeful edits: "
         f"undone {_count(outcomes, 'undone')}, certain {_count(outcomes, 'certain')}, "
-        f"start again {_count(outcomes, 'start_again')}, no longer in force {len(lost)}"
+        f"start again {_count(outcomes, 'start_again')} "
+        f"(in the log or journal {_count(outcomes, 'start_again_live')}), "
+        f"no longer in force {len(lost)}"
     )
 
 
@@ -182,7 +198,7 @@ def _count(outcomes: Sequence[Outcome], field: str) -> int:
 
 def _is_lost(watched: Outcome, bare: Outcome) -> bool:
     """Whether an edit that stays in a bare run does not stay in a watched one."""
-    return bare.in_force and not watched.in_force
+    return bare.in_force is True and not watched.in_force
 
 
 def row(watched: Outcome, bare: Outcome) -> list[object]:
@@ -193,8 +209,8 @@ def row(watched: Outcome, bare: Outcome) -> list[object]:
         watched.mode,
         watched.undone or "no",
         "YES" if watched.certain else "no",
-        "YES" if watched.start_again else "no",
-        "LOST" if _is_lost(watched, bare) else "yes" if watched.in_force else "nor bare",
+        "YES" if watched.start_again else "live" if watched.start_again_live else "no",
+        "LOST" if _is_lost(watched, bare) else _IN_FORCE[watched.in_force],
         acts or "-",
         f"{watched.final_loss:.3f} / {bare.final_loss:.3f}",
         len(watched.incidents),
@@ -219,8 +235,9 @@ def main() -> None:
             outcome = run_case(name, mode)
             watched.append(outcome)
             print(*row(outcome, bare[name]), sep=" | ", flush=True)
-            details = (outcome.certain, outcome.start_again, outcome.failures)
-            print(*(f"    {one!r}" for some in details for one in some), sep="\n", flush=True)
+            details = (outcome.certain, outcome.incidents, outcome.failures)
+            for one in (one for some in details for one in some):
+                print("   ", one, flush=True)
     cases = [one for one in watched if one.name in CASES]
     controls = [one for one in watched if one.name in CONTROLS]
     line = summary(cases, bare)

@@ -100,7 +100,7 @@ class StaticLossScale(_Switch):
 
     def edit(self) -> None:
         if self.is_on:
-            torch._foreach_div_([p.grad for p in self.trained()], 1024.0)
+            torch._foreach_div_([p.grad for p in self.trained() if p.grad is not None], 1024.0)
         self.is_on = True
 
     def criterion(self, logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:

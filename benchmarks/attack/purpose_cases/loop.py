@@ -88,6 +88,8 @@ class Loop:
 
     at: ClassVar[Collection[int]] = (150,)
     place: ClassVar[str] = "start"
+    horizon: ClassVar[int] = 25
+    """After how many steps it is looked whether an edit is still there."""
     ranks: ClassVar[int] = 1
     max_norm: ClassVar[float] = 1.0
 
@@ -101,6 +103,8 @@ class Loop:
         self.optimizer: Any = self.make_optimizer()
         self.before: dict[str, torch.Tensor] = {}
         self.after: dict[str, torch.Tensor] = {}
+        self.edited_at = STEPS
+        self.left = 0.0
 
     def make_model(self) -> nn.Module:
         raise NotImplementedError
@@ -118,9 +122,13 @@ class Loop:
     def edit(self) -> None:
         """What is done on purpose."""
 
-    def holds(self) -> bool:
-        """Whether the edit is in force at the end: here, most of the last change is still there."""
-        return self.remains() > 0.5
+    def holds(self) -> bool | None:
+        """Whether the edit is in force; None if it leaves nothing that one could look for.
+
+        By default, whether most of the last change is there `horizon` steps later: training takes
+        some changes back in the long run, an undo does it at once.
+        """
+        return self.left > 0.5
 
     def train(self, guard: Any) -> None:
         """Do all steps, with a guard or, if it is None, without one."""
@@ -139,23 +147,27 @@ class Loop:
             self._edit_at("updated")
             self.optimizer.zero_grad()
             self.losses.append(float(loss.detach()))
+            if self.step == min(self.edited_at + self.horizon, STEPS - 1):
+                self.left = self.remains()
 
     def _edit_at(self, place: str) -> None:
         if place == self.place and self.step in self.at:
             self.before = self.copies()
             self.edit()
-            self.after = self.copies()
+            self.after, self.edited_at = self.copies(), self.step
 
     def copies(self) -> dict[str, torch.Tensor]:
         """Copies of all weights and buffers of floating point, by name."""
         state = self.model.state_dict()
         return {name: v.detach().clone() for name, v in state.items() if v.is_floating_point()}
 
-    def remains(self, *names: str) -> float:
-        """How much of the last edit is left at the end: 1 all of it, 0 nothing; in training more or
-        less is left, since the movement of many steps is hardly along the edit."""
+    def remains(self) -> float:
+        """How much of the last edit is left: 1 all of it, 0 nothing.
+
+        It is the part of the movement since then along the edit; that of training is hardly.
+        """
         last, along, length = self.copies(), 0.0, 0.0
-        for name in names or self.before.keys() & self.after.keys() & last.keys():
+        for name in self.before.keys() & self.after.keys() & last.keys():
             old, new, now = self.before[name], self.after[name], last[name]
             if old.shape == new.shape == now.shape:
                 change = (new - old).nan_to_num(0, 0, 0)
@@ -276,5 +288,5 @@ CASES: dict[str, type[Loop]] = {}
 
 def case(loop: type[Loop]) -> type[Loop]:
     """Add a loop to the cases; `HeadStartsOver` is called "head starts over"."""
-    CASES[re.sub(r"(?<!^)(?=[A-Z0-9])", " ", loop.__name__).lower()] = loop
+    CASES[re.sub(r"(?<!^)(?=[A-Z])", " ", loop.__name__).lower()] = loop
     return loop

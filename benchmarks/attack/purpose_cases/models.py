@@ -65,6 +65,7 @@ class AverageWrittenBack(Transformer):
     """Polyak: the mean of the weights of the last 30 steps becomes the weights at 181."""
 
     at = range(150, 182)
+    horizon = 3
 
     def edit(self) -> None:
         if self.step == 150:
@@ -92,8 +93,8 @@ class AverageForEvaluation(Transformer):
                 self.model(markov(9999, 16, 12, 0))
             self.model.load_state_dict(kept)
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> None:
+        """Nothing: the weights are as they were."""
 
 
 @case
@@ -101,6 +102,7 @@ class LookaheadByHand(Transformer):
     """Every 5 steps the weights go half of the way back to the slow ones."""
 
     at = range(90, STEPS, 5)
+    horizon = 3
 
     @torch.no_grad()
     def edit(self) -> None:
@@ -116,6 +118,7 @@ class SoupWithSibling(Transformer):
     """Model soup: the mean with a copy that was trained aside on another domain for 20 steps."""
 
     at = (140,)
+    horizon = 3
 
     def edit(self) -> None:
         sibling = copy.deepcopy(self.model)

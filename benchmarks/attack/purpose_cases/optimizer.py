@@ -1,6 +1,7 @@
 """What users do on purpose to the optimizer and the gradients of a run."""
 
 import copy
+import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -8,7 +9,9 @@ import torch
 from benchmarks.attack.purpose_cases.loop import (
     STEPS,
     USED,
+    WIDTH,
     Classifier,
+    Loop,
     Transformer,
     case,
 )
@@ -16,8 +19,18 @@ from benchmarks.attack.purpose_cases.loop import (
 # Optimizer.
 
 
+class _Moments(Loop):
+    """The edit is looked for in the moments, soon: they forget it by themselves."""
+
+    horizon = 2
+
+    def copies(self) -> dict[str, torch.Tensor]:
+        named = ((f"{i} {name}", v) for i, s in enumerate(self.states()) for name, v in s.items())
+        return {name: value.clone() for name, value in named if value.ndim}
+
+
 @case
-class FirstMomentsZeroed(Transformer):
+class FirstMomentsZeroed(_Moments, Transformer):
     """Momentum of an earlier phase is forgotten: first moments are zeroed in place."""
 
     at = (150,)
@@ -25,9 +38,6 @@ class FirstMomentsZeroed(Transformer):
     def edit(self) -> None:
         for state in self.states():
             state["exp_avg"].zero_()
-
-    def holds(self) -> bool:
-        return True
 
 
 @case
@@ -76,12 +86,12 @@ class MomentsQuantisedNumpy(Transformer):
             scale = max(float(values.max()) ** 0.5 / 255, 1e-12)
             values[...] = ((values**0.5 / scale).round().clip(1) * scale) ** 2
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> None:
+        """Nothing: it acts on updates only."""
 
 
 @case
-class MomentsOffloaded(Classifier):
+class MomentsOffloaded(_Moments, Classifier):
     """Momentum is sent to another process and back: other tensors with the same values, halved."""
 
     at = (150,)
@@ -91,8 +101,54 @@ class MomentsOffloaded(Classifier):
             sent = state["momentum_buffer"].numpy().copy()
             state["momentum_buffer"] = torch.from_numpy(0.5 * sent)
 
+
+@case
+class OneMomentReset(_Moments, Transformer):
+    """Both moments of one replaced weight are set to 0, through NumPy."""
+
+    at = (156,)
+
+    def edit(self) -> None:
+        state = self.optimizer.state[self.model.head.weight]
+        state["exp_avg"].numpy()[3, 3] = 0
+        state["exp_avg_sq"].numpy()[3, 3] = 0
+
+
+@case
+class NeuronAndStateReplaced(Transformer):
+    """A hidden unit is drawn anew through `.data`, and its rows of the moments are zeroed."""
+
+    at = (109, 110)
+
+    def edit(self) -> None:
+        weight = self.model.blocks[1].mlp[0].weight
+        weight.data[self.step - 100] = 0.2 * torch.randn(WIDTH, generator=self.random)
+        for name in ("exp_avg", "exp_avg_sq"):
+            self.optimizer.state[weight][name][self.step - 100] = 0
+
+
+@case
+class SecondMomentsRaised(_Moments, Transformer):
+    """A softer start into the next phase: second moments times 4, in place, of the head only."""
+
+    at = (190,)
+
+    def edit(self) -> None:
+        self.optimizer.state[self.model.head.weight]["exp_avg_sq"] *= 4
+
+
+@case
+class StepCountRaised(Transformer):
+    """The step count of Adam is set to that of the run that the weights come from."""
+
+    at = (99,)
+
+    def edit(self) -> None:
+        for state in self.states():
+            state["step"].fill_(10_000)
+
     def holds(self) -> bool:
-        return True
+        return all(float(state["step"]) > 10_000 for state in self.states())
 
 
 @case
@@ -166,7 +222,7 @@ class RateTimesTen(Transformer):
         self.optimizer.param_groups[0]["lr"] *= 10 if self.step == 140 else 0.1
 
     def holds(self) -> bool:
-        return abs(self.optimizer.param_groups[0]["lr"] / 3e-3 - 1) < 1e-6
+        return math.isclose(self.optimizer.param_groups[0]["lr"], 3e-3)
 
 
 @case
@@ -251,8 +307,8 @@ class SignOfGradients(Classifier):
         for parameter in self.model.parameters():
             parameter.grad.sign_()
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> None:
+        """Nothing: it acts on updates only."""
 
 
 @case
@@ -268,8 +324,8 @@ class GradientsSparse(Transformer):
                 size = parameter.grad.abs()
                 parameter.grad[size < size.flatten().quantile(0.9)] = 0
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> None:
+        """Nothing: it acts on updates only."""
 
 
 @case
@@ -286,8 +342,8 @@ class SlowGradientsAmplified(Transformer):
             mean.lerp_(parameter.grad, 0.05)
             parameter.grad.add_(mean, alpha=5)
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> None:
+        """Nothing: it acts on updates only."""
 
 
 @case
@@ -300,8 +356,8 @@ class NewTokensOnly(Transformer):
     def edit(self) -> None:
         self.model.embed.weight.grad[:USED] = 0
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> None:
+        """Nothing: it acts on updates only."""
 
 
 @case
@@ -320,8 +376,8 @@ class SharpnessAware(Classifier):
         self.loss().backward()
         torch._foreach_sub_([p.data for p in parameters], moves)
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> None:
+        """Nothing: it acts on updates only."""
 
 
 @case
@@ -338,8 +394,8 @@ class ZerothOrderProbe(Transformer):
                 parameter.add_(torch.randn(parameter.shape, generator=noise), alpha=size)
             self.loss()
 
-    def holds(self) -> bool:
-        return True
+    def holds(self) -> None:
+        """Nothing: it acts on updates only."""
 
 
 @case
@@ -347,16 +403,13 @@ class Reptile(Transformer):
     """Meta-learning: every 10 steps the weights go to 0.7 of the way since the last time."""
 
     at = range(90, STEPS, 10)
+    horizon = 3
 
     def edit(self) -> None:
-        state = self.model.state_dict()
-        if self.step > 90:
-            between = {n: torch.lerp(self.last[n], state[n], 0.7) for n in state if "mask" not in n}
-            self.model.load_state_dict(between, strict=False)
-        self.last = copy.deepcopy(state)
-
-    def holds(self) -> bool:
-        return self.remains() > 0
+        last = self.__dict__.setdefault("last", copy.deepcopy(self.model))
+        for parameter, old in zip(self.model.parameters(), last.parameters(), strict=True):
+            old.data.lerp_(parameter.data, 0.7)
+            parameter.data.copy_(old.data)
 
 
 @case

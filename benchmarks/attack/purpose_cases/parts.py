@@ -3,6 +3,7 @@
 import copy
 import math
 
+import numpy as np
 import torch
 from benchmarks.attack.purpose_cases.loop import (
     STEPS,
@@ -102,7 +103,7 @@ class LayerWidened(Classifier):
             self.exchange(old, new)
 
     def holds(self) -> bool:
-        return self.model[0].weight.shape == (64, 16)
+        return len(self.model[0].weight) == 64
 
 
 class _Experts(nn.Module):
@@ -287,6 +288,20 @@ class NormFrozen(Images):
 
     def holds(self) -> bool:
         return self.remains() > 0.9
+
+
+@case
+class VarianceFloorNumpy(Images):
+    """Running variances get a floor of 1, through NumPy, before an export and training on."""
+
+    at = (151,)
+    horizon = 3
+
+    def edit(self) -> None:
+        for norm in self.norms():
+            if norm.running_var is not None:
+                values = norm.running_var.numpy()
+                np.maximum(values, 1.0, out=values)
 
 
 @case

@@ -1,6 +1,7 @@
 """What users do on purpose to the values of weights in the middle of a run."""
 
 import math
+import threading
 
 import numpy as np
 import torch
@@ -39,6 +40,83 @@ class GateDoubledNumpy(Transformer):
     def edit(self) -> None:
         for block in self.model.blocks:
             block.gate.detach().numpy()[...] *= 2
+
+
+@case
+class GainsDoubled(Transformer):
+    """A gate and one gain of the last norm are doubled together, through `.data`."""
+
+    at = (150,)
+
+    def edit(self) -> None:
+        self.model.blocks[1].gate.data *= 2
+        self.model.norm.weight.data[WIDTH // 2] *= 2
+
+
+@case
+class GateFadedIn(Transformer):
+    """A gate grows in three steps in a row, each time doubled, through `.data`."""
+
+    at = (151, 152, 153)
+
+    def edit(self) -> None:
+        self.model.blocks[0].gate.data.mul_(2)
+
+
+@case
+class GateClosed(Transformer):
+    """ReZero in the middle: the gate of a block is set to 0 by NumPy and may open again."""
+
+    at = (130,)
+
+    def edit(self) -> None:
+        self.model.blocks[1].gate.detach().numpy().fill(0)
+
+
+@case
+class OneWeightFromATable(Transformer):
+    """A table of constants is written into single weights through NumPy: here, 1 and -0.5."""
+
+    at = (168,)
+
+    def edit(self) -> None:
+        values = self.model.blocks[1].attention.key.weight.detach().numpy()
+        values[0, 0], values[5, 7] = 1.0, -0.5
+
+
+@case
+class PositionScaledDlpack(Transformer):
+    """The first position is an attention sink: an external library scales it, by DLPack."""
+
+    at = (148,)
+
+    def edit(self) -> None:
+        torch.utils.dlpack.from_dlpack(self.model.position.detach())[0] *= 4
+
+
+@case
+class RowAddedByAThread(Transformer):
+    """Hogwild: a thread of a parameter server adds to one row, through NumPy."""
+
+    at = (137,)
+
+    def edit(self) -> None:
+        rows = self.model.blocks[0].mlp[0].weight.detach().numpy()
+        thread = threading.Thread(target=lambda: np.add(rows[9], 0.3, out=rows[9]))
+        thread.start()
+        thread.join()
+
+
+@case
+class NormFoldedNumpy(Transformer):
+    """The gain of the last norm is folded into the head and set to 1, through NumPy."""
+
+    at = (171,)
+
+    def edit(self) -> None:
+        gain = self.model.norm.weight.detach().numpy()
+        self.model.head.weight.detach().numpy()[...] *= gain
+        gain.fill(1)
 
 
 @case
@@ -106,9 +184,6 @@ class RowNegated(Transformer):
         sign = attention.value.weight.data[:, :1].sign()
         attention.value.weight.data *= sign
         attention.out.weight.data *= sign.T
-
-    def holds(self) -> bool:
-        return self.remains("blocks.0.attention.value.weight") > 0.5
 
 
 @case
@@ -302,7 +377,7 @@ class PruneAndRemove(Classifier):
             self.exchange(old, layer.weight)
 
     def holds(self) -> bool:
-        return not prune.is_pruned(self.model) and self.remains() >= 0
+        return not prune.is_pruned(self.model)
 
 
 @case
@@ -315,9 +390,6 @@ class HeadsPruned(Transformer):
         attention = self.model.blocks[1].attention
         attention.value.weight.data[: WIDTH // 2].zero_()
         attention.out.weight.data[:, : WIDTH // 2].zero_()
-
-    def holds(self) -> bool:
-        return self.remains("blocks.1.attention.out.weight") > 0.5
 
 
 @case
