@@ -32,6 +32,8 @@ PROTECT_EVERY = 4
 """One in so many cases is also run in `protect`. Chosen: its gate is the same as in `recover`."""
 _CERTAIN = re.compile(r"(?<!not )(?<!how )\bcertain(ly)?\b", re.IGNORECASE)
 _START_AGAIN = re.compile(r"\bstart(s|ed)? again\b|\binitial weights\b", re.IGNORECASE)
+_UNDO = r".*\bundo(?!ne| outcome).*"
+"""Kinds of events that undo something: not `undo outcome`, not `harm not undone`."""
 _ORDINARY = {"optimizer promoted", "gate armed", "incident"}
 """Events that are no acts on the run."""
 
@@ -124,7 +126,7 @@ def _judge(outcome: Outcome, folder: Path, logs: Sequence[logging.LogRecord]) ->
     written += [report.verdict, str(report), *report.to_markdown().splitlines()]
     return replace(
         outcome,
-        undone=sum(n for kind, n in kinds.items() if "undo" in kind and "outcome" not in kind),
+        undone=sum(n for kind, n in kinds.items() if re.fullmatch(_UNDO, kind)),
         certain=_matching(_CERTAIN, [*live, *written]),
         start_again=_matching(_START_AGAIN, written),
         start_again_live=_matching(_START_AGAIN, live),

@@ -54,6 +54,39 @@ class GainsDoubled(Transformer):
 
 
 @case
+class OneGainDoubled(Transformer):
+    """One gain of a norm inside a block is doubled by indexing under `no_grad`."""
+
+    at = (140,)
+
+    @torch.no_grad()
+    def edit(self) -> None:
+        self.model.blocks[1].norm2.weight[5] *= 2
+
+
+@case
+class OneWeightHalved(Classifier):
+    """The largest weight of the middle layer is halved through `.data`, against an outlier."""
+
+    at = (159,)
+
+    def edit(self) -> None:
+        weight = self.model[2].weight
+        weight.data.view(-1)[weight.detach().abs().argmax()] /= 2
+
+
+@case
+class BiasMirrored(Classifier):
+    """The unit that is switched off most is switched on: its bias changes sign, through NumPy."""
+
+    at = (131,)
+
+    def edit(self) -> None:
+        bias = self.model[2].bias.detach().numpy()
+        bias[bias.argmin()] *= -1
+
+
+@case
 class GateFadedIn(Transformer):
     """A gate grows in three steps in a row, each time doubled, through `.data`."""
 
@@ -277,7 +310,7 @@ class CriticClamped(Classifier):
             parameter.data.clamp_(-0.2, 0.2)
 
     def holds(self) -> bool:
-        return all(float(p.detach().abs().max()) <= 0.2 for p in self.model.parameters())
+        return all(float(p.detach().abs().max()) < 0.201 for p in self.model.parameters())
 
 
 @case
@@ -326,7 +359,7 @@ class TemperatureClamped(Transformer):
         self.model.logit_scale.data.clamp_(math.log(1.4), math.log(1.6))
 
     def holds(self) -> bool:
-        return 0.3 < float(self.model.logit_scale) < 0.51
+        return 0.3 < float(self.model.logit_scale.detach()) < 0.51
 
 
 # Sparsity and precision.
