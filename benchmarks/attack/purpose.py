@@ -123,7 +123,7 @@ def _judge(outcome: Outcome, folder: Path, logs: Sequence[logging.LogRecord]) ->
     live = [record.getMessage() for record in logs]
     live += [json.dumps(dict(event.facts), default=str) for event in events]
     written = [one.action.instruction for one in report.incidents]
-    written += [report.verdict, str(report), *report.to_markdown().splitlines()]
+    written += [report.verdict, *report.to_markdown().splitlines()]
     return replace(
         outcome,
         undone=sum(n for kind, n in kinds.items() if re.fullmatch(_UNDO, kind)),

@@ -429,16 +429,14 @@ class HeadsPruned(Transformer):
 class ChannelsMasked(Images):
     """Half of the channels are switched off by zeroing their BatchNorm gains and biases."""
 
-    at = (140, 141)
+    at = (140,)
+    horizon = 5
 
     @torch.no_grad()
     def edit(self) -> None:
         for norm in self.norms():
             norm.weight[::2] = 0
             norm.bias[::2] = 0
-
-    def holds(self) -> bool:
-        return all(float(norm.weight[::2].detach().abs().mean()) < 0.3 for norm in self.norms())
 
 
 @case
