@@ -80,10 +80,10 @@ def report(mode: str, verdicts: dict[str, list[Verdict]], *, is_published: bool)
         *("fault", "functions", "same bits", "raised, allowed", "raised", "ended by a sentence"),
         *("other bits, announced", "other bits, silent", "hung"),
     )
+    every = [verdict for each in verdicts.values() for verdict in each]
     places = Counter(
         verdict.place
-        for each in verdicts.values()
-        for verdict in each
+        for verdict in every
         if verdict.outcome is Outcome.RAISED and not verdict.is_allowed
     )
     where = ", ".join(f"{count} in {place}" for place, count in places.most_common())
@@ -95,10 +95,8 @@ def report(mode: str, verdicts: dict[str, list[Verdict]], *, is_published: bool)
         f"{len(ALLOWED)} patterns of names: the entrances, the shield and the user's loader. "
         f"Exceptions that are not allowed: {where or 'none'}.\n\n{table(header, rows)}"
     )
-    broken = sum(verdict.breaks_promise(mode) for each in verdicts.values() for verdict in each)
-    number = sum(
-        verdict.outcome is not Outcome.NOT_CALLED for e in verdicts.values() for verdict in e
-    )
+    broken = sum(verdict.breaks_promise(mode) for verdict in every)
+    number = sum(verdict.outcome is not Outcome.NOT_CALLED for verdict in every)
     title = f"Live: functions that raise, {mode}"
     if is_published:
         headline = (f"broken functions that {mode} does not survive", f"{broken} of {number}", 0)
