@@ -108,7 +108,7 @@ def report(found: list[dict[str, Any]], alone: list[dict[str, Any]], *, is_publi
     steps = " and ".join(str(inner_steps(rank)) for rank in range(2))
     body = (
         f"{len(found)} random schedules on 2 and 4 ranks. One rank comes later than "
-        "`live.rank_timeout_seconds` (1 to 2 s); at that step, or up to two before or after, the "
+        "`live.rank_timeout_seconds` (1 to 2 s); at that step, or one before or after, the "
         "loss, the gradient or the batch of one rank is bad. Bar: all ranks end with the state of "
         "one and the same run without a late rank, or with equal weights, or the rank with bad "
         f"numbers ends the run by a sentence.\n\n{table(header, rows)}\n\n"

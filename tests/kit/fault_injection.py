@@ -193,7 +193,7 @@ class Target:
 
 def targets() -> list[Target]:
     """Every function, method and property of the packages, by name."""
-    found = []
+    found: list[Target] = []
     for package in PACKAGES:
         root = importlib.import_module(package)
         names = [m.name for m in pkgutil.walk_packages(root.__path__, f"{package}.")]
@@ -241,7 +241,7 @@ def called_targets(mode: str) -> list[Target]:
         run(mode, arm=is_armed.set, disarm=is_armed.clear)
     finally:
         sys.setprofile(None)
-        threading.setprofile(None)  # type: ignore[arg-type]
+        threading.setprofile(None)
     return [target for target in targets() if target.code is None or target.code in called]
 
 
@@ -288,6 +288,7 @@ def _broken(target: Target, trigger: Trigger) -> Any:
         return property(_raising(original.fget, trigger), original.fset, original.fdel)
     if isinstance(original, functools.cached_property):
         cached = functools.cached_property(_raising(original.func, trigger))
+        assert inspect.isclass(target.owner)
         cached.__set_name__(target.owner, target.attribute)
         return cached
     if isinstance(original, classmethod | staticmethod):
