@@ -13,7 +13,6 @@ import torch
 from tests.kit.fault_injection import (
     ALLOWED,
     FAULTS,
-    MODES,
     Outcome,
     Verdict,
     called_targets,
@@ -21,6 +20,7 @@ from tests.kit.fault_injection import (
     reference,
     targets,
 )
+from tests.kit.watched_run import MODES
 
 from benchmarks.results import publish, table
 

@@ -8,7 +8,6 @@ import pytest
 import torch
 from tests.kit.fault_injection import (
     FAULTS,
-    MODES,
     Fault,
     Outcome,
     Target,
@@ -20,6 +19,7 @@ from tests.kit.fault_injection import (
     targets,
 )
 from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.watched_run import MODES
 
 import trimtab
 
