@@ -36,7 +36,8 @@ ARMED_AT = 6
 EVENT_AT, STATE_AT, NAN_AT, CHECKPOINT_AT, SKIP_AT, UNDO_AT, INCIDENTS_AT = 8, 9, 10, 11, 12, 13, 14
 
 LIMIT_SECONDS = 15.0
-"""How long a run may take. Chosen: a run without a fault takes a tenth of a second, on a busy machine perhaps one."""
+"""How long a run may take. Chosen: without a fault it takes a tenth of a second, on a busy machine
+one or two."""
 
 
 class Hang(BaseException):
