@@ -56,9 +56,11 @@ ALLOWED = {
     "trimtab.live.loop.step_hooks._After.__call__": ENTRANCE,
     "trimtab.live.shield.*": "it catches what others raise; nothing catches what it raises",
     "trimtab.live.measure.step_loop.Step.__iter__": "the user's loop calls it, for a micro-batch",
+    "trimtab.live.measure.step_loop.Step.__init__": "without it there is no step to give",
     "trimtab.live.measure.step_loop.Step.load": LOADER,
     "trimtab.live.measure.step_loop.StepLoop.next_step": LOADER,
     "trimtab.live.measure.step_loop.LoaderSource.next_batch": LOADER,
+    "trimtab.state.checkpoints.data_cursor.DataCursor._count": LOADER,
 }
 """Functions whose exceptions may reach the user, as patterns, with the reason.
 

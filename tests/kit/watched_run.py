@@ -208,7 +208,7 @@ def run(
     loop: Loop | None = None
     with _outside_world(end):
         try:
-            with _time_limit(seconds):
+            with time_limit(seconds):
                 loop = Loop(mode, folder)
                 loop.train(arm, disarm, bad)
         except BaseException as error:
@@ -228,7 +228,7 @@ def run(
 def _close(guard: Any) -> None:
     """Close a guard that may be broken, so that it does not disturb the next run."""
     if guard is not None:
-        with contextlib.suppress(Exception, Hang), _time_limit(5.0):
+        with contextlib.suppress(Exception, Hang), time_limit(5.0):
             guard.close()
 
 
@@ -268,7 +268,7 @@ def _outside_world(end: RunEnd) -> Iterator[None]:
 
 
 @contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
+def time_limit(seconds: float) -> Iterator[None]:
     """Raise Hang in the main thread when the time is up, and again until it ends."""
     # SIGALRM belongs to pytest-timeout.
     main = threading.main_thread().ident

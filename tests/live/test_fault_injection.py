@@ -1,5 +1,6 @@
 """A bug in any function of the guard costs what that function does, never the run or its bits."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from tests.kit.fault_injection import (
     targets,
 )
 from tests.kit.tiny import batches, loss_of, make_model
-from tests.kit.watched_run import MODES
+from tests.kit.watched_run import MODES, Hang, time_limit
 
 import trimtab
 
@@ -71,6 +72,11 @@ def test_the_attack_sees_a_protection_that_is_lost() -> None:
     verdict = inject(target, Fault(), "protect", reference("protect"))
     assert (verdict.outcome, verdict.has_nan) == (Outcome.OTHER_BITS, True)
     assert verdict.is_announced
+
+
+def test_the_attack_ends_a_run_that_hangs() -> None:
+    with pytest.raises(Hang), time_limit(0.1):
+        threading.Event().wait(20)
 
 
 class UserError(Exception):
