@@ -136,7 +136,7 @@ def kind_of_error(error: BaseException) -> str:
     """Return whether trimtab ended the run by a sentence, or torch because a rank was gone."""
     if isinstance(error, RunStopped | NonFiniteRun):
         return "sentence"
-    words = ("gloo", "connection", "timed out", "timeout", "peer", "collective", "rank")
+    words = ("gloo", "connection", "timed out", "timeout", "peer")
     is_distributed = isinstance(error, RuntimeError) and any(
         word in str(error).lower() for word in words
     )

@@ -5,6 +5,7 @@ that without a guard. A run has a time limit, and leaves the process as it was.
 """
 
 import contextlib
+import gc
 import hashlib
 import logging
 import random
@@ -13,6 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -230,6 +232,13 @@ def _close(guard: Any) -> None:
     if guard is not None:
         with contextlib.suppress(Exception, Hang), time_limit(5.0):
             guard.close()
+
+
+def collect_garbage() -> None:
+    """Let go of what broken runs have left open, without the warnings that this gives."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        gc.collect()
 
 
 def _fast_disk() -> str | None:

@@ -20,7 +20,7 @@ from tests.kit.fault_injection import (
     targets,
 )
 from tests.kit.tiny import batches, loss_of, make_model
-from tests.kit.watched_run import MODES, Hang, time_limit
+from tests.kit.watched_run import MODES, Hang, collect_garbage, time_limit
 
 import trimtab
 
@@ -45,6 +45,7 @@ def test_a_broken_function_never_reaches_the_training_loop(mode: str) -> None:
         inject(target, kinds[index % len(kinds)], mode, whole)
         for index, target in enumerate(chosen)
     ]
+    collect_garbage()
     broken = [verdict for verdict in verdicts if verdict.breaks_promise(mode)]
     assert not broken, "\n".join(_line(verdict) for verdict in broken)
     assert sum(verdict.outcome is Outcome.HELD for verdict in verdicts) > len(verdicts) / 2
