@@ -19,6 +19,7 @@ from tests.kit.late_ranks import (
     local_sgd,
 )
 from tests.kit.launch import ends_of_ranks
+from tests.kit.user_loop import without_paths
 
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
@@ -73,7 +74,7 @@ def measure_local(mode: str) -> dict[str, Any]:
     problem = ""
     if any(end.result is None for end in ends):
         problem = "; ".join(
-            f"rank {rank} hung" if end.code is None else end.error[-300:]
+            f"rank {rank} hung" if end.code is None else f"rank {rank}: {_last_line(end.error)}"
             for rank, end in enumerate(ends)
             if end.result is None
         )
@@ -127,6 +128,10 @@ def report(found: list[dict[str, Any]], alone: list[dict[str, Any]], *, is_publi
         publish("Live: ranks that come too late", command, body, headlines)
     else:
         print(f"{body}\n\n{headlines}")
+
+
+def _last_line(trace: str) -> str:
+    return without_paths(trace.strip().splitlines()[-1])[:80]
 
 
 def _has_ended(outcome: dict[str, Any]) -> bool:
