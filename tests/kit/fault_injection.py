@@ -24,7 +24,7 @@ from enum import StrEnum
 from types import FrameType, ModuleType
 from typing import Any
 
-from tests.kit.watched_run import LIMIT_SECONDS, Hang, RunEnd, differences, run
+from tests.kit.watched_run import FIRST_SECONDS, LIMIT_SECONDS, Hang, RunEnd, differences, run
 from trimtab.core.errors import NonFiniteRun, RestoreError, RunStopped
 
 PACKAGES = ("trimtab.live", "trimtab.state", "trimtab.journal")
@@ -215,7 +215,7 @@ def called_targets(mode: str) -> list[Target]:
     threading.setprofile(note)
     sys.setprofile(note)
     try:
-        run(mode, arm=is_armed.set, disarm=is_armed.clear)
+        run(mode, arm=is_armed.set, disarm=is_armed.clear, seconds=FIRST_SECONDS)
     finally:
         sys.setprofile(None)
         threading.setprofile(None)
@@ -368,10 +368,10 @@ def allowed_reason(name: str) -> str | None:
 
 def reference(mode: str) -> RunEnd:
     """The run without a fault; raises AssertionError if the guard changes what is trained."""
-    whole = run(mode)
+    whole = run(mode, seconds=FIRST_SECONDS)
     assert whole.error is None, f"{whole.place}: {whole.error!r}"
     if mode != "recover":  # what it undoes, no other run can
-        bare = run(None, is_bad=mode != "observe")
+        bare = run(None, is_bad=mode != "observe", seconds=FIRST_SECONDS)
         assert bare.error is None
         assert bare.bits == whole.bits, differences(bare, whole)
     return whole

@@ -40,6 +40,8 @@ EVENT_AT, STATE_AT, NAN_AT, CHECKPOINT_AT, SKIP_AT, UNDO_AT, INCIDENTS_AT = 8, 9
 LIMIT_SECONDS = 15.0
 """How long a run may take. Chosen: without a fault it takes a tenth of a second, on a busy machine
 one or two."""
+FIRST_SECONDS = 120.0
+"""How long a first run may take, which imports what later ones find, or one that is profiled."""
 
 
 class Hang(BaseException):
