@@ -72,7 +72,9 @@ GATE_IS_LOST = re.compile(
     r"protects? no longer|not protected|no longer protected|steps? aside|without trimtab"
 )
 """How the log says that bad steps reach the weights from now on."""
-UNDO_IS_LOST = re.compile(rf"{GATE_IS_LOST.pattern}|cannot go back|nothing is undone|not undone")
+UNDO_IS_LOST = re.compile(
+    rf"{GATE_IS_LOST.pattern}|cannot go back|nothing is undone|not undone|not restored"
+)
 """How the log says that nothing is undone any more."""
 
 
