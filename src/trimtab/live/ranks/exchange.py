@@ -175,7 +175,7 @@ def value_and_rank(packed: torch.Tensor) -> torch.Tensor:
     return torch.cat((bits.view(torch.float32), rank.float()))
 
 
-FIRST_EXCHANGES, FIRST_SECONDS = 100, 20.0
+FIRST_EXCHANGES, FIRST_SECONDS = 100, 10.0
 """Exchanges in which no rank waits longer for another than this. Ranks that step unequally often
 (local SGD, DiLoCo) wait for each other in one of the first, and for nothing. Chosen: ranks that
 average gradients meet in the backward pass, so they reach `optimizer.step()` within a second."""
