@@ -211,14 +211,14 @@ def written(name: str, file: str, make: Callable[[Place], str | bytes]) -> None:
     CASES[f"{file}: {name}"] = change
 
 
-JSON_FILES = ("manifest.json", "checkpoints.json", "judge.json", "proposal.json", "exit.json")
-for json_name in JSON_FILES:
-    written("nested deeply", f"trimtab/{json_name}", lambda place: '{"a":' + "[" * 100_000)
-    written("infinite", f"trimtab/{json_name}", lambda place: INFINITE)
 INFINITE = json.dumps(
     dict.fromkeys(("number", "step", "code", "expires", "version", "judge"), float("inf"))
     | {"action": "\x1b[2J", "reason": "\x1b[2J", "default": "x"}
 )
+JSON_FILES = ("manifest.json", "checkpoints.json", "judge.json", "proposal.json", "exit.json")
+for json_name in JSON_FILES:
+    written("nested deeply", f"trimtab/{json_name}", lambda place: '{"a":' + "[" * 100_000)
+    written("infinite", f"trimtab/{json_name}", lambda place: INFINITE)
 MANY_KEYS = "{" + ",".join(f'"{number}":1' for number in range(1_000_000)) + "}"
 written("a million keys", "trimtab/manifest.json", lambda place: MANY_KEYS)
 written("a million keys", "trimtab/ship/tensorboard.json", lambda place: MANY_KEYS)
@@ -316,7 +316,7 @@ def a_lock_with_a_second_name(place: Place) -> None:
 
 def snapshot(folder: Path) -> dict[str, tuple[object, ...]]:
     """Everything about the files of a folder that somebody could have changed."""
-    found = {}
+    found: dict[str, tuple[object, ...]] = {}
     for path in [folder, *sorted(folder.rglob("*"))]:
         known = path.lstat()
         content = path.read_bytes() if path.is_file() else b""
