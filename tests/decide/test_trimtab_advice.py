@@ -22,7 +22,7 @@ def test_what_only_costs_time_needs_no_rollback(recurs: bool) -> None:
 
 
 def test_what_affects_the_weights_is_rolled_back() -> None:
-    action = advise(diagnosis_of(Symptom.STATE_LOST), recurs=False)
+    action = advise(diagnosis_of(Symptom.SCALE_COLLAPSE), recurs=False)
     assert action.kind is ActionKind.ROLL_BACK
     assert "300" in action.instruction
 
@@ -42,7 +42,7 @@ def test_a_silent_spike_that_passed_is_waited_out_and_a_silent_fault_that_stays_
     assert incident.incident_class is IncidentClass.SILENT
     assert judge.explain(incident, block).action.kind is ActionKind.WAIT
 
-    finding = dataclasses.replace(incident.findings[0], symptom=Symptom.STATE_LOST)
+    finding = dataclasses.replace(incident.findings[0], symptom=Symptom.SCALE_COLLAPSE)
     stays = dataclasses.replace(incident, findings=(finding,))
     assert judge.explain(stays, block).action.kind is ActionKind.ROLL_BACK
 
@@ -72,7 +72,7 @@ def silent(*findings: tuple[Symptom, str]) -> Diagnosis:
 def test_parameters_that_stopped_moving_may_have_been_frozen_on_purpose() -> None:
     part = silent((Symptom.FROZEN, "update_norm/mlp"), (Symptom.FROZEN, "grad_norm/mlp"))
     assert advise(part, recurs=False).kind is ActionKind.WAIT
-    with_loss = silent((Symptom.FROZEN, "update_norm/mlp"), (Symptom.STATE_LOST, "adam_v_norm"))
+    with_loss = silent((Symptom.FROZEN, "update_norm/mlp"), (Symptom.STATE_RESET, "adam_v_norm"))
     whole = silent((Symptom.FROZEN, "update_norm"))
     for diagnosis in (with_loss, whole):
         assert advise(diagnosis, recurs=False).kind is ActionKind.ROLL_BACK
@@ -117,7 +117,7 @@ def test_one_bad_batch_is_skipped_and_rolled_back_only_if_the_loss_stays_up() ->
 
 
 def test_a_hard_fact_is_acted_on_whatever_the_batch_was() -> None:
-    lost = silent((Symptom.GRADIENT_SPIKE, "grad_norm"), (Symptom.STATE_LOST, "adam_v_norm"))
+    lost = silent((Symptom.GRADIENT_SPIKE, "grad_norm"), (Symptom.SCALE_COLLAPSE, "loss_scale"))
     by_batch = dataclasses.replace(lost, cause=Cause.RARE_TOKENS)
     assert advise(by_batch, recurs=False).kind is ActionKind.ROLL_BACK
 
@@ -144,7 +144,7 @@ def test_a_restart_from_the_beginning_is_not_rolled_back_and_a_divergence_is() -
 
 
 def test_an_incident_of_the_first_step_does_not_ask_for_an_older_checkpoint() -> None:
-    diagnosis = diagnosis_of(Symptom.STATE_LOST)
+    diagnosis = diagnosis_of(Symptom.SCALE_COLLAPSE)
     onset = dataclasses.replace(diagnosis.incident.onset, step=1)
     first = dataclasses.replace(diagnosis.incident, onset=onset)
     action = advise(dataclasses.replace(diagnosis, incident=first), recurs=False)

@@ -51,7 +51,7 @@ def test_a_count_that_starts_again_is_a_lost_state_and_one_that_stands_still_no_
     lost[AT:] -= AT - 1
     stands[AT:] = AT - 1
     (alarm,) = alarms(CounterOrder, block(LENGTH, loss=1.0, adam_step=lost))
-    assert (alarm.symptom, alarm.step) == (Symptom.STATE_LOST, AT)
+    assert (alarm.symptom, alarm.step) == (Symptom.STATE_RESET, AT)
     (alarm,) = alarms(CounterOrder, block(LENGTH, loss=1.0, adam_step=stands))
     assert (alarm.symptom, alarm.step) == (Symptom.FROZEN, AT + MAX_STANDING - 1)
 

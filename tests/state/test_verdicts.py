@@ -106,7 +106,8 @@ def test_steps_in_an_incident_are_not_healthy() -> None:
         (incident(150, 260, LINGERING), Verdict.BAD, False),
         (incident(150, 199, LINGERING), Verdict.PROVEN, False),  # over before it was saved
         (incident(150, 199, DIVERGENT), Verdict.BAD, False),  # never undone by waiting
-        (incident(150, 260, SILENT, [Symptom.STATE_LOST]), Verdict.BAD, False),
+        (incident(150, 260, SILENT, [Symptom.NORM_DRIFT]), Verdict.BAD, False),
+        (incident(150, 260, SILENT, [Symptom.STATE_RESET]), Verdict.PROVEN, False),
         (incident(150, 260, SILENT, [Symptom.GRADIENT_SPIKE]), Verdict.PROVEN, False),
         (incident(150, 260, SILENT, [Symptom.SLOW, Symptom.STALL]), Verdict.PROVEN, False),
         (incident(150, None, SILENT, [Symptom.SLOW]), Verdict.PROVEN, False),

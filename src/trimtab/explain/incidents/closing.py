@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trimtab.core.findings import Finding, Symptom
+from trimtab.core.findings import NOT_FINITE, Finding, Symptom
 from trimtab.core.incidents import IncidentClass, Moment, Outlook
 from trimtab.core.robust import median
 from trimtab.explain.incidents.course import (
@@ -133,11 +133,12 @@ LOUD = frozenset(
     {
         Symptom.LOSS_SPIKE,
         Symptom.LEVEL_SHIFT,
-        Symptom.NONFINITE_LOSS,
+        *NOT_FINITE,
         Symptom.RESUME_GAP,
     }
 )
-"""What the loss itself shows. An incident with none of these is silent until the loss moves."""
+"""What the loss itself shows, or the next one: a gradient that is not finite and was applied makes
+it NaN. An incident with none of these is silent until the loss moves."""
 
 ECHOES = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT})
 """What may show an incident a second time, long after it began."""
@@ -328,10 +329,9 @@ def _class_if_not_back(incident: OpenIncident) -> IncidentClass:
 
 def _kept_class(incident: OpenIncident) -> IncidentClass | None:
     """Return the class that a later loss does not change."""
-    symptoms = {finding.symptom for finding in incident.findings}
-    if incident.course.was_lost or (Symptom.NONFINITE_NORM in symptoms and incident.is_loud):
+    if incident.is_loud and not incident.has_finite_state:
         return IncidentClass.DIVERGENT  # non-finite weights do not recover by themselves
-    if Symptom.NO_LEARNING in symptoms:
+    if any(finding.symptom == Symptom.NO_LEARNING for finding in incident.findings):
         is_lost = incident.is_loud and incident.course.runs_away()
         return IncidentClass.DIVERGENT if is_lost else IncidentClass.PLATEAU
     return IncidentClass.SILENT if incident.is_silent else None

@@ -159,7 +159,7 @@ SHRINKS_TO = 0.9
 the earlier half's. Chosen: a spike that takes 500 steps to come back is at 0.6."""
 
 BAD_RECORDS = 3
-"""This many non-finite losses in a row have come to stay."""
+"""This many non-finite losses in a row have come to stay, until a finite one follows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,8 +181,6 @@ class Course:
     """Unusually high losses."""
     bad_records: int = 0
     """Non-finite losses in a row, up to the last."""
-    was_lost: bool = False
-    """Whether non-finite losses had come to stay."""
     returned: Moment | None = None
     """Where the loss came back, as far as has been seen; not yet confirmed."""
     returned_after: int = 0
@@ -195,12 +193,10 @@ class Course:
         self.excess = deque(maxlen=self.tail_records)
 
     def observe(self, moment: Moment) -> None:
-        """Add a record that has a loss."""
+        """Add a record that has a loss; one that is not finite does not undo a return."""
         self.records += 1
         if moment.loss is None or not math.isfinite(moment.loss):
             self.bad_records += 1
-            self.was_lost |= self.bad_records >= BAD_RECORDS
-            self.returned = None
             return
         self.bad_records = 0
         self.highest = max(self.highest, moment.loss)
@@ -210,7 +206,7 @@ class Course:
     @property
     def is_finite(self) -> bool:
         """Whether the latest loss is finite."""
-        return self.records > 0 and self.bad_records == 0
+        return self.bad_records == 0
 
     @property
     def is_thinned(self) -> bool:
