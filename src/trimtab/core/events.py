@@ -26,8 +26,8 @@ RELAUNCH = "relaunch"
 discards."""
 
 NOT_APPLIED = "step not applied"
-"""The loop recorded a step and did not apply it, as loops do that skip bad batches themselves. It is
-written before the record of its step. Facts: `why`."""
+"""The loop recorded a step and did not apply it, as loops do that skip bad batches themselves; it
+is written before the record of its step. Facts: `why`."""
 
 NOT_UNDONE = "harm not undone"
 """Harm was proven and not undone. Facts: `why`, `how_sure`, `tensor`, `because`,
