@@ -190,10 +190,16 @@ class TrimtabClosing(ClosingRules):
         )
 
     def follow(self, incident: OpenIncident) -> None:
-        """Note whether the loss follows a silent incident; if not, it ended with the alarm."""
+        """Note whether the loss follows a silent incident; if not, it ended with the alarm.
+
+        A finite loss after a NaN that seemed to stay says that it did not: from there on the loss
+        decides.
+        """
+        course = incident.course
+        if course.is_finite_again and incident.incident_class is IncidentClass.DIVERGENT:
+            incident.incident_class, incident.waiting = None, 0
         if not incident.is_silent:
             return
-        course = incident.course
         if course.records <= course.recovery_records and course.has_moved():
             incident.incident_class, course.returned = None, None  # from now on the loss decides
         elif incident.calm <= 1 and course.is_finite:
@@ -218,6 +224,8 @@ class TrimtabClosing(ClosingRules):
             return Ruling(outlook=outlook, incident_class=named)
         if incident.is_silent:  # its losses never left the old level
             return Ruling(outlook=outlook, incident_class=named, closed_as=IncidentClass.SILENT)
+        if incident.course.returned is not None:  # NaNs now and then kept it from being confirmed
+            return Ruling(outlook=outlook, closed_as=_class_if_back(incident))
         normal = list(incident.course.tail)[-LEVEL_RECORDS:]
         return Ruling(
             outlook=outlook,

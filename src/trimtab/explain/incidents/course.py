@@ -181,6 +181,10 @@ class Course:
     """Unusually high losses."""
     bad_records: int = 0
     """Non-finite losses in a row, up to the last."""
+    finite_records: int = 0
+    """Losses since the last one, or the last gradient, that was not finite."""
+    is_finite_again: bool = False
+    """Whether the last one is the first after non-finite ones that seemed to stay."""
     returned: Moment | None = None
     """Where the loss came back, as far as has been seen; not yet confirmed."""
     returned_after: int = 0
@@ -197,8 +201,11 @@ class Course:
         self.records += 1
         if moment.loss is None or not math.isfinite(moment.loss):
             self.bad_records += 1
+            self.finite_records = 0
             return
+        self.is_finite_again = self.bad_records >= BAD_RECORDS
         self.bad_records = 0
+        self.finite_records += 1
         self.highest = max(self.highest, moment.loss)
         self._keep([moment])
         self.num_high += bool(self.excess) and self.excess[-1] > USUAL_SCALES
@@ -249,7 +256,7 @@ class Course:
             self.set_returned(self.tail[-1])
         if self.is_thinned:
             return True
-        if self.records - self.returned_after < CONFIRM_RECORDS:
+        if min(self.records - self.returned_after, self.finite_records) < CONFIRM_RECORDS:
             return False
         limit = max(CONFIRM_SCALES, BACK_SHARE * abs(self.trend.level) / self.trend.scale)
         if median(_latest(self.excess, CONFIRM_RECORDS)) > limit:

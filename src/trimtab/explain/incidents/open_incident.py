@@ -113,7 +113,9 @@ class OpenIncident:
         if not alarms:
             return False
         self.num_findings += len(alarms)
-        if not is_only_nonfinite(alarms):  # the next losses show what came of that
+        if is_only_nonfinite(alarms):
+            self.course.finite_records = 0  # the next losses show what came of it
+        else:
             self.calm, self.course.returned = 0, None
         known = {finding.symptom for finding in self.findings}
         new = [alarm for alarm in alarms if alarm.symptom not in known]
