@@ -1,6 +1,7 @@
 """Trimtab's advice."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -149,6 +150,65 @@ def test_an_incident_of_the_first_step_does_not_ask_for_an_older_checkpoint() ->
     first = dataclasses.replace(diagnosis.incident, onset=onset)
     action = advise(dataclasses.replace(diagnosis, incident=first), recurs=False)
     assert "start again from the initial weights" in action.instruction
+
+
+@pytest.mark.parametrize("others", [(), ((Symptom.UPDATE_SHIFT, "update_norm"),)])
+def test_an_optimizer_state_that_was_reset_is_no_reason_to_go_back_if_the_loss_does_not_follow(
+    others: tuple[tuple[Symptom, str], ...],
+) -> None:
+    reset = silent((Symptom.STATE_RESET, "adam_step"), *others)
+    action = advise(reset, recurs=False)
+    assert action.kind is ActionKind.WAIT
+    assert "on purpose" in action.instruction
+    up = dataclasses.replace(reset.incident, incident_class=IncidentClass.DIVERGENT)
+    moved = dataclasses.replace(reset, incident=up, incident_class=IncidentClass.DIVERGENT)
+    assert advise(moved, recurs=False).kind is not ActionKind.WAIT
+
+
+def test_a_repeated_batch_that_the_loss_does_not_follow_is_no_reason_to_go_back() -> None:
+    repeated = silent((Symptom.REPEATED_BATCH, "fingerprint"))
+    for cause in (None, Cause.DUPLICATE_BATCH):
+        action = advise(dataclasses.replace(repeated, cause=cause), recurs=False)
+        assert action.kind is ActionKind.WAIT
+
+
+@pytest.mark.parametrize(
+    ("helped", "named", "is_over", "continues"),
+    [
+        (True, IncidentClass.RECOVERABLE, True, True),
+        (None, IncidentClass.SILENT, False, True),
+        (None, None, False, True),
+        (False, None, False, False),
+        (False, IncidentClass.DIVERGENT, False, False),
+        (True, IncidentClass.DIVERGENT, False, False),
+        (None, IncidentClass.LINGERING, True, False),
+        (False, IncidentClass.RECOVERABLE, True, True),  # back at last, if not by the undo
+    ],
+)
+def test_after_an_undo_the_run_goes_on_only_if_the_loss_is_back(
+    helped: bool | None, named: IncidentClass | None, is_over: bool, continues: bool
+) -> None:
+    diagnosis = diagnosis_of(Symptom.HARMED_STATE)
+    cost = dataclasses.replace(diagnosis.cost, undone=5, undo_helped=helped)
+    end = diagnosis.incident.last if is_over else None
+    incident = dataclasses.replace(diagnosis.incident, incident_class=named, end=end)
+    diagnosis = dataclasses.replace(diagnosis, incident=incident, incident_class=named, cost=cost)
+    action = advise(diagnosis, recurs=False)
+    assert (action.kind is ActionKind.WAIT) is continues
+    assert ("Continue" in action.instruction) is continues
+
+
+def test_weights_are_lost_only_where_no_loss_is_finite_any_more() -> None:
+    for last, is_lost in ((math.nan, True), (9.0, False)):
+        diagnosis = diagnosis_of(Symptom.NONFINITE_LOSS)
+        moment = dataclasses.replace(diagnosis.incident.last, loss=last)
+        incident = dataclasses.replace(
+            diagnosis.incident, incident_class=IncidentClass.DIVERGENT, last=moment
+        )
+        diagnosis = dataclasses.replace(
+            diagnosis, incident=incident, incident_class=IncidentClass.DIVERGENT
+        )
+        assert ("weights are lost" in advise(diagnosis, recurs=False).reason) is is_lost
 
 
 @pytest.mark.parametrize("is_protected", [True, False])

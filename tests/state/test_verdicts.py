@@ -1,5 +1,6 @@
 """The verdict on a checkpoint follows from the judged run, and from nothing else."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -193,3 +194,12 @@ def test_how_a_run_is_cut_does_not_change_its_history(size: int) -> None:
     for part in block.cut(size):
         cut.update(part)
     assert whole.attempts == cut.attempts
+
+
+@pytest.mark.parametrize("saved", [150, 155, 230])
+@pytest.mark.parametrize("is_over", [True, False])
+def test_steps_that_were_kept_out_change_no_verdict(saved: int, is_over: bool) -> None:
+    run = history((0, 450))
+    bad = incident(151, 240 if is_over else None, RECOVERABLE if is_over else None)
+    kept_out = dataclasses.replace(bad, was_kept_out=True)
+    assert judge(entry(saved), run, kept_out) == judge(entry(saved), run)
