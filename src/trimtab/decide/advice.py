@@ -18,11 +18,6 @@ from trimtab.explain.diagnosis import Diagnosis
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
 
-PASSING = frozenset(
-    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
-)
-"""What may happen at one step and be over with it."""
-
 HARD_FACTS = NOT_RESTORED | {
     Symptom.NONFINITE_LOSS,
     Symptom.NONFINITE_GRAD_NORM,
@@ -301,10 +296,6 @@ def _after_undo(diagnosis: Diagnosis) -> Action:
 
 def _after_silence(diagnosis: Diagnosis) -> Action:
     incident = diagnosis.incident
-    if incident.end is not None and PASSING.issuperset(incident.symptoms):
-        return _wait(
-            "Continue, and look again 200 steps later.", "It passed, and the loss did not follow."
-        )
     if diagnosis.cause is None and not _has_known_symptom(incident):
         return _wait(
             "Continue, and look at what the detector reported.",
