@@ -25,6 +25,10 @@ RELAUNCH = "relaunch"
 `bad_data`, data positions and fingerprints of the steps around the onset, which the next run
 discards."""
 
+NOT_APPLIED = "step not applied"
+"""The loop recorded a step and did not apply it, as loops do that skip bad batches themselves; it
+is written before the record of its step. Facts: `why`."""
+
 NOT_UNDONE = "harm not undone"
 """Harm was proven and not undone. Facts: `why`, `how_sure`, `tensor`, `because`,
 `is_hardware`."""
