@@ -6,12 +6,14 @@ because an optimizer moves nothing that has none (`fused_support` checks that). 
 still decay the weights and the moments, and 0 x NaN is NaN.
 
 What is set on an optimizer here is there only while its `step` runs: a flag that stayed would
-freeze training in silence. `BufferKeeper` restores what the forward pass of a discarded step wrote
+freeze training in silence. torch calls no post-hook after a `step` that raised, so what it left is
+removed before the next one begins (`forget`). `BufferKeeper` restores what the forward pass of a discarded step wrote
 into buffers: BatchNorm folds every batch into its running statistics long before a gate can decide,
 and a NaN there stays for ever.
 """
 
 import copy
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +23,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trimtab.state.host_copy import local
+from trimtab.state.host_copy import local, version_of
+from trimtab.state.training_state import parameters_of
 
 _ABSENT = object()
 
@@ -68,77 +71,136 @@ class Discard:
             product = scale if theirs is None else scale * theirs
             found.overrides["grad_scale"] = _set(optimizer, "grad_scale", product)
 
-    def via_missing_grads(self, optimizer: Optimizer) -> None:
+    def via_missing_grads(self, optimizer: Optimizer) -> "Counters":
         """Take the gradients away, so that the optimizer moves nothing."""
         found = self._touched.setdefault(optimizer, _Found())
+        for parameter in parameters_of([optimizer]):
+            if parameter.grad is not None:
+                found.gradients[parameter] = parameter.grad
+                parameter.grad = None
         found.counters = Counters(optimizer)
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    found.gradients[parameter] = parameter.grad
-                    parameter.grad = None
+        return found.counters
 
     def undo(self, optimizer: Optimizer) -> None:
-        """The step is over: put everything back."""
-        found = self._touched.pop(optimizer, None)
-        if found is None:
-            return
+        """Put everything back at the end of a step."""
+        found = self._touched.get(optimizer)
         try:
-            for name, override in found.overrides.items():
-                _restore(optimizer, name, override)
+            self.forget(optimizer)
         finally:
-            for parameter, gradient in found.gradients.items():
-                parameter.grad = gradient
-            if found.counters is not None:
-                found.counters.restore(optimizer)
+            if found is not None:
+                for parameter, gradient in found.gradients.items():
+                    if parameter.grad is None:  # else the step has made one of its own
+                        parameter.grad = gradient
+                if found.counters is not None:
+                    found.counters.restore()
 
-    def forget(self) -> None:
-        """Clear what is left of a step that never came to its end; its gradients are history."""
-        for optimizer, found in self._touched.items():
-            for name, override in found.overrides.items():
+    def forget(self, *optimizers: Optimizer) -> None:
+        """Clear what is left of steps that never came to their end, by default of all.
+
+        Their gradients are history, so that a bad step stays discarded however it is tried again;
+        and what the optimizers hold may have been changed by the user since.
+        """
+        for optimizer in optimizers or tuple(self._touched):
+            found = self._touched.pop(optimizer, None)
+            for name, override in found.overrides.items() if found is not None else ():
                 _restore(optimizer, name, override)
-        self._touched.clear()
+
+
+SMALL_ELEMENTS = 64
+"""Elements of a tensor that `Counters` copies at most. Chosen: a counter or average of each group
+fits, and with the state of 10,000 parameters it is still a few MB."""
+
+MAX_ENTRIES = 2**17
+"""Entries of all containers of an optimizer that `Counters` looks at. Chosen: the state of 10,000
+parameters has half as many, and they are read in a tenth of a second."""
 
 
 class Counters:
-    """What optimizers count besides their state of each parameter, and can be put back.
+    """All that an optimizer holds besides large tensors, to be put back as it was.
 
-    Settings of groups, state that belongs to no parameter, numbers on the optimizer itself.
+    Settings, state, attributes, and what is in them: containers, objects of the optimizer's own
+    package, small tensors. Of large tensors only the reference is kept, and nothing is copied.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._groups = [_copy_settings(group) for group in optimizer.param_groups]
-        self._shared = {
-            key: copy.deepcopy(value)
-            for key, value in optimizer.state.items()
-            if not isinstance(key, torch.Tensor)
-        }
-        self._numbers = {
-            name: value for name, value in vars(optimizer).items() if type(value) in (int, float)
-        }
+        self._containers: list[tuple[Any, Any]] = []
+        self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._package = _package(optimizer)
+        self.is_complete = True
+        """Whether the optimizer holds no more than could be looked at."""
+        seen = {id(parameter) for parameter in parameters_of([optimizer])}
+        waiting: list[Any] = [optimizer]
+        num_entries = 0
+        while waiting:
+            value = waiting.pop()
+            if id(value) in seen:
+                continue
+            seen.add(id(value))
+            parts = self._take(value)
+            num_entries += len(parts)
+            if num_entries > MAX_ENTRIES:
+                self.is_complete = False
+                return
+            waiting += parts
 
-    def restore(self, optimizer: Optimizer) -> None:
-        """Put everything back as it was."""
-        for group, settings in zip(optimizer.param_groups, self._groups, strict=False):
-            for name in [name for name in group if name not in settings and name != "params"]:
-                del group[name]
-            for name, (value, saved) in settings.items():
-                if isinstance(value, torch.Tensor) and saved is not None:
-                    value.copy_(saved)
-                group[name] = value
-        for key in [k for k in optimizer.state if not isinstance(k, torch.Tensor)]:
-            if key not in self._shared:
-                del optimizer.state[key]
-        optimizer.state.update(self._shared)
-        vars(optimizer).update(self._numbers)
+    @property
+    def small_tensors(self) -> list[torch.Tensor]:
+        """The tensors whose values are put back."""
+        return [tensor for tensor, _ in self._tensors]
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """Put everything back, into the same containers and tensors."""
+        for container, saved in self._containers:
+            _put_back(container, saved)
+        for tensor, value in self._tensors:
+            tensor.data.copy_(value)  # past the version counter: nobody has written to it
+
+    def _take(self, value: Any) -> list[Any]:
+        """Save a value, if it is not saved as a reference already; return what is in it."""
+        if isinstance(value, torch.Tensor):
+            if _is_small(value):
+                self._tensors.append((value, value.detach().clone()))
+            return []
+        if isinstance(value, Optimizer) or (
+            hasattr(value, "__dict__") and _package(value) == self._package
+        ):
+            if isinstance(value, type | nn.Module):
+                return []
+            held = vars(value)
+            self._containers.append((held, dict(held)))
+            return [part for name, part in held.items() if not name.startswith("_optimizer_")]
+        if isinstance(value, dict | list | set | deque):
+            self._containers.append((value, copy.copy(value)))
+            return list(value.values() if isinstance(value, dict) else value)
+        return list(value) if isinstance(value, tuple) else []
 
 
-def _copy_settings(group: dict[str, Any]) -> dict[str, tuple[Any, torch.Tensor | None]]:
-    return {
-        name: (value, value.detach().clone() if isinstance(value, torch.Tensor) else None)
-        for name, value in group.items()
-        if name != "params"
-    }
+def _package(value: Any) -> str:
+    return type(value).__module__.partition(".")[0]
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
+    can_be_written = tensor.device.type != "meta" and not tensor.is_inference()
+    return is_plain and can_be_written and tensor.numel() <= SMALL_ELEMENTS
+
+
+def _put_back(container: Any, saved: Any) -> None:
+    """Give a container its former content, unless it has it still."""
+    if isinstance(container, dict):
+        for key in [key for key in container if key not in saved]:
+            del container[key]
+        for key, value in saved.items():
+            if key not in container or container[key] is not value:
+                container[key] = value
+    elif isinstance(container, list):
+        container[:] = saved
+    else:
+        container.clear()
+        container |= saved if isinstance(container, set) else ()
+        if isinstance(container, deque):
+            container.extend(saved)
 
 
 @torch.no_grad()
@@ -193,9 +255,10 @@ class BufferKeeper:
             room -= buffer.numel() * buffer.element_size()
             if room < 0:
                 break
-            if not buffer.is_sparse and type(local(buffer)) in (torch.Tensor, nn.Buffer):
+            is_plain = not buffer.is_sparse and type(local(buffer)) in (torch.Tensor, nn.Buffer)
+            if is_plain and not buffer.is_inference():
                 self._kept.append((buffer, local(buffer).detach().clone()))
-        self._versions = [buffer._version for buffer, _ in self._kept]
+        self._versions = [version_of(buffer) for buffer, _ in self._kept]
         # Fused kernels write running statistics without counting a version.
         silent = [m for m in model.modules() if getattr(m, "track_running_stats", False)]
         self._always = {id(buffer) for module in silent for buffer in module.buffers()}
@@ -204,18 +267,18 @@ class BufferKeeper:
     def settle(self, is_discarded: torch.Tensor) -> None:
         """The step is decided: take back what it wrote, or keep it from now on."""
         for place, (buffer, kept) in enumerate(self._kept):
-            if buffer._version == self._versions[place] and id(buffer) not in self._always:
+            if version_of(buffer) == self._versions[place] and id(buffer) not in self._always:
                 continue
             # Past autograd: the graph of another optimizer of a GAN may hold this buffer.
             now = local(buffer).data
             flag = is_discarded.to(now.device) > 0
             kept.copy_(torch.where(flag, kept, now))
             now.copy_(kept)
-            self._versions[place] = buffer._version
+            self._versions[place] = version_of(buffer)
 
     @torch.no_grad()
     def renew(self) -> None:
         """The model has returned to an earlier step: keep its buffers as they are now."""
         for place, (buffer, kept) in enumerate(self._kept):
             kept.copy_(local(buffer))
-            self._versions[place] = buffer._version
+            self._versions[place] = version_of(buffer)
