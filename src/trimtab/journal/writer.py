@@ -239,7 +239,7 @@ class JournalWriter:
         """Append one record; returns its tick."""
         return self._queue.put_record(step, signals, attempt, data_position)
 
-    def event(self, kind: str, step: int, **facts: Any) -> None:
+    def event(self, kind: str, step: int, /, **facts: Any) -> None:
         """Append something that happened before the next record; the facts are stored as JSON."""
         if kind.startswith(RESERVED):
             raise JournalError(f"event names that start with {RESERVED} are reserved, got {kind!r}")

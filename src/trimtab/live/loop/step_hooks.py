@@ -4,8 +4,10 @@ Hooks hold only a weak reference: a guard that was dropped leaves hooks that do 
 do not look inside.
 """
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 from torch._compile import _disable_dynamo
@@ -67,7 +69,7 @@ class _Before:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         listener = self._listener()
-        if listener is None:
+        if listener is None or _is_nested(optimizer):
             return None
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
@@ -89,8 +91,24 @@ class _After:
     @_disable_dynamo
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         listener = self._listener()
-        if listener is not None:
+        if listener is not None and not _is_nested(optimizer):
             listener.after_update(optimizer)
+
+
+def _is_nested(optimizer: Optimizer) -> bool:
+    """Return whether a step of this optimizer is called by its own step, which is one update.
+
+    torch runs the hooks for both: for `step` of a subclass, and for `super().step()` in it as soon
+    as there has been an instance of the base class.
+    """
+    frame: FrameType | None = sys._getframe()
+    num_steps = 0
+    while frame is not None and num_steps < 2:
+        if frame.f_code.co_name == "wrapper":  # that of `Optimizer.profile_hook_step`
+            found = frame.f_locals
+            num_steps += found.get("profile_name") is not None and found.get("self") is optimizer
+        frame = frame.f_back
+    return num_steps > 1
 
 
 def _wrap(

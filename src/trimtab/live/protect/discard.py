@@ -196,11 +196,10 @@ def _put_back(container: Any, saved: Any) -> None:
                 container[key] = value
     elif isinstance(container, list):
         container[:] = saved
-    else:
+    elif container != saved:
         container.clear()
-        container |= saved if isinstance(container, set) else ()
-        if isinstance(container, deque):
-            container.extend(saved)
+        add = container.update if isinstance(container, set) else container.extend
+        add(saved)
 
 
 @torch.no_grad()
