@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
@@ -68,6 +69,7 @@ class Guard:
         """The position of the next batch of `guard.steps`."""
         return self._source.position
 
+    @_disable_dynamo
     def record(
         self,
         *,
