@@ -10,8 +10,8 @@ from torch import optim
 
 import trimtab
 from trimtab.core.errors import ConfigError
-from trimtab.live.protect.discard import MAX_ENTRIES, SMALL_ELEMENTS
 from trimtab.live.protect.no_op_proof import why_not_discardable
+from trimtab.state.contents import MAX_ENTRIES, SMALL_ELEMENTS
 
 
 class Decays(optim.SGD):

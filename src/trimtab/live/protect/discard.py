@@ -12,8 +12,6 @@ into buffers: BatchNorm folds every batch into its running statistics long befor
 and a NaN there stays for ever.
 """
 
-import copy
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +21,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from trimtab.state.contents import Contents
 from trimtab.state.host_copy import local, version_of
 from trimtab.state.training_state import parameters_of
 
@@ -46,7 +45,7 @@ class _Found:
 
     overrides: dict[str, _Override] = field(default_factory=dict)
     gradients: dict[torch.Tensor, torch.Tensor] = field(default_factory=dict)
-    counters: "Counters | None" = None
+    contents: Contents | None = None
 
 
 class Discard:
@@ -71,15 +70,16 @@ class Discard:
             product = scale if theirs is None else scale * theirs
             found.overrides["grad_scale"] = _set(optimizer, "grad_scale", product)
 
-    def via_missing_grads(self, optimizer: Optimizer) -> "Counters":
+    def via_missing_grads(self, optimizer: Optimizer) -> Contents:
         """Take the gradients away, so that the optimizer moves nothing."""
         found = self._touched.setdefault(optimizer, _Found())
         for parameter in parameters_of([optimizer]):
             if parameter.grad is not None:
                 found.gradients[parameter] = parameter.grad
                 parameter.grad = None
-        found.counters = Counters(optimizer)
-        return found.counters
+        contents = Contents(optimizer, Optimizer, without=parameters_of([optimizer]))
+        found.contents = contents
+        return contents
 
     def undo(self, optimizer: Optimizer) -> None:
         """Put everything back at the end of a step."""
@@ -91,8 +91,8 @@ class Discard:
                 for parameter, gradient in found.gradients.items():
                     if parameter.grad is None:  # else the step has made one of its own
                         parameter.grad = gradient
-                if found.counters is not None:
-                    found.counters.restore()
+                if found.contents is not None:
+                    found.contents.restore()
 
     def forget(self, *optimizers: Optimizer) -> None:
         """Clear what is left of steps that never came to their end, by default of all.
@@ -104,102 +104,6 @@ class Discard:
             found = self._touched.pop(optimizer, None)
             for name, override in found.overrides.items() if found is not None else ():
                 _restore(optimizer, name, override)
-
-
-SMALL_ELEMENTS = 64
-"""Elements of a tensor that `Counters` copies at most. Chosen: a counter or average of each group
-fits, and with the state of 10,000 parameters it is still a few MB."""
-
-MAX_ENTRIES = 2**17
-"""Entries of all containers of an optimizer that `Counters` looks at. Chosen: the state of 10,000
-parameters has half as many, and they are read in a tenth of a second."""
-
-
-class Counters:
-    """All that an optimizer holds besides large tensors, to be put back as it was.
-
-    Settings, state, attributes, and what is in them: containers, objects of the optimizer's own
-    package, small tensors. Of large tensors only the reference is kept, and nothing is copied.
-    """
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._containers: list[tuple[Any, Any]] = []
-        self._tensors: list[tuple[torch.Tensor, torch.Tensor]] = []
-        self._package = _package(optimizer)
-        self.is_complete = True
-        """Whether the optimizer holds no more than could be looked at."""
-        seen = {id(parameter) for parameter in parameters_of([optimizer])}
-        waiting: list[Any] = [optimizer]
-        num_entries = 0
-        while waiting:
-            value = waiting.pop()
-            if id(value) in seen:
-                continue
-            seen.add(id(value))
-            parts = self._take(value)
-            num_entries += len(parts)
-            if num_entries > MAX_ENTRIES:
-                self.is_complete = False
-                return
-            waiting += parts
-
-    @property
-    def small_tensors(self) -> list[torch.Tensor]:
-        """The tensors whose values are put back."""
-        return [tensor for tensor, _ in self._tensors]
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Put everything back, into the same containers and tensors."""
-        for container, saved in self._containers:
-            _put_back(container, saved)
-        for tensor, value in self._tensors:
-            tensor.data.copy_(value)  # past the version counter: nobody has written to it
-
-    def _take(self, value: Any) -> list[Any]:
-        """Save a value, if it is not saved as a reference already; return what is in it."""
-        if isinstance(value, torch.Tensor):
-            if _is_small(value):
-                self._tensors.append((value, value.detach().clone()))
-            return []
-        if isinstance(value, Optimizer) or (
-            hasattr(value, "__dict__") and _package(value) == self._package
-        ):
-            if isinstance(value, type | nn.Module):
-                return []
-            held = vars(value)
-            self._containers.append((held, dict(held)))
-            return [part for name, part in held.items() if not name.startswith("_optimizer_")]
-        if isinstance(value, dict | list | set | deque):
-            self._containers.append((value, copy.copy(value)))
-            return list(value.values() if isinstance(value, dict) else value)
-        return list(value) if isinstance(value, tuple) else []
-
-
-def _package(value: Any) -> str:
-    return type(value).__module__.partition(".")[0]
-
-
-def _is_small(tensor: torch.Tensor) -> bool:
-    is_plain = type(tensor) in (torch.Tensor, nn.Parameter) and tensor.layout == torch.strided
-    can_be_written = tensor.device.type != "meta" and not tensor.is_inference()
-    return is_plain and can_be_written and tensor.numel() <= SMALL_ELEMENTS
-
-
-def _put_back(container: Any, saved: Any) -> None:
-    """Give a container its former content, unless it has it still."""
-    if isinstance(container, dict):
-        for key in [key for key in container if key not in saved]:
-            del container[key]
-        for key, value in saved.items():
-            if key not in container or container[key] is not value:
-                container[key] = value
-    elif isinstance(container, list):
-        container[:] = saved
-    elif container != saved:
-        container.clear()
-        add = container.update if isinstance(container, set) else container.extend
-        add(saved)
 
 
 @torch.no_grad()

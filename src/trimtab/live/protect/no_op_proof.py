@@ -1,7 +1,7 @@
 """The proof that a step without gradients is none, for optimizers that have no flag.
 
 The optimizer itself takes one, with its state and without its hooks. Nothing is copied for that but
-what `Counters` puts back afterwards: a write to any other tensor, and an exchange with other ranks,
+what `Contents` puts back afterwards: a write to any other tensor, and an exchange with other ranks,
 is refused before it happens. Some optimizers raise, decay or average all the same; their bad steps
 cannot be discarded, and `watch` says so before the first one.
 
@@ -40,10 +40,10 @@ def why_not_discardable(optimizer: Optimizer) -> str | None:
     discard, random = Discard(), get_random_state()
     weights = [(parameter, parameter.data) for parameter in parameters_of([optimizer])]
     try:
-        counters = discard.via_missing_grads(optimizer)
-        if not counters.is_complete:
+        contents = discard.via_missing_grads(optimizer)
+        if not contents.is_complete:
             return f"{name} holds too many objects to be put back after a step without gradients"
-        refusal = _RefuseWrites(counters.small_tensors)
+        refusal = _RefuseWrites(contents.small_tensors)
         with _without_hooks(optimizer), torch.no_grad():
             error = _try_steps(optimizer, refusal)
         if refusal.sentence is not None:
