@@ -31,9 +31,7 @@ _TRANSPARENT = ("_parameters", "_buffers", "_modules")
 class Contents:
     """What an object holds, and all objects of a kind in it, with the names that lead there."""
 
-    def __init__(
-        self, root: Any, kind: type[Any], *, without: Iterable[torch.Tensor] = ()
-    ) -> None:
+    def __init__(self, root: Any, kind: type[Any], *, without: Iterable[torch.Tensor] = ()) -> None:
         """Look through `root` and the objects of `kind` in it; `without` are left alone."""
         self._kind = kind
         self._package = _package(root)
@@ -80,7 +78,9 @@ class Contents:
             if repr(_state(generator)) != repr(state):
                 changed.append(name)
                 _set_state(generator, state)
-        changed += (name for name, tensor, version in self._versions if version_of(tensor) != version)
+        changed += (
+            name for name, tensor, version in self._versions if version_of(tensor) != version
+        )
         for tensor, value in self._values:
             tensor.data.copy_(value)  # not counted as a write: its value is what it was
         if problems:

@@ -184,9 +184,12 @@ def test_nothing_large_is_copied_and_no_hook_runs(monkeypatch: pytest.MonkeyPatc
     optimizer.register_step_post_hook(lambda *_: calls.append("post-hook"))
     copied: list[int] = []
     clone = torch.Tensor.clone
-    monkeypatch.setattr(
-        torch.Tensor, "clone", lambda tensor: (copied.append(tensor.numel()), clone(tensor))[1]
-    )
+
+    def noted(tensor: torch.Tensor) -> torch.Tensor:
+        copied.append(tensor.numel())
+        return clone(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "clone", noted)
     assert why_not_discardable(optimizer) is None
     assert sum(copied) <= SMALL_ELEMENTS
     assert calls == ["step"]

@@ -57,7 +57,7 @@ class CountsInLists(Odd):
 
     def book(self) -> float:
         self.counts["all"][0] += 1
-        number = self.counts["all"][0]
+        number: int = self.counts["all"][0]
         self.counts["last"].append(number)
         self.counts["seen"].add(number)
         self.counts.setdefault("new", []).append(number)
@@ -356,9 +356,9 @@ def test_what_only_passes_steps_on_is_unwrapped() -> None:
     scheduler = optim.lr_scheduler.LambdaLR(inner, lambda step: 1.0)
     given: list[Any] = [inner, wrapper, scheduler, {"a": inner}, [wrapper, (inner,)]]
     assert all(find_optimizers(one, is_protected=True) == (inner,) for one in given)
+    own = type("Own", (known,), {"step": lambda self: None, "__module__": "mine"})()
+    own._optimizer = inner
     with pytest.raises(ConfigError, match="Own wraps"):
-        own = type("Own", (known,), {"step": lambda self: None, "__module__": "mine"})()
-        own._optimizer = inner
         find_optimizers(own, is_protected=True)
 
 

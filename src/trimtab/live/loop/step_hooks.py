@@ -14,6 +14,8 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from trimtab.state.host_copy import version_of
+
 
 class StepListener(Protocol):
     """What the hooks call; only NonFiniteRun and RestoreError may be raised here."""
@@ -135,4 +137,4 @@ def _wrap(
 
 def _versions(optimizer: Optimizer) -> list[int]:
     """How often each parameter has been written to."""
-    return [p._version for group in optimizer.param_groups for p in group["params"]]
+    return [version_of(p) for group in optimizer.param_groups for p in group["params"]]

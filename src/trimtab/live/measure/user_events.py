@@ -29,7 +29,7 @@ _WRITTEN_OUT = (
 
 def plain_event(kind: Any, facts: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the name and facts of an event as text, numbers, dicts and lists."""
-    name = _shorten(kind) if isinstance(kind, str) else _describe(kind)
+    name = _shorten(kind) if isinstance(kind, str) else str(_plain(kind))
     if name.startswith(RESERVED):
         name = f"{RESERVED.rstrip('.')} {name.removeprefix(RESERVED)}"
     plain: dict[str, Any] = _Budget().plain(facts, 0)
@@ -95,7 +95,7 @@ def _describe(value: Any) -> str:
         return f"<{name} of {kind} {list(value.shape)}>"
     if isinstance(value, bytes | bytearray):
         return f"<{len(value):,} bytes>"
-    if isinstance(value, _WRITTEN_OUT) or isinstance(value, int | float):
+    if isinstance(value, _WRITTEN_OUT):
         return _shorten(str(value))
     if isinstance(value, nn.Module):
         return f"<model {name}>"

@@ -7,9 +7,9 @@ still decay the weights and the moments, and 0 x NaN is NaN.
 
 What is set on an optimizer here is there only while its `step` runs: a flag that stayed would
 freeze training in silence. torch calls no post-hook after a `step` that raised, so what it left is
-removed before the next one begins (`forget`). `BufferKeeper` restores what the forward pass of a discarded step wrote
-into buffers: BatchNorm folds every batch into its running statistics long before a gate can decide,
-and a NaN there stays for ever.
+removed before the next one begins (`forget`). `BufferKeeper` restores what the forward pass of a
+discarded step wrote into buffers: BatchNorm folds every batch into its running statistics long
+before a gate can decide, and a NaN there stays for ever.
 """
 
 from collections.abc import Iterable
@@ -113,7 +113,9 @@ def divide_gradients(parameters: Iterable[torch.Tensor], by: torch.Tensor) -> No
     for parameter in parameters:
         if parameter.grad is not None:
             part = local(parameter.grad)
-            if part.is_sparse:
+            if part.is_inference():  # it cannot be written to
+                parameter.grad = parameter.grad / by.to(part.device)
+            elif part.is_sparse:
                 part._values().div_(by.to(part.device))
             else:
                 parts.setdefault(part.device, []).append(part)

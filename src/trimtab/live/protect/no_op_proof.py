@@ -62,7 +62,7 @@ def why_not_discardable(optimizer: Optimizer) -> str | None:
 
 
 def _try_steps(optimizer: Optimizer, refusal: "_RefuseWrites") -> Exception | None:
-    """Take a step, with a closure if it takes one; return the error of the first try if all fail."""
+    """Take a step, with a closure if it needs one; return the error if it takes none."""
     first: Exception | None = None
     for arguments in ((), (lambda: torch.zeros(()),)):
         try:
@@ -103,7 +103,7 @@ class _RefuseWrites(TorchDispatchMode):
     """Refuses to write to tensors that were there before, some excepted, and to reach ranks."""
 
     def __init__(self, allowed: Iterable[torch.Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.sentence: str | None = None
         """The first thing that was refused."""
         # Weak references: the address of a storage is not used again as long as one exists.

@@ -9,8 +9,8 @@ They are made when an incident opens, or at once after a step that was not finit
 `optimizer.step()`, forward and without gradients; in a run of one process with `batch_loss`.
 
 They leave no trace: buffers, modes, attributes, gradients and random numbers are restored, also if
-`batch_loss` raises. Where it moves more than a forward pass does, that is logged by name and no more
-are made; it cannot take a step of an optimizer. Weights that it writes to are not restored.
+`batch_loss` raises, and it cannot take a step of an optimizer. Where it moves more than a forward
+pass does, its name is logged and no more are made. A weight that it writes to is not restored.
 """
 
 import copy
