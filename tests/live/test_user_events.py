@@ -47,14 +47,14 @@ FACTS = {
     "kind": ("x", "x"),
     "self": (True, True),
     "minus": (float("-inf"), float("-inf")),
-    "model": (nn.Linear(2, 2), "<model Linear>"),
+    "model": (nn.Linear(2, 2), "<Linear>"),
     "scalar": (torch.tensor(2.5), 2.5),
     "tensor": (torch.ones(3, 2), "<Tensor of float32 [3, 2]>"),
     "elsewhere": (torch.ones((), device="meta"), "<Tensor of float32 []>"),
     "bytes": (b"x" * 10_000, "<10,000 bytes>"),
     "color": (Color.RED, "red"),
     "path": (Path("a/b"), "a/b"),
-    "large": (10**6000, f"<int of {(10**6000).bit_length()} bits>"),
+    "large": (10**6000, "<int>"),
     "hostile": (Hostile(), "<Hostile>"),
     "object": (object(), "<object>"),
     "list": ([1, {"a": (2, None)}], [1, {"a": [2, None]}]),
@@ -80,7 +80,7 @@ def test_facts_of_any_kind_are_written(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("journal.mine", "journal mine"), (5, "5"), (nn.Linear(1, 1), "<model Linear>")],
+    [("journal.mine", "journal mine"), (5, "5"), (nn.Linear(1, 1), "<Linear>")],
 )
 def test_names_of_any_kind_are_written(kind: Any, name: str) -> None:
     assert plain_event(kind, {})[0] == name

@@ -8,6 +8,7 @@ import copy
 import random
 from collections import deque
 from collections.abc import Iterable
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,9 @@ their states, read within a second."""
 
 _TRANSPARENT = ("_parameters", "_buffers", "_modules")
 """Dicts of a module whose keys are names of its own."""
+
+
+_OWNERS = (nn.Module, torch.optim.Optimizer, Thread)
 
 
 class Contents:
@@ -116,9 +120,12 @@ class Contents:
         """Return whether attributes of an object belong to the root, and not to another library."""
         if isinstance(value, type) or not hasattr(value, "__dict__"):
             return False
-        if isinstance(value, nn.Module | torch.optim.Optimizer):
+        if isinstance(value, _OWNERS):
             return isinstance(value, self._kind)
-        return self._package != "torch" and _package(value) == self._package
+        if self._package == "torch" or _package(value) != self._package:
+            return False
+        # What has a model or a thread is a trainer or a loader, and no helper.
+        return not any(isinstance(part, _OWNERS) for part in vars(value).values())
 
 
 def _package(value: Any) -> str:
@@ -161,7 +168,8 @@ def _put_back(container: Any, saved: Any) -> list[Any]:
 def _state(generator: Any) -> Any:
     if isinstance(generator, torch.Generator):
         return generator.get_state().tolist()
-    return generator.getstate() if isinstance(generator, random.Random) else _bits(generator).state
+    is_python = isinstance(generator, random.Random)
+    return generator.getstate() if is_python else generator.bit_generator.state
 
 
 def _set_state(generator: Any, state: Any) -> None:
@@ -170,8 +178,4 @@ def _set_state(generator: Any, state: Any) -> None:
     elif isinstance(generator, random.Random):
         generator.setstate(state)
     else:
-        _bits(generator).state = state
-
-
-def _bits(generator: np.random.Generator) -> Any:
-    return generator.bit_generator
+        generator.bit_generator.state = state
