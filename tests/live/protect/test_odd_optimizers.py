@@ -15,6 +15,12 @@ from trimtab.core.config import GateConfig
 from trimtab.core.errors import ConfigError
 from trimtab.live.optimizers import find_optimizers
 
+def watch(model: nn.Module, optimizer: Any, folder: Path | None, mode: str = "observe") -> Any:
+    """Watch a run, or not if it has no folder."""
+    is_on = folder is not None
+    return trimtab.watch(model, optimizer, run_dir=folder or "unused", mode=mode, enabled=is_on)
+
+
 BAD = {4: "nan gradient", 5: "inf loss", 9: "-inf gradient"}
 
 
@@ -167,9 +173,7 @@ def test_observing_changes_no_bit(make: Any, tmp_path: Path) -> None:
     def run(folder: Path | None) -> tuple[nn.Module, optim.Optimizer]:
         model = make_model()
         optimizer = make(list(model.parameters()))
-        with trimtab.watch(
-            model, optimizer, run_dir=folder or "unused", enabled=folder is not None
-        ) as guard:
+        with watch(model, optimizer, folder) as guard:
             for number in range(8):
                 give_gradients(model, number)
                 guard.record(loss=1.0)
@@ -185,13 +189,7 @@ def test_a_step_that_needs_a_closure_is_protected(tmp_path: Path) -> None:
     def run(folder: Path | None) -> tuple[nn.Module, optim.Optimizer]:
         model = make_model()
         optimizer = NeedsAClosure(list(model.parameters()))
-        with trimtab.watch(
-            model,
-            optimizer,
-            run_dir=folder or "unused",
-            mode="protect",
-            enabled=folder is not None,
-        ) as guard:
+        with watch(model, optimizer, folder, "protect") as guard:
             for number in range(8):
                 if folder is None and number == 5:
                     continue
@@ -211,13 +209,7 @@ def test_sparse_gradients_are_discarded(tmp_path: Path) -> None:
         torch.manual_seed(0)
         model = nn.Embedding(20, 4, sparse=True)
         optimizer = optim.SparseAdam(list(model.parameters()), lr=0.1)
-        with trimtab.watch(
-            model,
-            optimizer,
-            run_dir=folder or "unused",
-            mode="protect",
-            enabled=folder is not None,
-        ) as guard:
+        with watch(model, optimizer, folder, "protect") as guard:
             for number in range(6):
                 if folder is None and number == 3:
                     continue
@@ -327,9 +319,7 @@ def test_every_update_of_a_wrapper_is_observed(make: Any, tmp_path: Path) -> Non
     def run(folder: Path | None) -> nn.Module:
         model = make_model()
         optimizer = make(list(model.parameters()))
-        with trimtab.watch(
-            model, optimizer, run_dir=folder or "unused", enabled=folder is not None
-        ) as guard:
+        with watch(model, optimizer, folder) as guard:
             for number in range(6):
                 give_gradients(model, number)
                 guard.record(loss=1.0)
@@ -340,7 +330,7 @@ def test_every_update_of_a_wrapper_is_observed(make: Any, tmp_path: Path) -> Non
                 else:
                     optimizer.step()
             if folder is not None:
-                assert guard._monitor.sync.num_exchanges == 6  # type: ignore[union-attr]
+                assert guard._monitor.sync.num_exchanges == 6
         return model
 
     for ours, theirs in zip(run(tmp_path).parameters(), run(None).parameters(), strict=True):
