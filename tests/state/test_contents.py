@@ -27,13 +27,13 @@ class Trainer:
 
 
 def test_generators_are_put_back() -> None:
-    dice = [torch.Generator().manual_seed(0), np.random.default_rng(0), random.Random(0)]
+    dice: list[Any] = [torch.Generator().manual_seed(0), np.random.default_rng(0), random.Random(0)]
     optimizer = Own(dice=dice)
     contents = Contents(optimizer, optim.Optimizer)
 
     def draw() -> list[float]:
-        drawn = torch.rand(1, generator=dice[0])  # type: ignore[arg-type]
-        return [float(drawn), dice[1].random(), dice[2].random()]  # type: ignore[union-attr]
+        drawn = torch.rand(1, generator=dice[0])
+        return [float(drawn), dice[1].random(), dice[2].random()]
 
     first = draw()
     assert contents.restore() == ["dice", "dice", "dice"]

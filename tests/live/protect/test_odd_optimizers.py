@@ -15,6 +15,7 @@ from trimtab.core.config import GateConfig
 from trimtab.core.errors import ConfigError
 from trimtab.live.optimizers import find_optimizers
 
+
 def watch(model: nn.Module, optimizer: Any, folder: Path | None, mode: str = "observe") -> Any:
     """Watch a run, or not if it has no folder."""
     is_on = folder is not None
