@@ -4,6 +4,7 @@ import random
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import nn, optim
 
@@ -59,6 +60,19 @@ def test_large_tensors_are_named_and_not_copied() -> None:
     assert sorted(contents.restore()) == ["large", "small.of"]
     assert large.tolist() == [1.0] * (SMALL_ELEMENTS + 1)
     assert small.tolist() == [0.0] * SMALL_ELEMENTS
+
+
+def test_no_tensor_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading one would wait for the device, and a state has parameters as keys."""
+    optimizer = Own()
+    weight = optimizer.param_groups[0]["params"][0]
+    optimizer.state[weight]["step"] = torch.ones(())
+    for name in ("__repr__", "__eq__", "__bool__", "item", "tolist"):
+        monkeypatch.setattr(torch.Tensor, name, lambda *_: pytest.fail("a tensor is read"))
+    contents = Contents(optimizer, optim.Optimizer, without=[weight])
+    optimizer.state[weight]["step"] += 1
+    optimizer.state[weight]["new"] = 1
+    assert set(contents.restore()) == {"state.step", "state.new"}
 
 
 def test_what_holds_itself_is_looked_at_once() -> None:

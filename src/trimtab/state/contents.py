@@ -110,7 +110,7 @@ class Contents:
             return [
                 (_join(name, key), part)
                 for key, part in value.items()
-                if not str(key).startswith("_optimizer_")  # its hooks
+                if not (isinstance(key, str) and key.startswith("_optimizer_"))  # its hooks
             ]
         if isinstance(value, list | tuple | set | deque):
             return [(name, part) for part in value]
@@ -133,8 +133,8 @@ def _package(value: Any) -> str:
 
 
 def _join(name: str, key: Any) -> str:
-    if key in _TRANSPARENT or isinstance(key, torch.Tensor):
-        return name
+    if not isinstance(key, str | int) or key in _TRANSPARENT:
+        return name  # such as the parameter that a state belongs to, which is not to be printed
     return f"{name}.{key}" if name else str(key)
 
 
