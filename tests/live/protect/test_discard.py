@@ -258,11 +258,11 @@ class TestTraces:
         make = fused(optim.AdamW) if by_flag else plain(optim.NAdam)
         optimizer = make(list(model.parameters()))
 
-        def fails(self: Any, optimizer: Optimizer) -> None:
+        def fails(self: Any) -> None:
             raise RuntimeError("planted")
 
         with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-            monkeypatch.setattr("trimtab.live.protect.discard.Counters.restore", fails)
+            monkeypatch.setattr("trimtab.state.contents.Contents.restore", fails)
             give_gradients(model, 0)
             gradients = [p.grad for p in model.parameters()]
             guard.record(loss=NAN)
