@@ -25,6 +25,11 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
     return part.detach() if part.requires_grad else part
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to; tensors of `torch.inference_mode` do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 
 

@@ -27,7 +27,7 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.live.ranks.shards import bits, has_bits, is_in_words
-from trimtab.state.host_copy import detached, local
+from trimtab.state.host_copy import detached, local, version_of
 
 SHARE_BYTES = 2 << 20
 """State that is summed in each step whatever its size. Source: two sums of 8 MB cost 0.8 % of a
@@ -56,13 +56,13 @@ class _Watched:
     def of(cls, place: int, part: "StateTensor") -> "_Watched":
         # Of the local part: a DTensor does not count what is written to it.
         held = detached(part.tensor)
-        return cls(place, part.tensor, part.key is None, held._version, held.data_ptr())
+        return cls(place, part.tensor, part.key is None, version_of(held), held.data_ptr())
 
     @property
     def is_unwritten(self) -> bool:
         """Whether no code that counts has written it since."""
         part = detached(self.tensor)
-        return part._version == self.version and part.data_ptr() == self.address
+        return version_of(part) == self.version and part.data_ptr() == self.address
 
 
 class MemoryWatch:

@@ -37,7 +37,7 @@ from trimtab.live.recover.rules import (
     why_not,
 )
 from trimtab.live.shield import Shield, log
-from trimtab.state.host_copy import local
+from trimtab.state.host_copy import local, version_of
 from trimtab.state.snapshots import Snapshots, reshard
 
 MAX_WAIT = 32
@@ -435,7 +435,7 @@ class Undo:
 def _marks(optimizer: Optimizer) -> list[tuple[int, int]]:
     """Return version and address of each parameter, without reading any."""
     parts = (local(p) for group in optimizer.param_groups for p in group["params"])
-    return [(part._version, part.data_ptr()) for part in parts]
+    return [(version_of(part), part.data_ptr()) for part in parts]
 
 
 class ScalerWatch:
