@@ -99,6 +99,7 @@ class Guard:
     @entrance
     def record(
         self,
+        /,
         *,
         loss: Number | None = None,
         tokens: Number | None = None,

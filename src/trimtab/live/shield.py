@@ -51,7 +51,7 @@ class Entrance:
         """Takes the guard out of the run, because of an error in an operation."""
 
     def __call__(
-        self, operation: str, inside: Callable[..., Result], *args: Any, **kwargs: Any
+        self, operation: str, inside: Callable[..., Result], /, *args: Any, **kwargs: Any
     ) -> Result | None:
         """Return what `inside` returns, or None if it fails; raise what is meant for the user."""
         try:
