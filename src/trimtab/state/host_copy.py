@@ -1,8 +1,9 @@
 """Copies of nested containers of tensors: to host memory, and back into the same tensors.
 
 A copy keeps the structure (dicts, lists, tuples) and replaces each tensor by a `HostTensor`. Taking
-a copy again reuses its buffers. Restoring it writes into the existing tensors and containers:
-DDP buckets, compiled graphs, fused optimizer state and user code keep references to them.
+a copy again reuses its buffers, which are pinned where there is a GPU. Restoring it writes into the
+existing tensors and containers: DDP buckets, compiled graphs, fused optimizer state and user code
+keep references to them.
 """
 
 import copy
@@ -62,7 +63,8 @@ class _Copies:
             into.append(target)
             out_of.append(source)
         for into, out_of in groups.values():
-            torch._foreach_copy_(into, out_of)
+            # On the stream that computes: what is written later waits, and the host does not.
+            torch._foreach_copy_(into, out_of, non_blocking=True)
         return sum(target.nbytes for target in self._targets)
 
 
@@ -90,7 +92,9 @@ class CopyToHost(_Copies):
         else:
             host = HostTensor(
                 like=torch.empty_like(local, device="meta", requires_grad=False),
-                data=torch.empty_like(local, device="cpu", requires_grad=False),
+                data=torch.empty_like(
+                    local, device="cpu", requires_grad=False, pin_memory=local.is_cuda
+                ),
                 device=local.device,
                 template=_template(tensor),
             )

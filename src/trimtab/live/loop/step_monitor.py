@@ -368,7 +368,7 @@ class StepMonitor:
             if self.sync.ranks.has_left:  # there is only one rank
                 return
         self._decision = self.sync.exchange(
-            self._note, optimizer, measured, self._decision, is_alone=self._is_joining
+            self._note, optimizer, measured, self._decision, is_alone=self.is_joining
         )
 
     def _measure(self, optimizer: Optimizer) -> Measured:
@@ -447,7 +447,7 @@ class StepMonitor:
             self.gate.close()
 
     @property
-    def _is_joining(self) -> bool:
+    def is_joining(self) -> bool:
         """Whether DDP's join is at work: then not all ranks come to every step."""
         return any(module._join_config.enable for module in self._parallel)
 
