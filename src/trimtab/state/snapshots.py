@@ -12,7 +12,6 @@ changed.
 
 import os
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -389,26 +388,26 @@ def free_memory() -> int:
 
 _RANKS_PER_MACHINE = (
     *("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
-    *("MV2_COMM_WORLD_LOCAL_SIZE", "PMI_LOCAL_SIZE", "PALS_LOCAL_SIZE"),
-    *("SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
+    *("MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
 )
-"""What torchrun, Open MPI, MPICH and Intel MPI, MVAPICH, PMI, PALS and Slurm set."""
+"""Variables that torchrun, Open MPI, Intel MPI, MVAPICH and Slurm set."""
 
 
-def ranks_here(world: int, hosts: Callable[[], Sequence[str]] = tuple) -> int:
+def ranks_here(world: int, num_here: int = 0) -> int:
     """Return how many ranks share the memory of this machine; all if that is not known.
 
     Args:
         world: The number of ranks of the run.
-        hosts: Returns the name of each rank's machine; asked if the launcher does not say.
+        num_here: How many of them have the name of this machine; 0 if they were not counted.
     """
+    if num_here:
+        return num_here
     for name in _RANKS_PER_MACHINE:
         # Slurm lists machines, such as "8(x4),6": the largest number is the safe one.
         counts = [int(n) for n in re.findall(r"(?<![x\d])\d+", os.environ.get(name, ""))]
         if counts and max(counts) > 0:
             return min(max(counts), world)
-    names = hosts() if world > 1 else ()
-    return max(Counter(names).values()) if len(names) == world and all(names) else world
+    return world
 
 
 def _is_copied(buffer: torch.Tensor) -> bool:

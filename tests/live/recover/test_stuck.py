@@ -138,9 +138,7 @@ def overflow(model: Any, optimizer: Any) -> None:
 
 @pytest.mark.parametrize("layout", ["ddp", "fsdp2"])
 def test_ranks_return_together(layout: str, tmp_path: Path) -> None:
-    results = run_ranks(
-        partial(body, layout, overflow, 1, tmp_path, steps=AT + 20), 2
-    )
+    results = run_ranks(partial(body, layout, overflow, 1, tmp_path, steps=AT + 20), 2)
     (undo,) = undos(tmp_path)
     assert undo.step <= AT + 3
     assert all(seen[undo.step] in seen[:AT] for seen in results)

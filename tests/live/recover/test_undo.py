@@ -1,5 +1,7 @@
 """Harm is undone in every kind of loop; what people do on purpose is left alone."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -350,3 +352,19 @@ def test_an_outcome_is_judged_by_the_losses() -> None:
     assert is_at_level(before, [2.6] * 20) is False
     assert is_at_level(before, [float("nan")] * 20) is False
     assert is_at_level(before[:3], [2.0] * 20) is None
+
+
+def test_a_watched_scaler_can_be_copied(tmp_path: Path) -> None:
+    """And the copy steps as its class does, without the guard."""
+
+    def copy_scaler(loop: Loop) -> None:
+        copies = [copy.deepcopy(loop.scaler), pickle.loads(pickle.dumps(loop.scaler))]
+        assert [one.step.__func__ for one in copies] == [torch.amp.GradScaler.step] * 2
+        assert [one.step.__self__ for one in copies] == copies
+
+    def after(loop: Loop, number: int) -> None:
+        if number == 5:
+            copy_scaler(loop)
+
+    loop = train(KINDS["scaler"], tmp_path, "recover", steps=10, on_step=after)
+    assert "step" not in vars(loop.scaler)

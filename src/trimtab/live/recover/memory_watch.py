@@ -97,6 +97,8 @@ def write_count(tensor: torch.Tensor) -> WriteCount:
 class _Watched:
     """A tensor as it was after an update."""
 
+    index: int
+    """Its index among all tensors of the optimizer."""
     part: StateTensor
     written: WriteCount
 
@@ -104,6 +106,19 @@ class _Watched:
     def is_unwritten(self) -> bool:
         """Whether no code that counts has written it since."""
         return write_count(self.part.tensor) == self.written
+
+
+class _LayoutKey(NamedTuple):
+    """What the layout of a tensor depends on: code may replace it by a larger one."""
+
+    index: int
+    num_words: int
+    dtype: torch.dtype
+
+    @classmethod
+    def from_watched(cls, watched: _Watched) -> "_LayoutKey":
+        tensor = watched.part.tensor
+        return cls(watched.index, _words(tensor).numel(), tensor.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +151,13 @@ class MemoryWatch:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._chunk: list[_Watched] = []
-        self._indices: tuple[int, ...] = ()
         self._sums: _Sums | None = None
+        self._layout: _Layout
         self._next = 0
         """The index of the first tensor of the next chunk."""
         self._by_code = torch.zeros(0, dtype=torch.bool, device=device)
         """The tensors that code writes behind torch's back."""
-        self._layouts: dict[tuple[int, ...], _Layout] = {}
+        self._layouts: dict[tuple[_LayoutKey, ...], _Layout] = {}
         self._nothing = torch.zeros(4, device=device)
 
     def after_update(self, parts: Sequence[StateTensor]) -> None:
@@ -151,14 +166,14 @@ class MemoryWatch:
             self._by_code = torch.zeros(len(parts), dtype=torch.bool, device=self._device)
             self._next = 0
             self._layouts.clear()
-        self._indices = tuple(self._choose(parts))
         self._chunk = [
-            _Watched(parts[index], write_count(parts[index].tensor)) for index in self._indices
+            _Watched(index, parts[index], write_count(parts[index].tensor))
+            for index in self._choose(parts)
         ]
         self._sums = None
         if self._chunk:
-            squares = [_square(watched.part.tensor) for watched in self._chunk]
-            self._sums = self._join([s.rows for s in squares], [s.columns for s in squares])
+            self._sums = self._join([_square(watched.part.tensor) for watched in self._chunk])
+            self._layout = self._find_layout()
 
     def before_update(self) -> torch.Tensor:
         """Compare; returns `MEMORY_FIELDS`.
@@ -169,7 +184,7 @@ class MemoryWatch:
         before, self._sums = self._sums, None
         if before is None:
             return self._nothing
-        layout = self._layout()
+        layout = self._layout
         drawn = zip(
             self._chunk,
             before.rows.split(layout.row_lengths),
@@ -181,7 +196,7 @@ class MemoryWatch:
             _square(watched.part.tensor) if watched.is_unwritten else _Sums(rows, columns)
             for watched, rows, columns in drawn
         ]
-        after = self._join([sums.rows for sums in now], [sums.columns for sums in now])
+        after = self._join(now)
         rows, columns = after.rows - before.rows, after.columns - before.columns
         zeros = torch.zeros_like(layout.indices)
         num_rows = zeros.index_add(0, layout.row_owner, (rows != 0).long())
@@ -221,31 +236,30 @@ class MemoryWatch:
             if bytes_left <= 0:
                 return
 
-    def _join(self, rows: list[torch.Tensor], columns: list[torch.Tensor]) -> _Sums:
+    def _join(self, squares: Sequence[_Sums]) -> _Sums:
         return _Sums(
-            torch.cat([part.to(self._device) for part in rows]),
-            torch.cat([part.to(self._device) for part in columns]),
+            torch.cat([sums.rows.to(self._device) for sums in squares]),
+            torch.cat([sums.columns.to(self._device) for sums in squares]),
         )
 
-    def _layout(self) -> _Layout:
-        if self._indices not in self._layouts:
-            self._layouts[self._indices] = self._make_layout()
-        return self._layouts[self._indices]
-
-    def _make_layout(self) -> _Layout:
-        parts = [watched.part for watched in self._chunk]
-        shapes = [_shape(_words(part.tensor).numel()) for part in parts]
+    def _find_layout(self) -> _Layout:
+        keys = [_LayoutKey.from_watched(watched) for watched in self._chunk]
+        if (known := self._layouts.get(tuple(keys))) is not None:
+            return known
+        shapes = [_shape(key.num_words) for key in keys]
         rows = [shape.num_rows for shape in shapes]
-        columns = [shape.num_columns for shape in shapes]
-        return _Layout(
+        columns = [shape.width for shape in shapes]
+        layout = _Layout(
             row_lengths=rows,
             column_lengths=columns,
-            row_owner=self._filled(range(len(rows)), rows),
-            column_owner=self._filled(range(len(columns)), columns),
-            indices=self._filled(self._indices),
-            masks=self._filled([_proven_bits(part) for part in parts]),
-            is_weight=self._filled([part.key is None for part in parts]).bool(),
+            row_owner=self._filled(range(len(keys)), rows),
+            column_owner=self._filled(range(len(keys)), columns),
+            indices=self._filled([key.index for key in keys]),
+            masks=self._filled([_proven_bits(watched.part) for watched in self._chunk]),
+            is_weight=self._filled([watched.part.key is None for watched in self._chunk]).bool(),
         )
+        self._layouts[tuple(keys)] = layout
+        return layout
 
     def _filled(self, values: Sequence[int], lengths: Sequence[int] = ()) -> torch.Tensor:
         """Return each value as often as its length says, filled in by the device."""
@@ -265,12 +279,11 @@ class _Shape(NamedTuple):
 
     width: int
     num_rows: int
-    num_columns: int
 
 
 def _shape(num_words: int) -> _Shape:
     width = num_words if num_words <= COPIED_WORDS else 1 << (num_words.bit_length() // 2)
-    return _Shape(width, -(-num_words // width), width)
+    return _Shape(width, -(-num_words // width))
 
 
 def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:

@@ -102,13 +102,10 @@ class StateFindings:
     unable: float = 0
     harm: float = 0
 
-    def is_sound(self, *, is_finite: bool) -> bool:
-        """Return whether the state that was audited may be restored later.
-
-        Infinities that training goes on with are the user's, such as a bias of minus infinity.
-        """
-        is_broken = self.impossible or self.nonfinite_buffers
-        return not is_broken and (is_finite or not self.nonfinite)
+    @property
+    def is_sound(self) -> bool:
+        """Whether the state that was audited may be restored later."""
+        return not (self.nonfinite or self.impossible or self.nonfinite_buffers)
 
     def proof(self, *, is_finite: bool, world: int) -> Proof | None:
         """Return what is proven, the surest first.

@@ -125,6 +125,8 @@ class TrackedOptimizer:
         """When code has written weights or state, agreed by all ranks."""
         self.last_edit_here = -1
         """Updates made before the last edit that this rank has seen: the others hear of it later."""
+        self.last_counted_edit = -1
+        """Updates made before the last edit that torch has counted on any rank."""
         self.extra_snapshot_at = -1
         """Number of updates after which an unscheduled snapshot is taken."""
         self.travel = Travel()
@@ -143,9 +145,11 @@ class TrackedOptimizer:
         if is_finite:
             self.last_finite_update = update
 
-    def note_edit(self, update: int) -> None:
+    def note_edit(self, update: int, *, is_counted: bool) -> None:
         """Remember that code wrote weights or state, and copy them unless it does so often."""
         self.edits = self.edits.add(update)
+        if is_counted:
+            self.last_counted_edit = update
         if not self.edits.is_frequent:
             self.extra_snapshot_at = self.num_updates + 1
 
@@ -212,7 +216,7 @@ class UndoReport:
     num_nonfinite: int = 0
     """Updates in a row without a finite gradient."""
     reverts_edits: bool = False
-    """Whether writes of the user's code since the snapshot are taken back, too."""
+    """Whether writes by code since the snapshot, counted by torch, are taken back, too."""
     why_not: str | None = None
 
 
@@ -357,10 +361,10 @@ class Undo:
         if check.audited_snapshot is not None and findings.audited == self._ranks.world:
             if is_finite:
                 tracked.audit.accept_infinities()
-            if findings.is_sound(is_finite=is_finite):
+            if findings.is_sound:
                 self._snapshots.mark_clean(tracked.index, check.audited_snapshot)
         if findings.written or findings.edited:
-            tracked.note_edit(check.update)
+            tracked.note_edit(check.update, is_counted=findings.edited > 0)
         if findings.written and not self._has_told_of_writes:
             self._has_told_of_writes = True
             log.info("trimtab: weights are written past autograd (`.data`, NumPy): not judged")
@@ -514,9 +518,8 @@ class Undo:
             latest = {one.index: one.last_finite_update for one in every}
         problem = self._history.why_not(proof, tracked.num_updates, [one.edits for one in every])
         targets = self._find_targets(latest) or {}
-        reverts_edits = any(
-            one.edits.would_be_lost(targets[one.index]) for one in every if one.index in targets
-        )
+        pairs = [(one, targets[one.index]) for one in every if one.index in targets]
+        reverts_edits = any(one.edits.would_be_lost(step) for one, step in pairs)
         if problem is None and not targets:
             problem = NO_SNAPSHOT
         # A run that stands still is lost otherwise; a person who asks for an undo knows.
@@ -539,7 +542,8 @@ class Undo:
                 updates_lost=lost,
                 updates_discarded=tracked.num_updates - applied[tracked.index],
                 num_nonfinite=tracked.num_nonfinite,
-                reverts_edits=reverts_edits,
+                # What torch has not counted may be the harm itself.
+                reverts_edits=any(step <= one.last_counted_edit for one, step in pairs),
                 why_not=problem,
             )
         )
