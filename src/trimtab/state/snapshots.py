@@ -103,9 +103,9 @@ class OtherState:
         live = {name: b.data for name, b in self._model.named_buffers()}
         trained = running_statistics(self._model)
         for name, value in saved["buffers"].items():
-            if name in live and value.matches(detached(live[name])):
-                if name in trained or not self._is_written_by_code(name, step):
-                    copies.restore(value, live[name])
+            is_kept = name not in trained and self._is_written_by_code(name, step)
+            if name in live and value.matches(detached(live[name])) and not is_kept:
+                copies.restore(value, live[name])
         for name, value in saved["scaler"].items():
             copies.restore(value, getattr(self._scaler, name))
         copies.finish()

@@ -90,14 +90,13 @@ def classify(
     run_dir: Path,
     edits: dict[int, Callable[[Any, optim.Optimizer], None]],
     *,
-    make: Callable[..., optim.Optimizer] = partial(optim.AdamW, lr=3e-3, fused=True),
     after: Callable[[int, Any], None] = lambda number, model: None,
     steps: int = 60,
-) -> tuple[Any, optim.Optimizer]:
+) -> Any:
     """Train the classifier on the first seven of its eight classes."""
     torch.manual_seed(0)
     model = WithBias()
-    optimizer = make(model.parameters())
+    optimizer = optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     centers = torch.randn(8, 12)
     with trimtab.watch(model, optimizer, run_dir=run_dir, mode="recover") as guard:
         for number in range(steps):
@@ -110,7 +109,7 @@ def classify(
             optimizer.step()
             optimizer.zero_grad()
             after(number, model)
-    return model, optimizer
+    return model
 
 
 def switch_off(model: Any, optimizer: optim.Optimizer) -> None:
@@ -124,7 +123,7 @@ def switch_off_by_data(model: Any, optimizer: optim.Optimizer) -> None:
 
 @pytest.mark.parametrize("edit", [switch_off, switch_off_by_data])
 def test_a_bias_of_minus_infinity_is_left_alone(edit: Any, tmp_path: Path) -> None:
-    model, _ = classify(tmp_path, {AT: edit})
+    model = classify(tmp_path, {AT: edit})
     assert acts(tmp_path) == []
     assert model.head.bias[7] == -torch.inf
 
@@ -136,7 +135,7 @@ def test_a_flip_after_an_infinity_on_purpose_is_still_undone(tmp_path: Path) -> 
         bits = model.inner.weight.detach().numpy().reshape(-1).view(np.uint32)
         bits[5] ^= np.uint32(1 << 28)
 
-    model, _ = classify(tmp_path, {AT: switch_off, AT + 30: flip}, steps=80)
+    model = classify(tmp_path, {AT: switch_off, AT + 30: flip}, steps=80)
     assert len(undos(tmp_path)) == 1
     assert model.head.bias[7] == -torch.inf
 
@@ -268,7 +267,7 @@ def test_a_mask_that_code_has_changed_stays_and_running_statistics_return(tmp_pa
     def note(number: int, model: Any) -> None:
         means.append(model.norm.running_mean.clone())
 
-    model, _ = classify(tmp_path, {31: prune, 32: flip}, after=note)
+    model = classify(tmp_path, {31: prune, 32: flip}, after=note)
     (undo,) = undos(tmp_path)
     assert int((model.mask == 0).sum()) == 6
     assert torch.equal(means[undo.step], means[int(undo.facts["to_step"]) - 1])
@@ -282,7 +281,7 @@ def test_running_statistics_that_are_not_finite_are_repaired_and_reported(
     def lose(model: Any, optimizer: optim.Optimizer) -> None:
         model.norm.running_mean.numpy()[3] = np.nan
 
-    model, _ = classify(tmp_path, {AT: lose})
+    model = classify(tmp_path, {AT: lose})
     assert torch.isfinite(model.norm.running_mean).all()
     (event,) = (e for e in journal_of(tmp_path).events if e.kind == "buffer repaired")
     assert event.facts["tensor"] == "norm.running_mean"

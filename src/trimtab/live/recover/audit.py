@@ -176,7 +176,7 @@ class StateAudit:
         return found
 
     def _audit_buffers(self) -> torch.Tensor:
-        buffers = [] if self._model is None else running_statistics(self._model)
+        buffers = {} if self._model is None else running_statistics(self._model)
         if not buffers:
             return self._zero.expand(2)
         nonfinite = ~self._sums(list(buffers.values())).isfinite()

@@ -111,7 +111,7 @@ class _Watched:
 class _LayoutKey(NamedTuple):
     """What the layout of a tensor depends on: code may replace it by a larger one."""
 
-    index: int
+    tensor_index: int
     num_words: int
     dtype: torch.dtype
 
@@ -254,7 +254,7 @@ class MemoryWatch:
             column_lengths=columns,
             row_owner=self._filled(range(len(keys)), rows),
             column_owner=self._filled(range(len(keys)), columns),
-            indices=self._filled([key.index for key in keys]),
+            indices=self._filled([key.tensor_index for key in keys]),
             masks=self._filled([_proven_bits(watched.part) for watched in self._chunk]),
             is_weight=self._filled([watched.part.key is None for watched in self._chunk]).bool(),
         )

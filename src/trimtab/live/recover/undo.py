@@ -124,7 +124,7 @@ class TrackedOptimizer:
         self.edits = Edits()
         """When code has written weights or state, agreed by all ranks."""
         self.last_edit_here = -1
-        """Updates made before the last edit that this rank has seen: the others hear of it later."""
+        """Updates made before the last edit that this rank has seen; the others hear of it."""
         self.last_counted_edit = -1
         """Updates made before the last edit that torch has counted on any rank."""
         self.extra_snapshot_at = -1
