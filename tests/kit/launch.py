@@ -57,12 +57,24 @@ def run_ranks(
     With `join=False` the body makes the process group itself, from the file that is its last
     argument.
     """
-    ends = _run_once(body, world, args, deadline, join)
-    if any(end.code == -signal.SIGABRT for end in ends):
-        ends = _run_once(body, world, args, deadline, join)
+    ends = ends_of_ranks(body, world, *args, deadline=deadline, join=join)
     problems = [_problem(rank, end) for rank, end in enumerate(ends) if end.error or end.code != 0]
     assert not problems, "\n".join(problems)
     return [end.result for end in ends]
+
+
+def ends_of_ranks(
+    body: Callable[..., Any],
+    world: int,
+    *args: Any,
+    deadline: float = DEADLINE_SECONDS,
+    join: bool = True,
+) -> list[End]:
+    """Call `body` as `run_ranks` does; return how each rank came to its end, whatever it was."""
+    ends = _run_once(body, world, args, deadline, join)
+    if any(end.code == -signal.SIGABRT for end in ends):
+        ends = _run_once(body, world, args, deadline, join)
+    return ends
 
 
 def in_child(body: Callable[..., Any], *args: Any, deadline: float = DEADLINE_SECONDS) -> Any:

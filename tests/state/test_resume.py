@@ -346,23 +346,55 @@ def prove(checkpoints: Checkpoints, step: int) -> None:
     index.update([proven])
 
 
-def test_where_links_are_impossible_the_log_says_so_and_the_files_are_verified_where_they_are(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*paths: Path) -> None:
+@pytest.fixture
+def without_links(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*paths: Path, follow_symlinks: bool) -> None:
         raise OSError(18, "Invalid cross-device link")
 
     monkeypatch.setattr("os.link", refuse)
-    checkpoints = Checkpoints(run_dir=tmp_path / "run")
+
+
+def save_own(checkpoints: Checkpoints, folder: Path, step: int) -> None:
+    folder.mkdir(parents=True)
+    (folder / "model.pt").write_bytes(b"weights")
+    checkpoints.add(folder, step)
+
+
+@pytest.mark.usefixtures("without_links")
+def test_where_links_are_impossible_the_log_says_so_and_the_files_are_verified_where_they_are(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "run"
+    checkpoints = Checkpoints(run_dir=run)
     for step in (10, 20):
-        own = tmp_path / f"host-{step}"
-        own.mkdir()
-        (own / "model.pt").write_bytes(b"weights")
-        checkpoints.add(own, step)
+        save_own(checkpoints, run / f"host-{step}", step)
     assert "cannot be linked: Invalid cross-device link; if the training loop" in caplog.text
-    assert checkpoints.find() == tmp_path / "host-20"
-    (tmp_path / "host-20" / "model.pt").unlink()
-    assert checkpoints.find() == tmp_path / "host-10"
+    assert checkpoints.find() == run / "host-20"
+    (run / "host-20" / "model.pt").unlink()
+    assert Checkpoints(run_dir=run).find() == run / "host-10"
+
+
+@pytest.mark.usefixtures("without_links")
+def test_a_checkpoint_elsewhere_that_cannot_be_linked_is_not_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints = Checkpoints(run_dir=tmp_path / "run")
+    save_own(checkpoints, tmp_path / "host-10", 10)
+    assert f"outside of the run directory; save below {tmp_path / 'run'}" in caplog.text
+    assert checkpoints.find() is None
+
+
+def test_a_checkpoint_that_holds_a_link_is_not_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    checkpoints, own = Checkpoints(run_dir=tmp_path / "run"), tmp_path / "run" / "host-10"
+    own.mkdir(parents=True)
+    (tmp_path / "base.bin").write_bytes(b"base")
+    (own / "base.bin").symlink_to(tmp_path / "base.bin")
+    checkpoints.add(own, 10)
+    assert "base.bin: " in caplog.text or "base.bin'" in caplog.text
+    assert "symbolic link" in caplog.text
+    assert checkpoints.find() is None
 
 
 def test_wrong_calls_say_what_to_do(tmp_path: Path) -> None:

@@ -50,7 +50,8 @@ def find_run(path: Path) -> RunDirectory:
         raise JournalError(f"{path} does not exist; check the path")
     if found is None:
         raise JournalError(
-            f"{path} is not a run directory (it has no trimtab/ folder with a journal); for a log "
+            f"{path} is not a run directory (it has no trimtab/ folder with a journal; links in it "
+            "are not followed); for a log "
             "use `trimtab diagnose LOG` with --out or --html, for a folder of runs `trimtab follow "
             "FOLDER --web`"
         )

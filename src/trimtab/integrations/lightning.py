@@ -423,7 +423,7 @@ class CheckpointRegister:
         self._adapter = adapter
         self._trainer = trainer
         self._checkpoints = checkpoints
-        self._links = RunDirectory(run_dir.absolute()).home / LINKS
+        self._links = RunDirectory(run_dir.absolute()).folder(LINKS)
         if isinstance(trainer.strategy.checkpoint_io, AsyncCheckpointIO):
             log.warning(
                 "trimtab: AsyncCheckpointIO does not say when a file is complete, so checkpoints "

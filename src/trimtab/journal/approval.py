@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from trimtab.core.errors import JournalError
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.files import read_regular, replace_file
+from trimtab.journal.files import read_json, replace_file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class Proposal:
                 default=str(values["default"]),
                 expires=float(values["expires"]),
             )
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
         is_open = found.expires > time.time() and answer_to(run, found.number) is None
         return found if is_open else None
@@ -85,10 +85,9 @@ def withdraw(run: RunDirectory) -> None:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError):
+        return read_json(path)
+    except (OSError, ValueError):
         return {}
-    return values if isinstance(values, dict) else {}
 
 
 def _write(path: Path, values: dict[str, Any]) -> None:

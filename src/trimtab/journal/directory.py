@@ -18,22 +18,26 @@
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.journal.files import read_regular, replace_file
+from trimtab.journal.files import JournalFiles, inside, read_json, read_regular, replace_file
 
 _HOME = "trimtab"
-_JOURNAL_FILE = re.compile(r"\d{8,}\.(log|seg)")
+_INCIDENT_FOLDER = re.compile(r"[0-9]{4,}-step-(-|[0-9])[0-9]{5,}")
 
 
 @dataclass(frozen=True, slots=True)
 class RunDirectory:
-    """The folder of one run; nothing is created until something is written."""
+    """The folder of one run; nothing is created until something is written.
+
+    `root` may be a link. Below it no link is followed: every folder raises OSError if it is one.
+    """
 
     root: Path
 
@@ -48,7 +52,11 @@ class RunDirectory:
     @property
     def home(self) -> Path:
         """The folder that holds everything trimtab writes."""
-        return self.root / _HOME
+        return inside(self.root, _HOME)
+
+    def folder(self, name: str) -> Path:
+        """Return a folder of what trimtab writes."""
+        return inside(self.root, _HOME, name)
 
     @property
     def manifest(self) -> Path:
@@ -58,7 +66,7 @@ class RunDirectory:
     @property
     def journal(self) -> Path:
         """The folder of the journal."""
-        return self.home / "journal"
+        return self.folder("journal")
 
     @property
     def notes(self) -> Path:
@@ -68,26 +76,25 @@ class RunDirectory:
     @property
     def incidents(self) -> Path:
         """The folder that holds one folder per incident."""
-        return self.home / "incidents"
+        return self.folder("incidents")
 
     def tracker_link(self) -> str | None:
         """Return the address of the run's page, if it was shipped to a tracker that has one."""
-        for path in sorted(self.home.glob("ship/*.json")):
+        for path in sorted(self.folder("ship").glob("*.json")):
             try:
-                link = json.loads(read_regular(path))["memory"]["link"]
-            except (OSError, ValueError, KeyError, TypeError, RecursionError):
+                link = read_json(path)["memory"]["link"]
+            except (OSError, ValueError, KeyError, TypeError):
                 continue
             if isinstance(link, str) and link.startswith(("http://", "https://")):
                 return link
         return None
 
     def exists(self) -> bool:
-        """Return whether trimtab has written a manifest or a journal here."""
+        """Return whether trimtab has written a manifest or a journal here, and no link in it."""
         # A folder called trimtab/journal alone is not enough: a source tree has one too.
-        if self.manifest.is_file():
-            return True
         try:
-            return any(_JOURNAL_FILE.fullmatch(path.name) for path in self.journal.iterdir())
+            journal, *_ = self.journal, self.incidents, self.folder("ship")
+            return self.manifest.is_file() or bool(JournalFiles(journal).listed())
         except OSError:
             return False
 
@@ -99,17 +106,32 @@ class RunDirectory:
     def read_manifest(self) -> dict[str, Any]:
         """Return all fields of the manifest, known or not; empty if none was written."""
         try:
-            manifest = json.loads(read_regular(self.manifest))
+            return read_json(self.manifest)
         except FileNotFoundError:
             return {}
-        except (OSError, ValueError, RecursionError) as error:
+        except (OSError, ValueError) as error:
             raise JournalError(
                 f"{self.manifest} cannot be read as JSON: {error}; restore it from a copy, or "
                 "remove it to read the run without its configuration"
             ) from error
-        if not isinstance(manifest, dict):
-            raise JournalError(
-                f"{self.manifest} should hold a table of fields, got {type(manifest).__name__}; "
-                "restore it from a copy, or remove it"
-            )
-        return manifest
+
+
+def incident_folders(folder: Path) -> list[Path]:
+    """Return the folders of single incidents in one, in order; links are left out."""
+    try:
+        return sorted(
+            path
+            for path in folder.iterdir()
+            if _INCIDENT_FOLDER.fullmatch(path.name) and path.is_dir() and not path.is_symlink()
+        )
+    except OSError:
+        return []
+
+
+def read_postmortems(home: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the post-mortems of a run, each with its folder and name; what is none is left out."""
+    with suppress(OSError):
+        for folder in incident_folders(inside(home, "incidents")):
+            for path in sorted(folder.glob("postmortem.*")):
+                with suppress(OSError):
+                    yield f"{folder.name}/{path.name}", read_regular(path)

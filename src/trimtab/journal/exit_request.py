@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Self
 
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.files import read_regular, replace_file
+from trimtab.journal.files import read_json, replace_file
 
 SUPERVISOR_FOLDER = "TRIMTAB_SUPERVISOR"
 """The environment variable in which `trimtab run` passes its folder to the run."""
@@ -48,11 +48,11 @@ class ExitRequest:
     def read(cls, folder: Path) -> Self | None:
         """Return the request in a folder; None if there is none that can be read."""
         try:
-            values = json.loads(read_regular(folder / "exit.json"))
+            values = read_json(folder / "exit.json")
             return cls(
                 code=RunExit(values["code"]), reason=str(values["reason"]), step=int(values["step"])
             )
-        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        except (OSError, ValueError, KeyError, TypeError, OverflowError):
             return None
 
 
@@ -73,7 +73,6 @@ def announce_run(run: RunDirectory) -> None:
 def announced_run(folder: Path) -> RunDirectory | None:
     """Return the run directory that a run has announced in the supervisor's folder."""
     try:
-        values = json.loads(read_regular(folder / "run.json"))
-        return RunDirectory(Path(values["run"]))
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return RunDirectory(Path(read_json(folder / "run.json")["run"]))
+    except (OSError, ValueError, KeyError, TypeError):
         return None

@@ -5,36 +5,87 @@
 
 import errno
 import fcntl
+import json
 import os
 import re
 import socket
 import stat
 from contextlib import suppress
 from dataclasses import dataclass
-from io import FileIO
+from io import BufferedWriter, FileIO
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from trimtab.core.errors import JournalError
+from trimtab.core.text import printable
+
+MAX_BYTES = 2**26
+"""Bytes of a file that is read at once. Chosen: the manifest of a checkpoint with 100,000 files has
+13 MB, and a sparse file of a terabyte takes no space on the disk of a stranger."""
+
+_LINK = "a symbolic link, not a regular file or folder"
 
 
-def open_regular(path: Path) -> FileIO:
-    """Open a regular file to be read, unbuffered; raises OSError for anything else.
+def inside(folder: Path, *names: str) -> Path:
+    """Return a path inside a folder; raises OSError where a name or a link could lead out of it.
+
+    The folder itself may be a link, because its user has named it. What is below may come from a
+    stranger. Every path that is made from the content of a file goes through here.
+    """
+    path = folder
+    for name in "/".join(names).split("/"):
+        path /= name
+        if name in ("", ".", "..") or not name.isprintable():
+            raise OSError(errno.EINVAL, "not a name inside its folder", str(path))
+        if path.is_symlink():
+            raise OSError(errno.ELOOP, _LINK, str(path))
+    return path
+
+
+def open_regular(path: Path, flags: int = os.O_RDONLY) -> FileIO:
+    """Open a regular file, unbuffered, not through a link; raises OSError for anything else.
 
     Opening a named pipe waits for a writer and `/dev/zero` never ends, and a run directory may come
     from a stranger.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        flags |= os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        descriptor = os.open(path, flags, 0o644)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+        raise OSError(errno.ELOOP, _LINK, str(path)) from None
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
-    return FileIO(descriptor)
+    return FileIO(descriptor, "r+" if flags & (os.O_RDWR | os.O_WRONLY) else "r")
 
 
-def read_regular(path: Path) -> bytes:
-    """Return the content of a regular file; raises OSError for anything else."""
+def open_new(path: Path) -> BufferedWriter:
+    """Create a file in place of what has its name: a link is removed, never followed."""
+    path.unlink(missing_ok=True)
+    return path.open("xb")
+
+
+def read_regular(path: Path, limit: int = MAX_BYTES) -> bytes:
+    """Return the content of a regular file; raises OSError for anything else or anything larger."""
     with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > limit:
+            raise OSError(errno.EFBIG, f"{size:,} bytes, at most {limit:,} are read", str(path))
         return file.readall()
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Return the table of a JSON file; raises OSError or ValueError for anything else."""
+    try:
+        values = json.loads(read_regular(path))
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(values, dict):
+        raise ValueError(f"it should hold a table of fields, got {type(values).__name__}")
+    return values
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -45,7 +96,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with draft.open("wb") as file:
+        with open_new(draft) as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -54,7 +105,9 @@ def replace_file(path: Path, content: str | bytes) -> None:
         draft.unlink(missing_ok=True)
 
 
-_NAME = re.compile(r"(\d{8,})\.(?:log|seg)")
+_NAME = re.compile(r"([0-9]{8,12})\.(?:log|seg)")
+MAX_INDEX = 10**12 - 1
+"""The last number of a segment. Chosen: a thousand segments a second fill it in 30 years."""
 
 _MAX_PROBES = 1000
 """Gaps in the numbering that are checked one by one; a stray 99999999.log must not cost minutes."""
@@ -83,13 +136,17 @@ class JournalFiles:
         # In this order: the sealed file appears before the log goes, so one of the two is seen.
         return self.log(index).exists() or self.sealed(index).exists()
 
-    def indices(self) -> list[int]:
-        """Return the numbers of all segments, in order."""
+    def listed(self) -> set[int]:
+        """Return the numbers of the segments that the folder lists."""
         try:
             names = [path.name for path in self.folder.iterdir()]
         except FileNotFoundError:
-            return []
-        found = {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
+            return set()
+        return {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
+
+    def indices(self) -> list[int]:
+        """Return the numbers of all segments, in order."""
+        found = self.listed()
         # A listing may miss a segment that is being sealed: check for it by name.
         gaps = (index for index in range(max(found, default=0)) if index not in found)
         found.update(index for index in islice(gaps, _MAX_PROBES) if self.exists(index))
@@ -109,11 +166,11 @@ class JournalLock:
 
     def __init__(self, path: Path) -> None:
         """Take the lock; raises JournalError if another writer holds it."""
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            owner = os.pread(self._descriptor, 200, 0).decode(errors="replace").strip()
+            owner = printable(self._file.read(200).decode(errors="replace").strip())
             self.release()
             if owner == _name():
                 raise JournalError(
@@ -130,14 +187,14 @@ class JournalLock:
             pass
         owner = f"{_name()}\n"
         with suppress(OSError):  # the name of the owner is optional; a full disk may refuse it
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, owner.encode(), 0)
+            # A file with a second name (hard link) may be anything: it is locked, not written.
+            if os.fstat(self._file.fileno()).st_nlink == 1:
+                self._file.truncate(0)
+                self._file.write(owner.encode())
 
     def release(self) -> None:
         """Release the lock."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            os.close(descriptor)
+        self._file.close()
 
 
 def _name() -> str:

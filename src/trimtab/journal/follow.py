@@ -1,5 +1,6 @@
 """Follower: what is new in a journal since the last call, while another process writes it."""
 
+import errno
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from trimtab.journal.files import JournalFiles, open_regular
 from trimtab.journal.lines import Damage
 from trimtab.journal.log_segment import LogParser, LogSegment
 from trimtab.journal.sealed_segment import SealedSegment
-from trimtab.journal.segments import EntrySummary, open_sealed, unreadable
+from trimtab.journal.segments import MAX_LOG_BYTES, EntrySummary, open_sealed, unreadable
 
 _PIECE = 2**20
 """Bytes read at once from an open file."""
@@ -165,6 +166,8 @@ class _Tail:
 
     def read(self, finished: bool) -> LogSegment:
         """Parse and return what was appended since the last call."""
+        if os.fstat(self._file.fileno()).st_size > MAX_LOG_BYTES:
+            raise OSError(errno.EFBIG, f"more than {MAX_LOG_BYTES:,} bytes", str(self.path))
         while data := os.pread(self._file.fileno(), _PIECE, self._parser.fed):
             self._parser.feed(data)
         if finished:

@@ -178,7 +178,7 @@ def _parse_record(entry: Entry) -> tuple[Record | None, Entry]:
     """Return the record in an entry, and the fields that are not understood."""
     step, tick, attempt = entry.get("step"), entry.get("tick"), entry.get("attempt", 0)
     position, signals = entry.get("position", NO_POSITION), entry.get("signals")
-    if not (_is_int(step) and _is_int(tick) and _is_int(attempt) and _is_int(position)):
+    if not (is_int64(step) and is_int64(tick) and is_int64(attempt) and is_int64(position)):
         return None, entry
     if tick < 0 or not isinstance(signals, dict):
         return None, entry
@@ -207,9 +207,9 @@ def _parse_other(entry: Entry, fields: dict[str, type]) -> tuple[Entry | None, E
     """Return the entry with the fields of its kind, and the fields that are not understood."""
     for key, kind in fields.items():
         value = entry.get(key)
-        if not (_is_int(value) if kind is int else isinstance(value, kind)):
+        if not (is_int64(value) if kind is int else isinstance(value, kind)):
             return None, entry
-    common = {"kind", "note"} if _is_int(entry.get("note")) else {"kind"}
+    common = {"kind", "note"} if is_int64(entry.get("note")) else {"kind"}
     unknown = {key: entry[key] for key in entry.keys() - fields.keys() - common}
     known = {key: entry[key] for key in entry if key not in unknown}
     match entry["kind"]:
@@ -231,11 +231,11 @@ def _unknown(line: Entry, tick: int, step: int) -> Entry:
     line_tick, line_step = line.get("tick"), line.get("step")
     entry: Entry = {
         "kind": "unknown",
-        "tick": line_tick if _is_int(line_tick) else tick,
-        "step": line_step if _is_int(line_step) else step,
+        "tick": line_tick if is_int64(line_tick) else tick,
+        "step": line_step if is_int64(line_step) else step,
         "line": line,
     }
-    return entry | {"note": line["note"]} if _is_int(line.get("note")) else entry
+    return entry | {"note": line["note"]} if is_int64(line.get("note")) else entry
 
 
 def _is_quality(label: Any) -> bool:
@@ -246,6 +246,6 @@ def _is_quality(label: Any) -> bool:
     return True
 
 
-def _is_int(value: Any) -> TypeGuard[int]:
+def is_int64(value: Any) -> TypeGuard[int]:
     """Return whether it is an integer that a column can hold; JSON's true and false are not."""
     return type(value) is int and -(2**63) <= value < 2**63

@@ -62,6 +62,10 @@ class LogSegment:
         return dict(zip(AXES, axes, strict=True))
 
 
+MAX_LINE_BYTES = 2**24
+"""Bytes of a line; a longer one is damaged. Chosen: 100,000 signals in one record have 4 MB."""
+
+
 class LogParser:
     """Parses the bytes of an open segment as they arrive, line by line.
 
@@ -91,6 +95,9 @@ class LogParser:
         """Parse the next bytes of the file."""
         # The last piece has no newline yet: it waits for the bytes that complete it.
         *lines, self._rest = (self._rest + data).split(b"\n")
+        is_cut = len(self._rest) > MAX_LINE_BYTES
+        if is_cut:
+            lines, self._rest = [*lines, self._rest], b""
         for line in lines:
             entry = decode_line(line)
             if entry is None:
@@ -101,6 +108,7 @@ class LogParser:
                 self._report_bad_lines()
                 self._add(entry)
             self._offset += len(line) + 1
+        self._offset -= is_cut
 
     def finish(self) -> None:
         """Report what is incomplete, once all bytes have arrived."""

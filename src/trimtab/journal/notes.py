@@ -12,9 +12,9 @@ from trimtab.core.block import Event
 from trimtab.core.errors import JournalError
 from trimtab.core.events import NOTE
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.files import read_regular
+from trimtab.journal.files import open_regular, read_regular
 from trimtab.journal.follow import PIECE_RECORDS, Follower
-from trimtab.journal.lines import decode_line, encode_line
+from trimtab.journal.lines import decode_line, encode_line, is_int64
 
 MAX_NOTE_CHARS = 10_000
 """One write of this many bytes to a local file is not interleaved with another."""
@@ -37,11 +37,8 @@ def add_note(run: RunDirectory, text: str, incident: int | None = None) -> int:
         entry["incident"] = incident
     line = encode_line(entry)
     try:
-        descriptor = os.open(run.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        try:
-            os.write(descriptor, line)
-        finally:
-            os.close(descriptor)
+        with open_regular(run.notes, os.O_WRONLY | os.O_CREAT | os.O_APPEND) as file:
+            file.write(line)
     except OSError as error:
         raise JournalError(f"{run.notes} cannot be written: {error}") from error
     return step
@@ -62,7 +59,7 @@ def read_notes(run: RunDirectory) -> list[Event]:
         return []
     events = []
     for entry in map(decode_line, lines):
-        if entry is not None and all(isinstance(entry.get(axis), int) for axis in ("tick", "step")):
+        if entry is not None and all(is_int64(entry.get(axis)) for axis in ("tick", "step")):
             facts = {key: value for key, value in entry.items() if key not in ("tick", "step")}
             events.append(Event(kind=NOTE, tick=entry["tick"], step=entry["step"], facts=facts))
     return sorted(events, key=lambda event: event.tick)

@@ -113,7 +113,8 @@ def _lost_ticks(ticks: IntArray, drops: Iterable[tuple[int, int]]) -> Iterator[D
     for hole in holes:
         first = int(ticks[hole - 1]) + 1 if hole else 0
         last = int(ticks[hole]) - 1
-        for drop in known[max(bisect_right(known, (first,)) - 1, 0) :]:
+        for number in range(max(bisect_right(known, (first,)) - 1, 0), len(known)):
+            drop = known[number]
             if drop[0] > last:
                 break
             if drop[1] >= first:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from trimtab.core.block import Block, BoolArray, Column, FloatArray, IntArray
 from trimtab.journal.assembly import ColumnTarget, ReadLosses
-from trimtab.journal.files import open_regular, read_regular
+from trimtab.journal.files import open_new, open_regular, read_regular
 from trimtab.journal.header import (
     CHUNK_ROWS,
     MAGIC,
@@ -37,7 +37,7 @@ from trimtab.journal.lines import (
     encode_line,
     schema_of,
 )
-from trimtab.journal.log_segment import LogParser
+from trimtab.journal.log_segment import MAX_LINE_BYTES, LogParser
 
 
 def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
@@ -60,7 +60,7 @@ def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
     ).line()
     # The header twice, before and after the data: without one nothing in the file can be found, so
     # a single flipped byte would cost all of it.
-    with path.open("wb") as file:
+    with open_new(path) as file:
         file.write(MAGIC + header)
         for piece in pieces:
             file.write(piece)
@@ -113,6 +113,9 @@ _MAX_CLAIMED = 2**28
 """Bytes that a header may always claim, even if the file has fewer: the rest of a file that was cut
 off can be read. Beyond this, memory is not allocated on the word of a header."""
 
+_MAX_SIZE = 2**32
+"""Bytes of a segment. Chosen: 32,768 signals of 16,384 records. A sparse file can have any size."""
+
 
 class SealedSegment:
     """One sealed segment. The file is opened for each read, so a long journal keeps none open."""
@@ -127,7 +130,7 @@ class SealedSegment:
             self._base = len(MAGIC) + length
             self._offsets = self.header.offsets()
             claimed = self._offsets["end", ""]
-            if claimed > max(size, _MAX_CLAIMED):
+            if claimed > max(min(size, _MAX_SIZE), _MAX_CLAIMED):
                 raise ValueError(f"its header claims {claimed} bytes, the file has {size}")
             self._size = self._base + claimed + length + TRAILER_BYTES
             self.entries, self.damage = self._read_entries(file)
@@ -186,7 +189,7 @@ class SealedSegment:
         if self.read(axes, dict.fromkeys(self.names(), scratch)).damage:
             return False
         try:
-            data = read_regular(self.path)
+            data = read_regular(self.path, _MAX_SIZE)
         except OSError:
             return False
         header = data[len(MAGIC) : self._base]
@@ -261,7 +264,7 @@ class SealedSegment:
         self, file: "BufferedReader[FileIO]"
     ) -> tuple[tuple[Entry, ...], list[Damage]]:
         file.seek(self._base)
-        data = file.read(self.header.entries_bytes)
+        data = file.read(min(self.header.entries_bytes, _MAX_CLAIMED))
         if crc32(data) == self.header.entries_checksum:
             return _parse(data, self.file), []
         # Each line has its own checksum, so the sound ones can be kept.
@@ -281,7 +284,7 @@ class SealedSegment:
 def _find_header(file: "BufferedReader[FileIO]", size: int) -> tuple[Header, int, bool]:
     """Find the header; return it, the length of its line, and whether it is the second copy."""
     file.seek(len(MAGIC))
-    line = file.readline()
+    line = file.readline(MAX_LINE_BYTES)
     entry = decode_line(line.removesuffix(b"\n"))
     if entry is not None:
         return Header.parse(entry), len(line), False
@@ -290,7 +293,7 @@ def _find_header(file: "BufferedReader[FileIO]", size: int) -> tuple[Header, int
         length = int(file.read(8), 16)
     except ValueError:
         length = 0
-    if 0 < length <= size - TRAILER_BYTES:
+    if 0 < length <= min(size - TRAILER_BYTES, MAX_LINE_BYTES):
         file.seek(size - TRAILER_BYTES - length)
         entry = decode_line(file.read(length).removesuffix(b"\n"))
     if entry is None:

@@ -94,6 +94,9 @@ class EntrySummary:
         self.events.append(Event(kind=kind, tick=entry["tick"], step=entry["step"], facts=facts))
 
 
+MAX_LOG_BYTES = 2**30
+"""Bytes of an open segment. Chosen: 64 kB for each of its 16,384 records, a thousand signals."""
+
 _TRIES = 3
 """A log that is gone was sealed a moment ago: the second try finds it, the third is a reserve."""
 
@@ -146,7 +149,7 @@ def open_sealed(path: Path) -> SealedSegment | Damage | None:
 def _read_log_segment(path: Path) -> LogSegment | Damage | None:
     parser = LogParser(path.name)
     try:
-        parser.feed(read_regular(path))
+        parser.feed(read_regular(path, MAX_LOG_BYTES))
     except FileNotFoundError:
         return None
     except OSError as error:

@@ -21,7 +21,7 @@ from trimtab.core.errors import JournalError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import Quality
 from trimtab.journal.directory import RunDirectory
-from trimtab.journal.files import JournalFiles, JournalLock
+from trimtab.journal.files import MAX_INDEX, JournalFiles, JournalLock
 from trimtab.journal.header import MAX_ROWS
 from trimtab.journal.lines import SCHEMA, Entry, encode_line
 from trimtab.journal.log_segment import LogSegment
@@ -175,6 +175,9 @@ class JournalLimits:
     """The longest that closing waits for a disk that does not respond."""
 
 
+MAX_TICK = 2**62
+"""The last tick that a run is continued from: the ticks after it must fit into 64 bits."""
+
 JOURNAL_LIMITS = JournalLimits()
 """What every run is journalled with."""
 
@@ -196,13 +199,13 @@ class JournalWriter:
         Raises JournalError if another process writes it or the folder cannot be created.
         """
         self._limits = limits or JOURNAL_LIMITS
-        self._files = JournalFiles(run.journal)
         self._segment_records = min(self._limits.segment_records, MAX_ROWS)
         self._error: Exception | None = None
         self._log: OpenSegment | None = None
         self._closed = False
         self._deadline = float("inf")
         try:
+            self._files = JournalFiles(run.journal)
             run.journal.mkdir(parents=True, exist_ok=True)
             self._lock = JournalLock(run.home / "journal.lock")
         except OSError as error:
@@ -251,7 +254,7 @@ class JournalWriter:
             self._qualities[name] = quality
             self._queue.put_entry({"kind": "quality", "signal": name, "quality": quality.label})
 
-    def close(self, how: str = "closed") -> None:
+    def close(self, how: str = "closed", seconds: float | None = None) -> None:
         """Write what waits and seal; gives up on a disk that does not answer in time.
 
         Records appended later are counted as dropped.
@@ -259,13 +262,14 @@ class JournalWriter:
         if self._closed:
             return
         self._closed = True
-        self._deadline = time.monotonic() + self._limits.close_seconds
+        seconds = self._limits.close_seconds if seconds is None else seconds
+        self._deadline = time.monotonic() + seconds
         self._queue.put_end(how)
-        self._thread.join(self._limits.close_seconds)
+        self._thread.join(seconds)
         if self._thread.is_alive():
             self._error = JournalError(
-                f"{self._files.folder} was not closed: the disk did not answer for "
-                f"{self._limits.close_seconds:g} s; what was written so far can be read"
+                f"{self._files.folder} was not closed: the disk did not answer for {seconds:g} s; "
+                "what was written so far can be read"
             )
 
     def __enter__(self) -> Self:
@@ -287,7 +291,13 @@ class JournalWriter:
         self._next_index = indices[-1] + 1 if indices else 0
         # A dropped record had a tick, too: no tick is given twice.
         drops = [last for _, last in summary.drops]
-        return max([segment.last_tick for segment in segments] + drops, default=-1)
+        last_tick = max([segment.last_tick for segment in segments] + drops, default=-1)
+        if self._next_index > MAX_INDEX or last_tick >= MAX_TICK:
+            raise JournalError(
+                f"{run.journal} counts to file {self._next_index - 1} and tick {last_tick}, which "
+                "no run reaches; choose another run directory"
+            )
+        return last_tick
 
     # From here on: methods of the writer's thread.
 

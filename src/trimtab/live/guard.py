@@ -1,10 +1,10 @@
 """Guard: what the user holds while a run is watched; NoGuard: the same interface, doing nothing."""
 
 import weakref
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, wraps
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import torch
 from torch import nn
@@ -22,8 +22,31 @@ if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def entrance(method: Method) -> Method:
+    """Let no error of trimtab out of a method that the user's loop calls.
+
+    Such an error takes the guard out of the run, on all ranks, and the method returns None. Only
+    what is meant for the user passes.
+    """
+
+    name = method.__name__
+
+    @wraps(method)
+    def guarded(guard: "Guard", /, *args: Any, **kwargs: Any) -> Any:
+        return guard._monitor.entrance(f"guard.{name}", method, guard, *args, **kwargs)
+
+    return cast("Method", guarded)
+
+
 class Guard:
-    """Watches a run; a bug in here stops a part of the guard, never the training loop."""
+    """Watches a run; a bug in here stops a part of the guard, never the training loop.
+
+    Every method that a loop calls is an `entrance`. The user's own code (the loader, the optimizer,
+    what saves a checkpoint) runs outside of them, and what it raises passes.
+    """
 
     def __init__(
         self,
@@ -59,14 +82,18 @@ class Guard:
     @property
     def incidents(self) -> tuple[Incident, ...]:
         """The incidents of the run so far; empty on all ranks but the first."""
+        return self._monitor.entrance("guard.incidents", self._judged) or ()
+
+    def _judged(self) -> tuple[Incident, ...] | None:
         recorder = self._monitor.recorder
-        return () if recorder is None else recorder.incidents
+        return None if recorder is None else recorder.incidents
 
     @property
     def data_position(self) -> int:
         """The position of the next batch of `guard.steps`."""
         return self._source.position
 
+    @entrance
     def record(
         self,
         *,
@@ -104,20 +131,19 @@ class Guard:
         if loss is not None and monitor.num_losses == 1:
             with monitor.shields.resume.guarding("record"):
                 monitor.resume.note_first_record()
-        with monitor.shields.numbers.guarding("record"):
-            if loss is not None:
-                try:
-                    monitor.meter.add_loss(loss, tokens, follows_backward=grew)
-                except OddNumber as odd:
-                    monitor.meter.num_losses += 1
-                    self._report_once(f"trimtab: loss or tokens is not a number but {odd}")
-            if grad_norm is not None:
-                try:
-                    monitor.meter.set_norm(grad_norm, is_from_user=True)
-                except OddNumber as odd:
-                    self._report_once(f"trimtab: grad_norm is not a number but {odd}")
+        if loss is not None:
+            try:
+                monitor.meter.add_loss(loss, tokens, follows_backward=grew)
+            except OddNumber as odd:
+                monitor.meter.num_losses += 1
+                self._report_once(f"trimtab: loss or tokens is not a number but {odd}")
+        if grad_norm is not None:
+            try:
+                monitor.meter.set_norm(grad_norm, is_from_user=True)
+            except OddNumber as odd:
+                self._report_once(f"trimtab: grad_norm is not a number but {odd}")
         if eval_loss is not None:
-            self._add(signals.EVAL_LOSS, eval_loss)
+            metrics = {signals.EVAL_LOSS: eval_loss, **metrics}
         if token_loss is not None and monitor.recorder is not None:
             with monitor.shields.batches.guarding("record"):
                 try:
@@ -128,48 +154,68 @@ class Guard:
                     )
         if batch is not None and monitor.keeper is not None:
             monitor.keeper.remember(batch)
-        for name, value in metrics.items():
-            self._add(name, value)
+        with monitor.shields.user.guarding("record"):
+            for name, value in metrics.items():
+                self._add(name, value)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does, in every mode; returns the norm before."""
-        monitor = self._monitor
-        gate = None if monitor.gate is None or monitor.gate.has_left else monitor.gate
-        is_whole = monitor.meter.gradients.is_whole_on_every_rank
-        squares = None
+        entrance, name = self._monitor.entrance, "guard.clip_grad_norm_"
+        squares = entrance(name, self._squares_before_clip)
         if isinstance(self._model, FullyShardedDataParallel):
             norm = self._model.clip_grad_norm_(max_norm)
         else:
-            # Where ranks hold different parts, each clips by its own as torch does, and recorded is
-            # the norm over all of them. In half precision torch's norm may overflow to infinity,
-            # which the gate would take for a broken gradient.
-            if monitor.is_watching and (not is_whole or (gate and self._is_half_precision)):
-                with monitor.shields.numbers.guarding("clip_grad_norm_"):
-                    squares = monitor.meter.gradients.squares(monitor.optimizers)
             norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
-            if gate is not None and is_whole:
-                gate.note_clip(norm, max_norm)
-        monitor.note_clip()
-        if monitor.is_watching:
-            with monitor.shields.numbers.guarding("clip_grad_norm_"):
-                if squares is None:
-                    monitor.meter.set_norm(norm, is_from_user=False)
-                else:
-                    monitor.meter.set_squares_before_clip(squares)
+        entrance(name, self._note_clip, norm, max_norm, squares)
         return norm
 
+    def _squares_before_clip(self) -> torch.Tensor | None:
+        """Return the sum of squares over all ranks' gradients; None if torch's norm says it all.
+
+        Where ranks hold different parts, each clips by its own as torch does, and recorded is the
+        norm over all of them. In half precision torch's norm may overflow to infinity, which the
+        gate would take for a broken gradient.
+        """
+        monitor = self._monitor
+        is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
+        if is_fsdp1 or not monitor.is_watching:
+            return None
+        is_gated = monitor.gate is not None and not monitor.gate.has_left
+        is_whole = monitor.meter.gradients.is_whole_on_every_rank
+        if is_whole and not (is_gated and self._is_half_precision):
+            return None
+        return monitor.meter.gradients.squares(monitor.optimizers)
+
+    def _note_clip(self, norm: torch.Tensor, max_norm: float, squares: torch.Tensor | None) -> None:
+        monitor = self._monitor
+        gate, meter = monitor.gate, monitor.meter
+        is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
+        is_whole = meter.gradients.is_whole_on_every_rank and not is_fsdp1
+        if gate is not None and not gate.has_left and is_whole:
+            gate.note_clip(norm, max_norm)
+        monitor.note_clip()
+        if monitor.is_watching:
+            if squares is None:
+                meter.set_norm(norm, is_from_user=False)
+            else:
+                meter.set_squares_before_clip(squares)
+
+    @entrance
     def skip_resume_audit(self) -> None:
         """Do not compare the start with a saved state, for a trainer that has loaded none."""
         self._monitor.resume.skip()
 
+    @entrance
     def note_random_state(self) -> None:
         """For the resume audit: a trainer may restore random numbers after its first batch."""
         self._states.note_generators()
 
+    @entrance
     def skip(self) -> None:
         """Call it instead of `optimizer.step()`: the recorded step is not taken."""
         self._monitor.skip()
 
+    @entrance
     def event(self, kind: str, **facts: Any) -> None:
         """Journal something that happened: an evaluation, a change of the data mix."""
         monitor = self._monitor
@@ -215,19 +261,23 @@ class Guard:
         data_position = resumed if data_position is None else data_position
         if self._iterator is not None:
             self._iterator.end_step()
-        self._states.note_generators()  # making an iterator may draw from them
+        self.note_random_state()  # making an iterator may draw from them
         if batches is None:
             batches = loader if self._checkpoints is None else self._checkpoints.batches(loader)
         start = self._source.position if data_position is None else data_position
         self._source = LoaderSource(batches, start)
         loop = StepLoop(self._source, accumulate, loader)
-        self._monitor.facts.loop = loop
-        self._states.start(loop, position_is_given=data_position is not None)
+        is_given = data_position is not None
+        self._monitor.entrance("guard.steps", self._begin_loop, loop, position_is_given=is_given)
         self._iterator = StepIterator(loop, self._monitor, self._boundary, self._states)
         return self._iterator
 
+    def _begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
+        self._monitor.facts.loop = loop
+        self._states.start(loop, position_is_given=position_is_given)
+
     def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
-        """Save a checkpoint, on all ranks, at the end of this step.
+        """Save a checkpoint, on all ranks, at the end of this step; raises ConfigError without any.
 
         In `guard.steps` that is when the next step is asked for, in a loop of your own it is now.
         `step` is the number of the next step, if it is not the one that the guard has counted.
@@ -236,6 +286,7 @@ class Guard:
         """
         self._boundary.request(step, self._monitor.next_step, if_due=if_due)
 
+    @entrance
     def undo(self, updates: int = 1) -> None:
         """Restore weights and optimizer to a snapshot that is at least so many updates old.
 
@@ -254,7 +305,11 @@ class Guard:
         What the gate has learnt, and what the state is like now (`audit`), so that a resume from
         it can be checked. Reads the device. Some trainers do not save the random state.
         """
-        return _checkpoint_state(self._monitor, self._states, with_random_state=with_random_state)
+        with self._monitor.shields.resume.guarding("guard.state_dict"):
+            return _checkpoint_state(
+                self._monitor, self._states, with_random_state=with_random_state
+            )
+        return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; on every rank, before the first step."""
@@ -268,14 +323,17 @@ class Guard:
 
     def close(self, how: str | None = None) -> None:
         """Write what is left, judge what is open, take every hook off again."""
+        entrance, name = self._monitor.entrance, "guard.close"
         self._finalizer.detach()
         if self._iterator is not None:
             self._iterator.leave()
-        if how is None:  # left the loop in a step that asked for a checkpoint
-            self._boundary.save_if_wanted(self._monitor.next_step, None)
-        self._states.close()
-        self._monitor.close(how or self._ending)
-        self._boundary.close()
+        try:
+            if how is None:  # left the loop in a step that asked for a checkpoint
+                self._boundary.save_if_wanted(self._monitor.next_step, None)
+        finally:
+            entrance(name, self._states.close)
+            entrance(name, self._monitor.close, how or self._ending)
+            entrance(name, self._boundary.close)
 
     def __enter__(self) -> Self:
         return self
@@ -302,11 +360,10 @@ class Guard:
         if signals.is_measured(name):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
             return
-        with monitor.shields.user.guarding("record"):
-            try:
-                monitor.facts.user.add(name, value)
-            except OddNumber as odd:
-                self._report_once(f"trimtab: {name!r} is not a number but {odd}", name)
+        try:
+            monitor.facts.user.add(name, value)
+        except OddNumber as odd:
+            self._report_once(f"trimtab: {name!r} is not a number but {odd}", name)
 
     def _report_once(self, sentence: str, what: str = "") -> None:
         if (what or sentence) not in self._reported and len(self._reported) < 256:

@@ -1,12 +1,22 @@
-"""Shield: a bug of trimtab must never stop or change a training run."""
+"""A bug of trimtab must never stop or change a training run.
+
+`Entrance` stands where a training loop calls trimtab: an error that comes that far takes the guard
+out of the run. Inside, each component has a `Shield`: what fails there takes only itself out.
+"""
 
 import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
 from types import TracebackType
+from typing import Any, TypeVar
+
+from trimtab.core.errors import NonFiniteRun, RestoreError, RunStopped
 
 log = logging.getLogger("trimtab")
+
+DELIBERATE = (NonFiniteRun, RestoreError, RunStopped)
+"""Errors that a guard raises into a training loop on purpose; every other one is a bug of ours."""
 
 
 class _DefaultHandler(logging.Handler):
@@ -28,6 +38,29 @@ def log_to_stderr_by_default() -> None:
         log.addHandler(_DefaultHandler())
         if log.level == logging.NOTSET:
             log.setLevel(logging.INFO)
+
+
+Result = TypeVar("Result")
+
+
+class Entrance:
+    """Calls code of trimtab for a training loop, and lets none of its errors out."""
+
+    def __init__(self, step_aside: Callable[[str, Exception], None]) -> None:
+        self._step_aside = step_aside
+        """Takes the guard out of the run, because of an error in an operation."""
+
+    def __call__(
+        self, operation: str, inside: Callable[..., Result], *args: Any, **kwargs: Any
+    ) -> Result | None:
+        """Return what `inside` returns, or None if it fails; raise what is meant for the user."""
+        try:
+            return inside(*args, **kwargs)
+        except DELIBERATE:
+            raise
+        except Exception as error:  # the very point: no error of ours gets out
+            self._step_aside(operation, error)
+            return None
 
 
 class Shield:
@@ -92,7 +125,7 @@ class _Guarding:
         trace: TracebackType | None,
     ) -> bool:
         """Catch what was raised, unless it is meant to end the program."""
-        if isinstance(error, Exception):  # the very point: no error of ours gets out
+        if isinstance(error, Exception) and not isinstance(error, DELIBERATE):
             self._shield.catch(self._place, error)
             return True
         return False

@@ -44,7 +44,7 @@ class CheckpointBoundary:
         self._is_wanted = False
         self._step: int | None = None
         if checkpoints is not None:
-            checkpoints.attach(attempt=self._attempt, judge=self._judge)
+            checkpoints.attach(attempt=self._attempt, judge=self._judge_safely)
 
     def request(self, step: int | None, next_step: int | None, *, if_due: bool) -> None:
         """Save at the end of this step; at once if no loop says when that is."""
@@ -66,7 +66,10 @@ class CheckpointBoundary:
         if not self._is_wanted:
             if data_position is None or next_step is None:
                 return  # not the end of a step of `guard.steps`
-            if not checkpoints.cadence.is_due(next_step):
+            is_due = False
+            with self._shield.guarding("cadence"):
+                is_due = checkpoints.cadence.is_due(next_step)
+            if not is_due:
                 return
             self._step = None
         self._is_wanted = False
@@ -77,28 +80,38 @@ class CheckpointBoundary:
                 "guard.checkpoint(step=...) with the next step"
             )
             return
-        recorder = self._recorder()
-        if recorder is not None:
-            with self._shield.guarding("event"):
+        state: dict[str, Any] = {}
+        with self._shield.guarding("event"):
+            if (recorder := self._recorder()) is not None:
                 recorder.event("checkpoint", step, {})  # the time that it takes is no stall
-        checkpoints.save(step, data_position=data_position, guard_state=self._guard_state())
+            state = self._guard_state()
+        try:
+            checkpoints.save(step, data_position=data_position, guard_state=state)
+        except ConfigError:  # nothing to save was named
+            raise
+        except Exception as error:
+            self._shield.catch("save", error)
 
     def close(self) -> None:
         """Wait for what is being saved, and judge a last time."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
-            self._judge()
+            self._judge_safely()
 
     def _attempt(self) -> int:
         recorder = self._recorder()
         return 0 if recorder is None else recorder.attempt
 
+    def _judge_safely(self) -> None:
+        if not self._shield.is_down:
+            with self._shield.guarding("verdicts"):
+                self._judge()
+
     def _judge(self) -> None:
         recorder = self._recorder()
-        if recorder is not None and self._checkpoints is not None and not self._shield.is_down:
-            with self._shield.guarding("verdicts"):
-                incidents = recorder.incidents  # judges what waits, which the history needs too
-                self._checkpoints.judge(recorder.history, incidents)
+        if recorder is not None and self._checkpoints is not None:
+            incidents = recorder.incidents  # judges what waits, which the history needs too
+            self._checkpoints.judge(recorder.history, incidents)
 
 
 class StateJournal:
@@ -137,10 +150,11 @@ class StateJournal:
 
     def note_generators(self) -> None:
         """One of the moments at which the generators may be as they were saved."""
-        resume = self._monitor.resume
-        if resume.is_before_first_record:
-            with self._monitor.shields.resume.guarding("steps"):
-                resume.note_generators()
+        resume, shield = self._monitor.resume, self._monitor.shields.resume
+        if not shield.is_down:
+            with shield.guarding("steps"):
+                if resume.is_before_first_record:
+                    resume.note_generators()
 
     def close(self) -> None:
         """Weights may have been exchanged since the last step; where the data is, is known."""
@@ -182,24 +196,27 @@ class StepIterator:
         `size` is how many batches the step has, if not `accumulate`.
         """
         self.end_step()
-        self._monitor.num_calls += 1
-        step = self.loop.next_step(self._number, size)
+        step = self.loop.next_step(self._number, size)  # what the loader raises is the user's
         if step is not None:
             self._number += 1
-            self._next_update, self._num_losses = self._monitor.next_step, self._monitor.num_losses
-            self._states.note_generators()
             self._open, self._boundary.is_in_loop = step, True
+            self._monitor.entrance("guard.steps", self._begin_step)
         return step
 
     def end_step(self) -> None:
         """The step is over, whether or not an optimizer moved."""
-        step = self._open
-        if step is not None:
+        if self._open is not None:
             self.leave()
-            self._monitor.end_step(self._next_update)
+            self._monitor.entrance("guard.steps", self._monitor.end_step, self._next_update)
             if self._monitor.num_losses > self._num_losses:  # else it was an evaluation
                 self._monitor.loop_step = max(self._monitor.loop_step, self._number)
             self._boundary.save_if_wanted(self._monitor.next_step, self.loop.source.position)
+
+    def _begin_step(self) -> None:
+        monitor = self._monitor
+        monitor.num_calls += 1
+        self._next_update, self._num_losses = monitor.next_step, monitor.num_losses
+        self._states.note_generators()
 
     def leave(self) -> None:
         """The loop was left, perhaps in the middle of a step."""

@@ -4,7 +4,7 @@ import hashlib
 import platform
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,14 @@ from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.measure.telemetry import SlowMeter, Telemetry
 from trimtab.live.optimizers import find_optimizers
 from trimtab.live.protect.gate import Gate
-from trimtab.live.ranks.rank_group import RankFacts, RankGroup, announce, find_ranks, join_group
+from trimtab.live.ranks.rank_group import (
+    RankFacts,
+    RankGroup,
+    announce,
+    find_ranks,
+    is_plain,
+    join_group,
+)
 from trimtab.live.recover.experiments import Experiments
 from trimtab.live.recover.proposals import Proposals
 from trimtab.live.recover.undo import Undo
@@ -150,7 +157,9 @@ class StartingRanks:
             return None
         self._has_joined = True
         seconds = self._config.live.rank_timeout_seconds
-        return join_group(self._ranks, self._facts, self._device, seconds)
+        group = join_group(self._ranks, self._facts, self._device, seconds)
+        is_replicated = group.num_holders == group.world and is_plain(self._model)
+        return replace(group, is_replicated=is_replicated)
 
 
 FACTS = ("step", "dtype", "seed", "link", "sites")

@@ -15,7 +15,6 @@ of other runs, and whatever people write into the file, stay.
 import hashlib
 import json
 import logging
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -25,7 +24,8 @@ from trimtab.core.text import printable
 from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.verification import format_checks
-from trimtab.journal.files import read_regular, replace_file
+from trimtab.journal.directory import incident_folders
+from trimtab.journal.files import inside, open_new, read_json, read_regular, replace_file
 from trimtab.report.document import to_markdown
 from trimtab.report.escaping import escape_markdown
 from trimtab.report.figures import draw_tokens
@@ -51,8 +51,6 @@ LESSONS_FILE = "LESSONS.md"
 _LESSONS_HEAD = ["# Lessons", "", "One line per lesson, by `trimtab diagnose RUN --write`.", ""]
 _MAX_LESSONS = 20
 """Of one run, those of the most severe incidents."""
-
-_INCIDENT_FOLDER = re.compile(r"\d{4,}-step-(-|\d)\d{5,}")
 
 
 def incident_folder_name(incident: Incident) -> str:
@@ -86,34 +84,36 @@ def write_incidents(
 
 def remove_incidents(folder: Path) -> None:
     """Remove the incidents that an earlier report left in a folder."""
-    if not folder.is_dir():
-        return
-    for old in sorted(folder.iterdir()):
-        if _INCIDENT_FOLDER.fullmatch(old.name) and old.is_dir() and not old.is_symlink():
-            for name in _FILES:
-                (old / name).unlink(missing_ok=True)
-            # A folder with anything that people added stays.
-            if not any(old.iterdir()):
-                old.rmdir()
+    for old in incident_folders(folder):
+        for name in _FILES:
+            (old / name).unlink(missing_ok=True)
+        # A folder with anything that people added stays.
+        if not any(old.iterdir()):
+            old.rmdir()
+
+
+def _put(path: Path, text: str) -> None:
+    """Write a file into the folder of an incident, and through no link."""
+    inside(path.parent.parent, path.parent.name).mkdir(parents=True, exist_ok=True)
+    with open_new(path) as file:
+        file.write(text.encode("utf-8"))
 
 
 def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
     machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
-    (folder / _MACHINE).write_text(machine + "\n", encoding="utf-8")
+    _put(folder / _MACHINE, machine + "\n")
     if diagnosis.batch is not None:
         write_batch(folder, diagnosis.batch)
     if checks := verification_checks(diagnosis):
         heading = f"trimtab compare NEW_RUN {printable(report.source)} --verify {VERIFY_FILE}"
-        (folder / VERIFY_FILE).write_text(format_checks(checks, heading), encoding="utf-8")
+        _put(folder / VERIFY_FILE, format_checks(checks, heading))
     document = build_postmortem(diagnosis, report)
     postmortem = folder / _PEOPLE
-    postmortem.write_text(to_markdown(document, with_figures=True), encoding="utf-8")
+    _put(postmortem, to_markdown(document, with_figures=True))
     try:
         for figure in document.figures:
-            (folder / figure.file).write_text(figure.draw(True), encoding="utf-8")
-        page = postmortem_page(diagnosis, report)
-        (folder / POSTMORTEM_FILE).write_text(page, encoding="utf-8")
+            _put(folder / figure.file, figure.draw(True))
+        _put(folder / POSTMORTEM_FILE, postmortem_page(diagnosis, report))
     except OSError:
         raise
     except Exception:  # the text is written, and the incidents after it must be too
@@ -123,34 +123,37 @@ def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
 
 def write_batch(folder: Path, batch: BatchReport) -> None:
     """Write the sequences and tokens of one incident into its folder."""
-    folder.mkdir(parents=True, exist_ok=True)
-    values = json.dumps(to_jsonable(batch), allow_nan=False)
-    (folder / _BATCH).write_text(values + "\n", encoding="utf-8")
-    (folder / TOKEN_FIGURE).write_text(draw_tokens(batch), encoding="utf-8")
+    _put(folder / _BATCH, json.dumps(to_jsonable(batch), allow_nan=False) + "\n")
+    _put(folder / TOKEN_FIGURE, draw_tokens(batch))
 
 
 def read_batches(folder: Path) -> tuple[tuple[BatchReport, ...], list[str]]:
     """Return what was kept of the batches of each incident, and what could not be read."""
     found, notes = [], []
-    for path in sorted(folder.glob(f"*/{_BATCH}")):
-        if not _INCIDENT_FOLDER.fullmatch(path.parent.name):
-            continue
+    for incident in incident_folders(folder):
         try:
-            found.append(BatchReport.from_dict(json.loads(read_regular(path))))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-            notes.append(f"{path.parent.name}/{_BATCH} cannot be read: {type(error).__name__}")
+            found.append(BatchReport.from_dict(read_json(incident / _BATCH)))
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            notes.append(f"{incident.name}/{_BATCH} cannot be read: {type(error).__name__}")
     return tuple(found), notes
 
 
 def update_lessons(report: RunReport, folder: Path, run: str) -> Path | None:
     """Write the lessons of a run into the file of its folder; None if nothing changes."""
     file = folder / LESSONS_FILE
-    before = file.read_text(encoding="utf-8").splitlines() if file.exists() else _LESSONS_HEAD
+    try:
+        before = read_regular(file).decode("utf-8").splitlines()
+    except FileNotFoundError:
+        before = _LESSONS_HEAD
+    except ValueError as error:
+        raise OSError(f"{file} is not a text: {error}") from error
     end = f" ({escape_markdown(run)})"
     kept = [line for line in before if not (line.startswith("- ") and line.endswith(end))]
     lessons = {found.lesson: found for found in report.by_severity()[:_MAX_LESSONS][::-1]}
     lines = [_lesson(found) + end for found in lessons.values()]
-    if kept + lines == before or (not lines and not file.exists()):
+    if kept + lines == before or (not lines and before is _LESSONS_HEAD):
         return None
     replace_file(file, "\n".join([*kept, *lines]) + "\n")
     return file

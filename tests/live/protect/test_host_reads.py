@@ -73,7 +73,7 @@ def test_a_decision_is_taken_where_any_read_raises(tmp_path: Path) -> None:
             for parameter in model.parameters():
                 parameter.grad = torch.zeros_like(parameter)
             guard.clip_grad_norm_(1.0)
-            monitor._exchange(optimizer)
+            monitor.before_update(optimizer)
             monitor._close(StepState.APPLIED)
         assert not monitor.shields.numbers.is_down
         assert not monitor.gate.shield.is_down

@@ -1,5 +1,6 @@
 """`trimtab checkpoints`: the checkpoints of a run, and which of them can be trusted."""
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -9,7 +10,7 @@ from trimtab.cli.options import AsJson, ExitCode, print_json
 
 if TYPE_CHECKING:
     from trimtab.journal import RunDirectory
-    from trimtab.state.checkpoints.index import CheckpointEntry
+    from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex
 
 NEXT = "give the run_dir of a run with `watch(checkpoints=...)`"
 COLUMNS = ("step", "verdict", "files", "size", "why")
@@ -43,7 +44,7 @@ def checkpoints(
         index = CheckpointIndex(directory.home)
         if not index.entries:
             raise RestoreError(f"{run} has no checkpoints yet; {NEXT}")
-        entries = [_verify(index.folder, entry) if verify else entry for entry in index.entries]
+        entries = [_verify(index, entry) if verify else entry for entry in index.entries]
         entries = judge_from_journal(directory, entries)
     if index.problem:
         typer.echo(f"trimtab: {printable(index.problem)}; listed by folder", err=True)
@@ -64,20 +65,21 @@ def _find(path: Path) -> "RunDirectory":
     from trimtab.state.checkpoints.index import FOLDER, INDEX
 
     for run in (RunDirectory(path), RunDirectory(path.absolute().parent)):
-        if (run.home / INDEX).exists() or (run.home / FOLDER).is_dir():
-            return run
+        with contextlib.suppress(OSError):  # a link, which is not followed
+            if run.folder(FOLDER).is_dir() or (run.home / INDEX).exists():
+                return run
     raise RestoreError(f"{path} is not a run directory with checkpoints; {NEXT}")
 
 
-def _verify(folder: Path, entry: "CheckpointEntry") -> "CheckpointEntry":
+def _verify(index: "CheckpointIndex", entry: "CheckpointEntry") -> "CheckpointEntry":
     import dataclasses
 
     from trimtab.core.errors import RestoreError
-    from trimtab.state.checkpoints.manifest import find_damage, read_manifest
+    from trimtab.state.checkpoints.manifest import find_damage
 
     try:
-        manifest = read_manifest(folder / entry.folder)
-        damage = find_damage(folder / entry.folder, manifest, manifest.files)
+        folder, manifest = index.read_files(entry)
+        damage = find_damage(folder, manifest, manifest.files)
     except RestoreError as error:
         damage = [str(error)]
     return dataclasses.replace(entry, damage=damage[0] if damage else "")

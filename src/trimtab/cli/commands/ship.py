@@ -45,9 +45,9 @@ def ship(
         chosen = load_config(config, settings).ship
         directory = find_run(run)
         chosen_sinks = [find_sink(name) for name in dict.fromkeys(to)]
+        shipper = Shipper(directory, chosen_sinks, chosen, ShipLog(directory, standard_error()))
     for plugin in shadowed():
         typer.echo(printable(f"trimtab: its own sink is used, not that of {plugin}"), err=True)
-    shipper = Shipper(directory, chosen_sinks, chosen, ShipLog(directory, standard_error()))
     signal.signal(signal.SIGINT, lambda *_: shipper.stop())
     signal.signal(signal.SIGTERM, lambda *_: shipper.stop())
     is_complete = shipper.run()

@@ -10,14 +10,17 @@ from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
 from trimtab.core.sink import RunStatus, SinkMemory
 from trimtab.journal import RunDirectory
-from trimtab.journal.files import read_regular, replace_file
+from trimtab.journal.files import open_regular, read_json, replace_file
 
 SCHEMA = 1
 
 
 def ship_folder(run: RunDirectory) -> Path:
-    """Return the folder of the positions and of ship.log."""
-    return run.home / "ship"
+    """Return the folder of the positions and of ship.log; raises JournalError if it is a link."""
+    try:
+        return run.folder("ship")
+    except OSError as error:
+        raise JournalError(f"nothing can be sent from {run.root}: {error}") from error
 
 
 class Cursor:
@@ -69,9 +72,9 @@ class SinkLock:
         """Acquire the lock; raises JournalError if a different process ships this now."""
         folder = ship_folder(run)
         folder.mkdir(parents=True, exist_ok=True)
-        self._descriptor = os.open(folder / f"{sink}.lock", os.O_RDWR | os.O_CREAT, 0o644)
+        self._file = open_regular(folder / f"{sink}.lock", os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.release()
             raise JournalError(
@@ -82,15 +85,15 @@ class SinkLock:
 
     def release(self) -> None:
         """Release it for the next shipper."""
-        os.close(self._descriptor)
+        self._file.close()
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        values = json.loads(read_regular(path))
-    except (OSError, ValueError, RecursionError):
+        values = read_json(path)
+    except (OSError, ValueError):
         return {}
-    return values if isinstance(values, dict) and values.get("schema") == SCHEMA else {}
+    return values if values.get("schema") == SCHEMA else {}
 
 
 def _count(value: Any) -> int:

@@ -17,6 +17,7 @@ from pathlib import Path
 from trimtab.core.sink import GUARD_CLOSED, RunStatus
 from trimtab.integrations.shipper.feed import Feed
 from trimtab.journal import RunDirectory
+from trimtab.journal.directory import incident_folders
 from trimtab.journal.files import read_regular
 
 
@@ -61,13 +62,12 @@ class WriterProcess:
     """
 
     def __init__(self, run: RunDirectory) -> None:
-        self._lock_file = run.home / "journal.lock"
-        self._incidents = run.incidents
+        self._run = run
 
     def is_gone(self) -> bool:
         """Return whether it ran on this host and is no more."""
         with contextlib.suppress(OSError):
-            text = read_regular(self._lock_file).decode("utf-8", "replace")
+            text = read_regular(self._run.home / "journal.lock").decode("utf-8", "replace")
             found = re.fullmatch(r"pid (\d{1,9}) on (.*)\n", text)
             if found and found[2] == socket.gethostname():
                 return not _is_running(int(found[1]))
@@ -79,8 +79,13 @@ class WriterProcess:
 
     def is_writing(self, incidents: Collection[int]) -> bool:
         """Return whether it lives and the post-mortem of an incident is missing."""
+        written = [
+            folder.name
+            for folder in incident_folders(self._run.incidents)
+            if (folder / "postmortem.md").exists()
+        ]
         return not self.is_gone() and not all(
-            any(self._incidents.glob(f"{number:04d}-step-*/postmortem.md")) for number in incidents
+            any(name.startswith(f"{number:04d}-step-") for name in written) for number in incidents
         )
 
 

@@ -9,9 +9,11 @@ import sys
 import threading
 import time
 
+from trimtab.core.errors import JournalError
 from trimtab.integrations.shipper.cursor import ship_folder
 from trimtab.integrations.transport import SECRETS
 from trimtab.journal import RunDirectory
+from trimtab.journal.files import open_regular
 
 MAX_LINE = 500
 """Characters of one line; an answer of a server may be a whole page."""
@@ -25,7 +27,7 @@ class ShipLog:
     """
 
     def __init__(self, run: RunDirectory, descriptor: int | None) -> None:
-        self._path = ship_folder(run) / "ship.log"
+        self._run = run
         self._descriptor = descriptor
         self._lock = threading.Lock()
         if descriptor is not None and not os.isatty(descriptor):
@@ -37,10 +39,12 @@ class ShipLog:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with self._lock:
             try:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-                with self._path.open("a", encoding="utf-8") as file:
-                    file.write(f"{stamp} {line}\n")
-            except OSError:  # a full disk; the line is still in the training log
+                folder = ship_folder(self._run)
+                folder.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+                with open_regular(folder / "ship.log", flags) as file:
+                    file.write(f"{stamp} {line}\n".encode())
+            except (OSError, JournalError):  # a full disk; the line is still in the training log
                 pass
 
     def warning(self, message: str) -> None:

@@ -36,6 +36,7 @@ from trimtab.integrations.transport import (
     send,
     split_credentials,
 )
+from trimtab.journal.directory import read_postmortems
 from trimtab.report.escaping import escape_markdown
 
 REQUEST_SECONDS = 30.0
@@ -117,10 +118,9 @@ class MlflowSink:
     def finish(self, status: RunStatus) -> None:
         """Attach the post-mortems and describe the run; the status came as an event."""
         stored = True
-        for path in sorted(self._run.home.glob("incidents/*/postmortem.*")):
-            name = f"trimtab/{path.parent.name}/{path.name}"
+        for name, content in read_postmortems(self._run.home):
             uri = str(self._memory.values.get("artifact_uri", ""))
-            stored = stored and self._rest.put_artifact(uri, name, path.read_bytes())
+            stored = stored and self._rest.put_artifact(uri, f"trimtab/{name}", content)
         if not stored:
             self._log(tags={"trimtab.postmortems": f"on the training machine: {self._run.home}"})
         lines = self._memory.values["incidents"].get("lines", {})

@@ -8,7 +8,10 @@ The files are TFRecords around hand-packed protocol buffers: one event per recor
 scalars takes a seventh of the time of `SummaryWriter`, which makes one event per scalar.
 """
 
+import contextlib
+import io
 import os
+import re
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,11 +22,16 @@ from trimtab.core.block import Block, Event
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
+from trimtab.journal.directory import read_postmortems
+from trimtab.journal.files import inside, open_regular
 from trimtab.readers.trackers.tfrecord import masked_crcs
 from trimtab.report.escaping import escape_markdown
 
 VARIABLE = "TRIMTAB_TENSORBOARD_DIR"
 """The log directory; `trimtab/tensorboard` in the run directory by default."""
+
+
+_FILE = re.compile(r"trimtab/attempt-[0-9]{1,9}/events\.out\.tfevents\.trimtab")
 
 
 class TensorBoardSink:
@@ -35,15 +43,22 @@ class TensorBoardSink:
     def begin(self, run: ShippedRun, memory: SinkMemory) -> None:
         """Find the folder, and cut off what was not saved."""
         given = os.environ.get(VARIABLE)
-        self._folder = Path(given) / run.name if given else run.home / "tensorboard"
+        self._folder = Path(given) / run.name if given else inside(run.home, "tensorboard")
         self._run, self._memory = run, memory
-        self._sizes: dict[str, int] = memory.values.setdefault("sizes", {})
+        saved = memory.values.get("sizes")
+        # The position is a file that a stranger may have written: it names files of this sink only.
+        self._sizes: dict[str, int] = {
+            name: size
+            for name, size in (saved.items() if isinstance(saved, dict) else ())
+            if _FILE.fullmatch(name) and type(size) is int and size >= 0
+        }
+        memory.values["sizes"] = self._sizes
         self._clock = 0.0
         self._attempt = int(memory.values.get("attempt", 0))
         for name, size in self._sizes.items():
-            path = self._folder / name
-            if path.exists() and path.stat().st_size > size:
-                os.truncate(path, size)
+            with contextlib.suppress(FileNotFoundError), self._open(name) as file:
+                if os.fstat(file.fileno()).st_size > size:
+                    file.truncate(size)
 
     def send(self, block: Block) -> None:
         """Append the records to the files of their attempts."""
@@ -64,10 +79,11 @@ class TensorBoardSink:
 
     def finish(self, status: RunStatus) -> None:
         """Add the post-mortems to the text tab."""
-        for path in sorted(self._run.home.glob("incidents/*/postmortem.md")):
-            text = path.read_text(encoding="utf-8", errors="replace")
-            name = f"{PREFIX}postmortem/{path.parent.name}"
-            self._append(self._attempt, text_event(0, self._clock, name, text))
+        for path, content in read_postmortems(self._run.home):
+            folder, _, file = path.partition("/")
+            if file == "postmortem.md":
+                text, name = content.decode("utf-8", "replace"), f"{PREFIX}postmortem/{folder}"
+                self._append(self._attempt, text_event(0, self._clock, name, text))
 
     def close(self) -> None:
         """Do nothing: nothing stays open."""
@@ -76,18 +92,20 @@ class TensorBoardSink:
         """Append to the file of an attempt; the same bytes at the same place if sent again."""
         # TensorBoard takes the newest file of a folder for the live one, so there is only one.
         name = f"trimtab/attempt-{attempt}/events.out.tfevents.trimtab"
-        path = self._folder / name
         size = self._sizes.get(name, 0)
         if size == 0:
             data = version_event(self._clock) + data
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("r+b" if path.exists() else "wb") as file:
+        inside(self._folder, name).parent.mkdir(parents=True, exist_ok=True)
+        with io.BufferedWriter(self._open(name, os.O_CREAT)) as file:
             file.seek(size)
             file.truncate()
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         self._sizes[name] = size + len(data)
+
+    def _open(self, name: str, flags: int = 0) -> io.FileIO:
+        return open_regular(inside(self._folder, name), os.O_RDWR | flags)
 
     def _text(self, event: Event) -> bytes | None:
         news = IncidentNews.from_event(event)

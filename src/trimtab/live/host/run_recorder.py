@@ -199,7 +199,7 @@ class RunRecorder:
                 self.resumed_at = first_step
             self._shipping = ShipProcess(run, config.ship)
         except BaseException:
-            self.journal.close("could not start")
+            self.journal.close("could not start", seconds=1.0)
             raise
         self.on_change: Callable[[Incident], None] = lambda incident: None
         """Is called when an incident opens, changes or closes."""

@@ -25,6 +25,7 @@ from torch import nn
 
 from trimtab.journal import RunDirectory
 from trimtab.journal.exit_request import ExitRequest, RunExit
+from trimtab.journal.files import open_new
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.shield import log
 
@@ -109,10 +110,10 @@ class HangWatchdog:
             log.error("trimtab: %s; its stacks cannot be written: %s%s", reason, error, end)
 
     def _write_stacks(self, reason: str) -> Path:
-        path = self._run.home / "hang" / f"rank-{self._rank:05}.txt"
+        path = self._run.folder("hang") / f"rank-{self._rank:05}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8") as file:
-            file.write(f"{reason}\n")
+        with open_new(path) as file:
+            file.write(f"{reason}\n".encode())
             file.flush()
             faulthandler.dump_traceback(file, all_threads=True)
         return path

@@ -12,12 +12,23 @@ from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from trimtab.live.shield import Entrance
+
+PLACE = "optimizer.step"
+"""Where the hooks run, as the log names it."""
+
 
 class StepListener(Protocol):
-    """What the hooks call; only NonFiniteRun and RestoreError may be raised here."""
+    """What the hooks call, each method through the entrance."""
+
+    entrance: Entrance
 
     def before_update(self, optimizer: Optimizer) -> None:
         """The gradients are ready and this optimizer is about to move."""
+        ...
+
+    def carry_out(self, optimizer: Optimizer) -> None:
+        """What was decided is to be done, whatever became of `before_update`."""
         ...
 
     def after_update(self, optimizer: Optimizer) -> None:
@@ -47,9 +58,13 @@ class StepHooks:
         """Let the optimizers keep the listener: a closed guard that others still wait for."""
         self._before.kept = listener
 
+    def let_go(self) -> None:
+        """Do nothing any more, from within a hook, where torch allows none to be removed."""
+        self._before.kept = None
+
     def remove(self) -> None:
         """Take the hooks off again."""
-        self._before.kept = None
+        self.let_go()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -72,9 +87,12 @@ class _Before:
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if not callable(closure):
-            listener.before_update(optimizer)
+            listener.entrance(PLACE, listener.before_update, optimizer)
+            listener.entrance(PLACE, listener.carry_out, optimizer)
             return None
-        wrapped = _wrap(listener, optimizer, closure)
+        wrapped = listener.entrance(PLACE, _wrap, listener, optimizer, closure)
+        if wrapped is None:
+            return None
         if "closure" in kwargs:
             return args, {**kwargs, "closure": wrapped}
         return (args[0], wrapped, *args[2:]), kwargs
@@ -90,7 +108,7 @@ class _After:
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         listener = self._listener()
         if listener is not None:
-            listener.after_update(optimizer)
+            listener.entrance(PLACE, listener.after_update, optimizer)
 
 
 def _wrap(
@@ -100,16 +118,20 @@ def _wrap(
     versions = _versions(optimizer)
     num_calls = 0
 
-    def watched() -> Any:
-        nonlocal num_calls
-        num_calls += 1
+    def inspect() -> None:
         if num_calls > 1:
             listener.cannot_gate(optimizer, "evaluates its closure more than once")
         elif _versions(optimizer) != versions:
             listener.cannot_gate(optimizer, "moves the weights before its closure")
-        result = closure()
+
+    def watched() -> Any:
+        nonlocal num_calls
+        num_calls += 1
+        listener.entrance(PLACE, inspect)
+        result = closure()  # what it raises is the user's
         if num_calls == 1:
-            listener.before_update(optimizer)
+            listener.entrance(PLACE, listener.before_update, optimizer)
+            listener.entrance(PLACE, listener.carry_out, optimizer)
         return result
 
     return watched

@@ -9,7 +9,8 @@
     no update         the next record, the step loop or guard.skip() -> SKIPPED, OVERFLOW
 
 Ranks exchange numbers in every call of `optimizer.step()`, recorded or not, and nowhere else: that
-is where all of them come anyway. A closed guard goes on until all ranks have agreed to leave.
+is where all of them come anyway. A guard that was closed, or has failed, does nothing but make
+those exchanges, until all ranks have agreed to leave.
 """
 
 import os
@@ -24,7 +25,9 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.config import LiveConfig
+from trimtab.core.errors import RunStopped
 from trimtab.core.events import SETTING_CHANGED
+from trimtab.journal.exit_request import RunExit
 from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.host.run_recorder import RunRecorder
@@ -37,12 +40,12 @@ from trimtab.live.measure.state_facts import OptionWatch
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter, UserSignals, main_learning_rate
 from trimtab.live.measure.telemetry import SlowMeter
-from trimtab.live.protect.gate import Decision, Gate
+from trimtab.live.protect.gate import Gate
 from trimtab.live.protect.gate_reporter import report_promotion
-from trimtab.live.ranks.exchange import StepNote, StepState, copy_to_host
+from trimtab.live.ranks.exchange import ExchangeFailed, StepNote, StepState, copy_to_host
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.shards import count_copies
-from trimtab.live.shield import Shields, log
+from trimtab.live.shield import Entrance, Shields, log
 
 
 class StepFacts:
@@ -139,6 +142,8 @@ class StepMonitor:
             keeper: Makes what watches over the trained state, in a run that recovers.
         """
         self.shields = shields
+        self.entrance = Entrance(self._step_aside)
+        """What every call from the training loop goes through."""
         self.gate = gate
         self.next_step = first_step
         self.meter = meter
@@ -150,7 +155,6 @@ class StepMonitor:
         self._skips = SkipDetector(optimizers, scaler)
         self._note = StepNote(step=first_step)
         self._moved: set[int] = set()
-        self._decision: Decision | None = None
         self.loop_step = first_step
         """The number of the next step of the user's loop. It differs from `next_step` where a step
         of the loop has two updates, or an update several steps."""
@@ -201,17 +205,36 @@ class StepMonitor:
         """Whether anything is still measured here."""
         return self.sync.is_measuring
 
+    @property
+    def is_out(self) -> bool:
+        """Whether this guard was closed or has failed: it counts, and keeps other ranks company."""
+        return self.sync.is_closed or self.shields.numbers.is_down
+
+    def _step_aside(self, operation: str, error: Exception) -> None:
+        """Take the guard out of the run on all ranks, because of an error of ours."""
+        self.shields.numbers.catch(operation, error)
+        try:
+            self.sync.ranks.leave()
+            if self.sync.ranks.has_left:
+                self._leave()
+        except Exception:  # nothing is left to try; hooks of a guard that is out do nothing
+            log.exception("trimtab could not give everything back")
+
     def begin_record(self, loss: Any) -> bool:
         """A loss is about to be recorded: close a step that ended without an update.
 
         Returns whether a backward pass has followed the last loss of this step.
         """
         self.num_losses += 1
+        if self.is_out:
+            self._note.is_recorded_here = True
+            return False
         if self.gate is not None:
             self.gate.forget()
         grew = False
         if not self._note.is_recorded_here:
-            self.slow.note_loss()
+            with self.shields.telemetry.guarding("record"):
+                self.slow.note_loss()
         else:
             if self._moved:
                 self._skips.takes_turns = True  # the others have not moved
@@ -233,12 +256,12 @@ class StepMonitor:
 
     def skip(self) -> None:
         """The user does not take this step."""
-        if self._note.is_recorded_here and not self._moved:
+        if self._note.is_recorded_here and not self._moved and not self.is_out:
             self._close(StepState.SKIPPED)
 
     def end_step(self, number: int) -> None:
         """The step loop has come to the end of a step, whether or not an optimizer moved."""
-        if self._note.is_recorded_here and not self.sync.is_closed:
+        if self._note.is_recorded_here and not self.is_out:
             if self._moved:
                 self._close(StepState.APPLIED)
             elif not self._skips.has_fresh_gradients():
@@ -257,32 +280,44 @@ class StepMonitor:
         was_watching, sync.is_closed = self.is_watching, True
         self.slow.close()
         if sync.recorder is not None:
-            if was_watching:
-                with self.shields.host.guarding("last records"):
-                    sync.drain()
-            with self.shields.host.guarding("end of the journal"):
-                sync.recorder.close(how)
-            more = f"; FAILED: {', '.join(failed)}" if (failed := self.shields.failed) else ""
-            log.info("trimtab: ended (%s): %s%s", how, sync.recorder.summary(), more)
+            self._end_journal(sync.recorder, how, with_records=was_watching)
         if self._exit_hooks is not None:
-            self._exit_hooks.remove()
-        if sync.ranks.world == 1 or sync.ranks.has_left:
-            self._leave()
-        else:  # the other ranks wait for this one in their next `optimizer.step()`
+            with self.shields.host.guarding("exit hooks"):
+                self._exit_hooks.remove()
+        if sync.ranks.world > 1 and not sync.ranks.has_left:
+            # The other ranks wait for this one in their next `optimizer.step()`.
             sync.ranks.leave()
             self._hooks.keep_alive(self)
+        else:
+            self._leave()
+            self._hooks.remove()
+
+    def _end_journal(self, recorder: RunRecorder, how: str, *, with_records: bool) -> None:
+        shield = self.shields.host
+        if with_records:
+            with shield.guarding("last records"):
+                self.sync.drain()
+        with shield.guarding("end of the journal"):
+            recorder.close(how)
+        with shield.guarding("summary"):
+            more = f"; FAILED: {', '.join(failed)}" if (failed := self.shields.failed) else ""
+            log.info("trimtab: ended (%s): %s%s", how, recorder.summary(), more)
 
     # What the hooks call.
 
     def before_update(self, optimizer: Optimizer) -> None:
-        """Inspect the gradients, exchange, decide; numbers of earlier steps arrive."""
+        """Runs before the update: inspect the gradients, exchange, decide."""
+        if self.is_out:
+            self._decide_no_more()
+            return
         if torch._C._current_graph_task_id() != -1:
             self._refuse_backward()
         self._start()
         # DCP makes updates without a record, to load into their state.
         if self._is_before_first and self._note.is_recorded_here:
             self._is_before_first = False
-            self.resume.before_update()
+            with self.shields.resume.guarding("first update"):
+                self.resume.before_update()
         if self._is_in_backward:
             return
         if id(optimizer) in self._moved:  # one more update, without a record
@@ -291,28 +326,59 @@ class StepMonitor:
         if not self._moved and self._note.state is StepState.INSPECTED:
             self._close(StepState.BROKEN_OFF)
         if not self.sync.ranks.has_left:
-            self._exchange(optimizer)
+            self.sync.exchange(
+                self._note, optimizer, self._measure(optimizer), is_alone=self.is_joining
+            )
             self._note.state = StepState.INSPECTED
+
+    def carry_out(self, optimizer: Optimizer) -> None:
+        """Runs before the update, also if something has failed since the ranks have agreed.
+
+        The other ranks count on what this one owes the exchange, and carry out the decision.
+        """
+        self._keep_others_company()
+        if self.gate is None:
+            return
         if self.keeper is not None and self.keeper.restores(optimizer):
+            self.sync.has_restored = True
             return  # there are no gradients left to take a step with
-        if self.gate is not None:
-            self.gate.before(optimizer, self._decision)
-            while self.gate.promoted:
-                report_promotion(self.recorder, self.next_step, self.gate.promoted.pop())
+        if not self.gate.before(optimizer) and self.sync.ranks.world > 1:
+            raise RunStopped(
+                f"step {self._note.step}: what the ranks have agreed on could not be carried out "
+                "on this one: restart from the last checkpoint",
+                RunExit.RELAUNCH,
+            )
+        while self.gate.promoted:
+            report_promotion(self.recorder, self.next_step, self.gate.promoted.pop())
+
+    def _keep_others_company(self) -> None:
+        """Make what this rank owes the exchange of this update, if it has failed or is closed."""
+        ranks = self.sync.ranks
+        if ranks.world == 1 or ranks.has_left or self._is_in_backward:
+            return
+        try:
+            ranks.complete(is_alone=self.is_joining)
+        except ExchangeFailed:
+            ranks.has_left = True
+        if ranks.has_left:
+            self._leave()
 
     def after_update(self, optimizer: Optimizer) -> None:
-        """Leave no trace on the optimizer; close the step after the last one."""
+        """Runs after the update: leave no trace on the optimizer, close the step."""
         if self.gate is not None:
             self.gate.after(optimizer)
         if self.keeper is not None:
             self.keeper.after_update(optimizer)
-        if self._is_in_backward or self.sync.ranks.has_left:
-            self._decision = None
+        if self.is_out:
+            self.next_step += int(self._note.is_recorded_here)
+            self._note.is_recorded_here = False
+        if self.is_out or self._is_in_backward or self.sync.ranks.has_left:
             return
         self._moved.add(id(optimizer))
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1] and self.is_watching:
-            self._note.has_telemetry = self.slow.after_update(self._note)
+            with self.shields.telemetry.guarding("after the update"):
+                self._note.has_telemetry = self.slow.after_update(self._note)
             if self.recorder is not None:
                 with self.shields.user.guarding("options"):
                     self._note_changes(self.recorder)
@@ -344,32 +410,16 @@ class StepMonitor:
             return
         self._is_started = True
         if self.sync.ranks.world == 1:
-            with self.shields.numbers.guarding("finding ranks"):
-                self.sync.connect(first=False)
+            self.sync.connect()
             if self.sync.ranks.world > 1 and self._exit_hooks is not None:
                 self._exit_hooks.remove()
         if self.sync.ranks.world > 1:
-            with self.shields.numbers.guarding("comparing ranks"):
-                copies = count_copies(
-                    self.slow.parameters, self.sync.ranks.group, self._config.replicas
-                )
-                self.meter.gradients.set_copies(self.slow.parameters, copies)
-                self.slow.prepare(self.sync.ranks.group)
+            copies = count_copies(
+                self.slow.parameters, self.sync.ranks.group, self._config.replicas
+            )
+            self.meter.gradients.set_copies(self.slow.parameters, copies)
+            self.slow.prepare(self.sync.ranks.group)
         self.resume.world = self.sync.ranks.world
-
-    def _exchange(self, optimizer: Optimizer) -> None:
-        measured = None
-        if self.is_watching:
-            with self.shields.numbers.guarding("measure"):
-                measured = self._measure(optimizer)
-        if measured is None:
-            measured = Measured(head=self.meter.empty_head(), loss=None)
-            self.sync.ranks.leave()
-            if self.sync.ranks.has_left:  # there is only one rank
-                return
-        self._decision = self.sync.exchange(
-            self._note, optimizer, measured, self._decision, is_alone=self.is_joining
-        )
 
     def _measure(self, optimizer: Optimizer) -> Measured:
         if self._moved:  # one more optimizer of the same step: has it gone bad since?
@@ -380,7 +430,8 @@ class StepMonitor:
             return Measured(head=head, loss=None)
         self._inspect_gradients(optimizer)
         if self.recorder is not None:
-            self._note.has_bad_data = self.facts.has_bad_data(self.recorder.bad_data)
+            with self.shields.batches.guarding("bad data"):
+                self._note.has_bad_data = self.facts.has_bad_data(self.recorder.bad_data)
         phase = self._num_steps % PHASES if self._note.is_recorded_here else 0
         return Measured(
             head=self.meter.head(phase),
@@ -407,8 +458,7 @@ class StepMonitor:
                 with self.shields.host.guarding("note"):
                     self.facts.fill(note)
             if state in (StepState.SKIPPED, StepState.OVERFLOW):
-                with self.shields.numbers.guarding("skipped step"):
-                    self.sync.send_skipped(note, self.meter.head(0))
+                self.sync.send_skipped(note, self.meter.head(0))
         note.is_closed = True
         self.next_step += int(note.is_recorded_here)
         # Whether a loop skipped a step is partly a guess; these are not, and the same on all ranks.
@@ -416,24 +466,31 @@ class StepMonitor:
         self._skips.end_step()
         self._begin_step()
         self.sync.release()
-        self.slow.begin_step()
+        with self.shields.telemetry.guarding("new step"):
+            self.slow.begin_step()
 
     def _begin_step(self) -> None:
         self.meter.reset()
         self._moved.clear()
-        self._decision = None
         self._note = StepNote(step=self.next_step)
         if self.gate is not None:
             self.gate.end_step()
 
+    def _decide_no_more(self) -> None:
+        """Drop what was decided before: from here on the ranks hear that this one leaves."""
+        if self.gate is not None:
+            self.gate.end_step()
+        if self.keeper is not None:
+            with self.shields.recovery.guarding("end"):
+                self.keeper.close()
+
     def _leave(self) -> None:
-        """All ranks have agreed: give everything back."""
+        """All ranks have agreed, or cannot: give everything back."""
+        self._decide_no_more()
         if self.gate is not None:
             self.gate.close()
         if self.sync.is_closed:
-            self._hooks.remove()
-        if self.keeper is not None:
-            self.keeper.close()
+            self._hooks.let_go()
 
     def _refuse_backward(self) -> None:
         if self._is_in_backward:

@@ -10,10 +10,10 @@ and, if it was measured, its telemetry came with the numbers of the next update.
 their order. A rank that failed keeps coming to the exchanges, with zeros and a vote to leave.
 """
 
-import math
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, Protocol
 
 import torch
@@ -21,18 +21,19 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.config import LiveConfig
-from trimtab.core.errors import NonFiniteRun
+from trimtab.core.errors import NonFiniteRun, RunStopped
 from trimtab.core.events import SLOW_RANK
 from trimtab.core.text import counted
+from trimtab.journal.exit_request import RunExit
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.measure.activations import read_activations, silent_sites
 from trimtab.live.measure.by_rank import SlowRank, read_maxima
 from trimtab.live.measure.state_hash import read_hashes
-from trimtab.live.measure.step_meter import HEAD, have_slipped, read_head
+from trimtab.live.measure.step_meter import HEAD, have_slipped, is_finite_step, read_head
 from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
 from trimtab.live.protect.gate import Decision, Gate
 from trimtab.live.protect.gate_reporter import BAD_DATA, HARM, VOTE, GateReporter
-from trimtab.live.ranks.exchange import OUT, InFlight, RankSync, StepNote
+from trimtab.live.ranks.exchange import OUT, ExchangeFailed, InFlight, RankSync, StepNote
 from trimtab.live.ranks.rank_group import RankGroup, host_of
 from trimtab.live.shield import Shields, log
 
@@ -157,15 +158,13 @@ class RecordAssembler:
             self._recorder.event(SLOW_RANK, self._recorder.number_of(step.note), facts)
 
 
-_NUM_SUMS = 1 + len(HEAD)
-"""Numbers of every exchange: how many ranks leave, and the head."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Label:
     """What is needed to understand the numbers of an exchange when they arrive."""
 
     note: StepNote
+    is_exchange: bool = True
+    """Whether the ranks have added the numbers up; not for a step that skipped its update."""
     telemetry_of: StepNote | None = None
     """The step whose telemetry is in them."""
     report_names: tuple[str, ...] = ()
@@ -191,6 +190,8 @@ class StateKeeper(Protocol):
     """Numbers that it adds to every exchange."""
     harm: torch.Tensor
     """1 while this rank's state waits for an undo."""
+    unable: torch.Tensor
+    """What a rank sends that has failed: no rank undoes anything then."""
 
     def to_send(self, optimizer: Optimizer) -> tuple[Any, torch.Tensor]:
         """Return what this rank has found, and what must be known when it comes back."""
@@ -222,15 +223,43 @@ class StateKeeper(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Agreed:
-    """What every rank reads alike of an exchange."""
+class Arrival:
+    """Numbers of one step, identical on every rank if it was an exchange."""
 
-    step: int
+    label: Label
     num_leaving: float
     head: dict[str, float]
+    state: list[float]
+    """Findings about the trained state, in the order of its keeper."""
+    telemetry: list[float]
     report: dict[str, float]
-    state: tuple[Any, list[float]] | None
-    """What was found about the trained state."""
+    """Values that the gate reports, by name."""
+
+
+def unpack(label: Label, values: list[float], *, num_state: int, num_telemetry: int) -> Arrival:
+    """Split one vector: ranks that leave, head, state, telemetry, report of the gate."""
+    queue = iter(values)
+
+    def take(count: int) -> list[float]:
+        return list(islice(queue, count))
+
+    num_leaving = next(queue)
+    head = dict(zip(HEAD, take(len(HEAD)), strict=True))
+    state = take(num_state if label.is_exchange else 0)
+    telemetry = take(0 if label.telemetry_of is None else num_telemetry)
+    report = dict(zip(label.report_names, queue, strict=True))
+    if report and state:
+        report[HARM] = state[-1]
+    if report and label.note.has_bad_data:
+        report[BAD_DATA] = 1.0
+    return Arrival(
+        label=label,
+        num_leaving=num_leaving,
+        head=head,
+        state=state,
+        telemetry=telemetry,
+        report=report,
+    )
 
 
 class StepSync:
@@ -265,81 +294,84 @@ class StepSync:
         self._in_flight = InFlight(config.lag_steps)
         self._assembler: RecordAssembler | None = None
         self._num_nonfinite, self._nonfinite_step = 0, -1
-        self._is_draining = False
-        self._unseen: deque[_Agreed] = deque()
-        """What arrived early because this rank was closed: the others receive it later."""
+        self._last_decision: Decision | None = None
+        """The decision of the last exchange."""
+        self.has_restored = False
+        """Whether the state was restored at the last exchange."""
         self.num_exchanges = 0
         """Updates so far, with those of steps that were done again."""
-        self.ranks = RankSync(RankGroup(), device)
-        self.connect(first=True)
+        self._connect_to(RankGroup(slots=slow.slots))
+        self.connect()
 
     @property
     def is_measuring(self) -> bool:
         """Whether anything is still measured here."""
         return not (self.is_closed or self._shields.numbers.is_down or self.ranks.has_left)
 
-    def connect(self, *, first: bool) -> None:
+    def connect(self) -> None:
         """Find the other ranks; asked again at the first update if there were none."""
         group = self._join()
         if group is None:
-            group = RankGroup(slots=self._slow.slots) if first else None
-        if group is None:
             return
-        if not first and group.rank > 0 and self.recorder is not None:
+        if group.rank > 0 and self.recorder is not None:
             self.recorder.close(f"rank {group.rank} has joined; the first rank journals")
             self.recorder = self._assembler = None
-        self.ranks = RankSync(group, self._device)
+        self._connect_to(group)
+
+    def _connect_to(self, group: RankGroup) -> None:
         slots = self._slow.connect(group)
+        self.ranks = RankSync(
+            group,
+            self._device,
+            lag=self._config.lag_steps,
+            num_values=len(HEAD) + self._num_state + len(slots),
+            votes=self._gate is not None,
+        )
         if self.recorder is not None:
             self._assembler = RecordAssembler(self.recorder, slots, group.world)
 
     def exchange(
-        self,
-        note: StepNote,
-        optimizer: Optimizer,
-        measured: Measured,
-        earlier: Decision | None,
-        *,
-        is_alone: bool,
-    ) -> Decision | None:
-        """Add up one update over ranks; `earlier` is the decision about the first optimizer."""
+        self, note: StepNote, optimizer: Optimizer, measured: Measured, *, is_alone: bool
+    ) -> None:
+        """Add up one update over ranks, and let the gate decide.
+
+        Numbers of earlier updates arrive. Raises RunStopped if the ranks cannot exchange and this
+        step is bad by the numbers of this rank.
+        """
         self.num_exchanges += 1
-        ranks, gate = self.ranks, self._gate
-        telemetry_of, telemetry = self._slow.pop()
-        sent, found = (None, None) if self._keeper is None else self._keeper.to_send(optimizer)
-        parts = (measured.head, telemetry) if found is None else (measured.head, found, telemetry)
-        total = ranks.sum(*parts, is_alone=is_alone)
+        telemetry_of, telemetry = self._pop_telemetry()
+        sent, found = self._findings(optimizer)
+        try:
+            total = self.ranks.sum(measured.head, *found, telemetry, is_alone=is_alone)
+            if self._gate is not None and not is_alone:
+                self._decide(self._gate, note, measured, total)
+        except ExchangeFailed as error:
+            self._decide_nothing(note, measured, error)
+            if not self.ranks.has_left:  # it is alone from here on
+                self.exchange(note, optimizer, measured, is_alone=is_alone)
+            return
         if telemetry_of is None:  # zeros, that the host need not see
-            total = total[: self._num_sums]
+            total = total[: 1 + len(HEAD) + self._num_state]
         else:
-            self._slow.learn(total)
-        decision = None
-        if gate is not None and not gate.has_left and not is_alone:
-            if note.num_exchanges == 0:
-                decision = gate.decide(
-                    ranks,
-                    total,
-                    measured.loss,
-                    is_recorded=note.is_recorded_here,
-                    may_shrink=measured.may_shrink,
-                    has_bad_data=note.has_bad_data,
-                    harm=None if self._keeper is None else self._keeper.harm,
-                )
-            elif earlier is not None:
-                decision = gate.decide_further(earlier, total)
+            with self._shields.telemetry.guarding("exchange"):
+                self._slow.learn(total)
+        self._last_decision = decision = None if self._gate is None else self._gate.decision
+        self.has_restored = False
         names, report = ((), ()) if decision is None else decision.values()
         note.num_exchanges += 1
         label = Label(note=note, telemetry_of=telemetry_of, report_names=names, sent=sent)
-        with self._shields.numbers.guarding("arrivals"):
-            self._send(label, torch.cat((total, *report)) if report else total, is_exchange=True)
-        if self._num_nonfinite >= self._config.max_nonfinite_steps:
+        self._send(label, torch.cat((total, *report)) if report else total)
+        for arrival in self._arrivals():
+            self._act_upon(arrival)
+            self._record(arrival)
+        if self._num_nonfinite > self._config.max_nonfinite_steps:
             self._stop(note)
-        return decision
 
     def send_skipped(self, note: StepNote, head: torch.Tensor) -> None:
         """Send the numbers of a step without an exchange: those of this rank."""
         if self._assembler is not None and self.recorder is not None:
-            self._send(Label(note=note), self.ranks.sum(head, is_alone=True), is_exchange=False)
+            label = Label(note=note, is_exchange=False)
+            self._send(label, torch.cat((head.new_zeros(1), head)))
             self.recorder.event("step not applied", note.step, {"why": note.state.value})
 
     def release(self) -> None:
@@ -349,74 +381,122 @@ class StepSync:
                 self._assembler.hand_over()
 
     def drain(self) -> None:
-        """Deliver everything; what ranks would do about it does not matter any more."""
+        """Record everything; what ranks would do about it does not matter any more."""
         if self._assembler is None:
             return
-        self._is_draining = True
         for arrived in self._in_flight.drain():
-            self._receive(*arrived)
+            self._record(self._unpack(*arrived))
         if self.ranks.world == 1:
             telemetry_of, telemetry = self._slow.pop()
             if telemetry_of is not None:
                 self._assembler.add_telemetry(telemetry_of, telemetry.tolist())
         self._assembler.hand_over(everything=True)
-        self._is_draining = False
-
-    def _send(self, label: Label, values: torch.Tensor, *, is_exchange: bool) -> None:
-        if self._device.type == "meta":  # there are only shapes
-            return
-        self._in_flight.send(label, values, is_exchange=is_exchange)
-        if is_exchange and self._unseen:
-            self._act_upon(self._unseen.popleft())
-        for arrived in self._in_flight.arrivals():
-            self._receive(*arrived)
-
-    def _receive(self, label: Label, values: list[float], is_exchange: bool) -> None:
-        """Act upon numbers that have arrived, then deliver them."""
-        # A step that skipped its update had no exchange, and sends the head alone.
-        first = self._num_sums if is_exchange else _NUM_SUMS
-        end = first + (0 if label.telemetry_of is None else len(self._slow.nothing))
-        head = dict(zip(HEAD, values[1:_NUM_SUMS], strict=True))
-        report = dict(zip(label.report_names, values[end:], strict=True))
-        if is_exchange:
-            state = None if label.sent is None else (label.sent, values[_NUM_SUMS:first])
-            if state is not None and report:
-                report[HARM] = values[first - 1]
-            if label.note.has_bad_data and report:
-                report[BAD_DATA] = 1.0
-            agreed = _Agreed(
-                step=label.note.step,
-                num_leaving=values[0],
-                head=head,
-                report=report,
-                state=state,
-            )
-            if self._is_draining:
-                self._unseen.append(agreed)
-            else:
-                self._act_upon(agreed)
-        if self._assembler is None or self._shields.host.is_down:
-            return
-        if self.is_closed and not self._is_draining:
-            return
-        with self._shields.host.guarding("deliver"):
-            if label.telemetry_of is not None:
-                self._assembler.add_telemetry(label.telemetry_of, values[first:end])
-            self._assembler.add_step(label.note, head, report)
 
     @property
-    def _num_sums(self) -> int:
-        return _NUM_SUMS + (0 if self._keeper is None else self._keeper.num_fields)
+    def _num_state(self) -> int:
+        return 0 if self._keeper is None else self._keeper.num_fields
 
-    def _act_upon(self, agreed: _Agreed) -> None:
+    def _pop_telemetry(self) -> tuple[StepNote | None, torch.Tensor]:
+        with self._shields.telemetry.guarding("exchange"):
+            return self._slow.pop()
+        return None, self._slow.nothing
+
+    def _findings(self, optimizer: Optimizer) -> tuple[Any, tuple[torch.Tensor, ...]]:
+        """Return what the keeper of the state must know later, and what it has found."""
+        if self._keeper is None:
+            return None, ()
+        with self._shields.recovery.guarding("exchange"):
+            sent, found = self._keeper.to_send(optimizer)
+            return sent, (found,)
+        return None, (self._keeper.unable,)
+
+    def _decide(self, gate: Gate, note: StepNote, measured: Measured, total: torch.Tensor) -> None:
+        if gate.has_left:
+            self.ranks.accept()
+        elif note.num_exchanges == 0:
+            gate.decide(
+                self.ranks,
+                total,
+                measured.loss,
+                is_recorded=note.is_recorded_here,
+                may_shrink=measured.may_shrink,
+                has_bad_data=note.has_bad_data,
+                harm=None if self._keeper is None else self._keeper.harm,
+            )
+        else:
+            gate.decide_further(self.ranks, total)
+
+    def _decide_nothing(self, note: StepNote, measured: Measured, error: ExchangeFailed) -> None:
+        """Go on without the other ranks, or end the run if its step is bad.
+
+        What the others know of this step, and do about it, is not known. An ordinary step is
+        applied, as without trimtab. A bad one can be neither applied nor discarded by one rank. And
+        if the step before was not applied as it was, the exchange may have failed on another rank
+        then, which applied it.
+        """
+        gate, ranks = self._gate, self.ranks
+        last, self._last_decision = self._last_decision, None
+        is_bad = gate is not None and gate.is_bad(measured.head, ranks.world)
+        is_doubtful = self.has_restored or (last is not None and last.is_act())
+        self._on_leave()
+        if is_bad or is_doubtful:
+            step = note.step if is_bad else note.step - 1
+            raise RunStopped(
+                f"the ranks could not exchange ({error}), and step {step} is a bad one: what the "
+                "others did with it is not known; restart from the last checkpoint",
+                RunExit.RELAUNCH,
+            )
+        if not ranks.is_starting or not ranks.group.is_replicated:
+            log.error(
+                "trimtab: ranks could not exchange (%s); this rank continues without trimtab", error
+            )
+        elif self.recorder is not None:
+            log.warning(
+                "trimtab: step %d: another rank did not come (%s); ranks that step unequally often "
+                "share no numbers: the first one is recorded alone, and nothing is protected",
+                note.step,
+                error,
+            )
+            for arrived in self._in_flight.drain():
+                self._record(self._unpack(*arrived))
+            self._connect_to(RankGroup(slots=self._slow.slots))
+
+    def _send(self, label: Label, values: torch.Tensor) -> None:
+        """Begin to copy the numbers of a step to the host."""
+        if self._device.type != "meta":  # there are only shapes
+            self._in_flight.send(label, values, is_exchange=label.is_exchange)
+
+    def _arrivals(self) -> Iterator[Arrival]:
+        """Yield what was sent `lag` exchanges ago."""
+        for label, values, _ in self._in_flight.arrivals():
+            yield self._unpack(label, values)
+
+    def _unpack(self, label: Label, values: list[float], _: bool = False) -> Arrival:
+        return unpack(
+            label, values, num_state=self._num_state, num_telemetry=len(self._slow.nothing)
+        )
+
+    def _record(self, arrival: Arrival) -> None:
+        """Hand numbers to the assembler; only the first rank has one."""
+        if self._assembler is None or self._shields.host.is_down:
+            return
+        label = arrival.label
+        with self._shields.host.guarding("deliver"):
+            if label.telemetry_of is not None:
+                self._assembler.add_telemetry(label.telemetry_of, arrival.telemetry)
+            self._assembler.add_step(label.note, arrival.head, arrival.report)
+
+    def _act_upon(self, arrival: Arrival) -> None:
         """Act upon what all ranks read alike, at the same exchange."""
-        ranks, gate = self.ranks, self._gate
-        num_leaving, head, report = agreed.num_leaving, agreed.head, agreed.report
+        if not arrival.label.is_exchange:
+            return
+        ranks, gate, head = self.ranks, self._gate, arrival.head
         had_left = ranks.has_left
-        ranks.leave_if_any(num_leaving)
-        if gate is not None and report and not gate.has_left and report[VOTE] == OUT:
+        ranks.leave_if_any(arrival.num_leaving)
+        is_out = bool(arrival.report) and arrival.report[VOTE] == OUT
+        if gate is not None and not gate.has_left and is_out:
             gate.has_left = True
-            if not gate.shield.is_down and not num_leaving:
+            if not gate.shield.is_down and not arrival.num_leaving:
                 self._on_failure("gate", "another rank", "see that rank's log")
         if not ranks.has_left and have_slipped(head):
             ranks.has_left = True
@@ -425,21 +505,22 @@ class StepSync:
                 "trimtab stops on all of them"
             )
         if ranks.has_left and not had_left:
-            if not self.is_closed and not self._shields.numbers.is_down:
-                log.warning(
-                    "trimtab: another rank failed or closed its guard; trimtab stops on all ranks, "
-                    "training continues"
-                )
-                self._on_failure("guard", "another rank", "it has failed or was closed")
+            log.warning(
+                "trimtab: another rank failed or closed its guard; trimtab stops on all ranks, "
+                "training continues"
+            )
+            self._on_failure("guard", "another rank", "it has failed or was closed")
             self._on_leave()
-        norm = head["given_norm"] + head["grad_squares"]
-        is_finite = math.isfinite(norm) and head["nan"] + head["inf"] == 0
+        is_finite = is_finite_step(head)
         # Two optimizers make two exchanges in a step.
-        is_new = agreed.step != self._nonfinite_step
+        step = arrival.label.note.step
+        is_new = step != self._nonfinite_step
         self._num_nonfinite = 0 if is_finite else self._num_nonfinite + is_new
-        self._nonfinite_step = -1 if is_finite else agreed.step
-        if self._keeper is not None and agreed.state is not None and not ranks.has_left:
-            self._keeper.receive(*agreed.state, is_finite=is_finite)
+        self._nonfinite_step = -1 if is_finite else step
+        sent = arrival.label.sent
+        if self._keeper is not None and sent is not None and not ranks.has_left:
+            with self._shields.recovery.guarding("arrival"):
+                self._keeper.receive(sent, arrival.state, is_finite=is_finite)
 
     def _stop(self, note: StepNote) -> None:
         """Too many steps in a row were not finite; every rank comes here at the same exchange."""

@@ -228,12 +228,12 @@ class _Hook(_Forget):
         self._slot = buffer.values[place]
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if torch.compiler.is_compiling():
-            self._buffer.is_compiled = True
-        elif not self._buffer.acts():
-            return
         # Not a context manager made from a generator: that breaks a compiled graph.
         try:
+            if torch.compiler.is_compiling():
+                self._buffer.is_compiled = True
+            elif not self._buffer.acts():
+                return
             self._write(output)
         except Exception as error:  # it would end the user's forward pass
             self._buffer.error = error

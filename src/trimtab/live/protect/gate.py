@@ -28,6 +28,7 @@ from trimtab.state.training_state import parameters_of
 _RECORDED = HEAD.index("recorded")
 _GIVEN = HEAD.index("given_norm")
 _SQUARES = HEAD.index("grad_squares")
+_NAN, _INF = HEAD.index("nan"), HEAD.index("inf")
 
 _CLIP_EPSILON = 1e-6
 """What `torch.nn.utils.clip_grad_norm_` adds to the norm before it divides."""
@@ -48,6 +49,11 @@ class Decision:
     """The vote on the host, if an optimizer had to have it there."""
     is_shrunk: bool = False
     """Whether `shrink` is more than 1, if an optimizer had to know."""
+
+    def is_act(self) -> bool:
+        """Return whether the step was changed: discarded, or scaled down; waits for the device."""
+        is_shrunk = self.shrink is not None and bool(self.shrink > 1)
+        return is_shrunk or bool(self.vote == DISCARD)
 
     def values(self) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...]]:
         """The names and numbers that leave for the host; at least the vote, on every rank."""
@@ -92,6 +98,8 @@ class Gate:
         self._flag = torch.zeros(1, dtype=torch.float32, device=device)
         self._found_inf = self._flag[0]
         """The same as torch wants it, without a dimension."""
+        self.decision: Decision | None = None
+        """What has been decided about the present step; None before that, and if nothing was."""
 
     def note_clip(self, norm: torch.Tensor, max_norm: float) -> None:
         """Remember which gradients a clip has left: those need no second look before the update."""
@@ -121,7 +129,7 @@ class Gate:
         may_shrink: bool,
         has_bad_data: bool = False,
         harm: torch.Tensor | None = None,
-    ) -> Decision:
+    ) -> None:
         """Decide about a step together with all ranks; `loss` is None where the guard failed.
 
         While `harm` is above 0 the state is not what training made of it, and waits for an undo.
@@ -142,43 +150,64 @@ class Gate:
                 elif harm is not None:
                     discards = (discards > 0) | (harm > 0)
         agreed = sync.vote(discards, loss)
+        # From here on the other ranks count on it, whatever fails in this one.
+        self.decision = decision = Decision(vote=agreed)
         torch.eq(agreed, DISCARD, out=self._flag)
-        decision = Decision(vote=agreed)
         if verdict is not None:
+            if may_shrink:
+                shrink = verdict.shrink
+                if sync.world > 1:  # nobody scales down if a rank could not decide
+                    shrink = torch.where(agreed == OUT, 1.0, shrink)
+                decision.shrink = shrink[0]
             with self.shield.guarding("learn"):
-                if may_shrink:
-                    decision.shrink = self._agreed_shrink(verdict.shrink, agreed, sync.world)
                 self._report(decision, verdict, sync)
                 self.rule.learn(verdict)
         with self.shield.guarding("buffers"):
             self.buffers.settle(self._found_inf)
         self.has_left = self.has_left or (self.shield.is_down and sync.world == 1)
-        return decision
 
-    def decide_further(self, decision: Decision, total: torch.Tensor) -> Decision:
-        """The decision for one more optimizer of the same step: it may have gone bad since."""
+    def decide_further(self, sync: RankSync, total: torch.Tensor) -> None:
+        """Decide about one more optimizer of the same step: it may have gone bad since."""
         squares = total[1 + _SQUARES : 2 + _SQUARES]
-        with self.shield.guarding("further optimizer"):
-            # By sums over ranks and the vote, so the same on every rank without another vote.
-            bad = (~torch.isfinite(squares)).long() * (decision.vote.long() != OUT)
-            vote = torch.maximum(decision.vote.long(), bad)
-            torch.eq(vote, DISCARD, out=self._flag)
-            decision.vote = vote
-            decision.is_discarded = None
-            decision.report = ()
-        return decision
+        discards: torch.Tensor | None = None
+        before = self.decision
+        if before is not None and not self.shield.is_down:
+            with self.shield.guarding("further optimizer"):
+                discards = torch.maximum(before.vote.long(), (~torch.isfinite(squares)).long())
+        agreed = sync.vote(discards, None)
+        shrink = None if before is None else before.shrink
+        self.decision = Decision(vote=agreed, shrink=shrink)
+        torch.eq(agreed, DISCARD, out=self._flag)
 
-    def before(self, optimizer: Optimizer, decision: Decision | None) -> None:
-        """Hand the decision to an optimizer that is about to move."""
-        is_done = False
+    def is_bad(self, head: torch.Tensor, world: int) -> bool:
+        """Return whether a step is bad by the numbers of this rank alone; waits for the device."""
+        if self.has_left or self.shield.is_down:
+            return False
+        if bool(_is_nonfinite(head)) or bool(head[_NAN] + head[_INF]):
+            return True
+        with self.shield.guarding("own numbers"):
+            # Every rank adds its share of the squares; those of the others are about as large.
+            own = head.clone()
+            own[_SQUARES] *= world
+            return bool(self.rule.judge(own[: len(RULE_HEAD)]).discards)
+        return False
+
+    def before(self, optimizer: Optimizer) -> bool:
+        """Hand the decision to an optimizer that is about to move; return whether it could be.
+
+        The other ranks count on it: what they discard must not be applied here.
+        """
+        decision = self.decision
+        if decision is None:
+            return True
         with self.shield.guarding("discard"):
             self._prepare(optimizer, decision)
-            is_done = True
-        if not is_done:
-            # The other ranks count on it: what they discard must not be applied here.
-            with self.shield.guarding("discard via missing gradients"):
-                self._discard.undo(optimizer)
-                self._prepare_on_host(optimizer, decision)
+            return True
+        with self.shield.guarding("discard via missing gradients"):
+            self._discard.undo(optimizer)
+            self._prepare_on_host(optimizer, decision)
+            return True
+        return False
 
     def after(self, optimizer: Optimizer) -> None:
         """It has moved, or not: leave it as it was found."""
@@ -197,7 +226,8 @@ class Gate:
             )
 
     def end_step(self) -> None:
-        """Forget the clip of a step that is over."""
+        """Forget the clip and the decision of a step that is over."""
+        self.decision = None
         self._clipped.clear()
         self._clip_divisor = None
 
@@ -217,6 +247,7 @@ class Gate:
     def close(self) -> None:
         """Give the optimizers back as they came."""
         self.has_left = True
+        self.decision = None
         ends = (
             ("last step", self._discard.forget),
             ("promotion", self._fused.undo),
@@ -234,19 +265,15 @@ class Gate:
         is_recorded = head[_RECORDED : _RECORDED + 1] > 0
         return torch.where(is_recorded, verdict.discards, _is_nonfinite(head))
 
-    def _prepare(self, optimizer: Optimizer, decision: Decision | None) -> None:
+    def _prepare(self, optimizer: Optimizer, decision: Decision) -> None:
         if not self._fused.reads_flag(optimizer):
             self._prepare_on_host(optimizer, decision)
-            return
-        if decision is None:
             return
         shrink = decision.shrink
         scale = None if shrink is None else self._left_to_shrink(shrink)
         self._discard.via_found_inf(optimizer, self._found_inf, scale)
 
-    def _prepare_on_host(self, optimizer: Optimizer, decision: Decision | None) -> None:
-        if decision is None:
-            return
+    def _prepare_on_host(self, optimizer: Optimizer, decision: Decision) -> None:
         if optimizer in self._unproven:  # it was to be fused, and is not
             self._unproven.discard(optimizer)
             why = why_not_discardable(optimizer)
@@ -265,14 +292,6 @@ class Gate:
             return bool(self._flag), False
         shrink = float(torch.where(self._found_inf > 0, 0.0, decision.shrink))
         return shrink == 0, shrink > 1
-
-    def _agreed_shrink(
-        self, shrink: torch.Tensor, agreed: torch.Tensor, world: int
-    ) -> torch.Tensor:
-        """What every rank divides by: nothing if one of them could not decide."""
-        if world > 1:
-            shrink = torch.where(agreed == OUT, 1.0, shrink)
-        return shrink[0]
 
     def _left_to_shrink(self, shrink: torch.Tensor) -> torch.Tensor:
         """Return what is left to divide by where gradients have been clipped already."""

@@ -1,14 +1,14 @@
 """The numbers of a step: summed over ranks on the device, and read on the host `lag` steps later.
 
-`RankSync` has the only collectives of a step, in every `optimizer.step()`, recorded or not: one
-all-reduce (SUM) of a vector that has the same length at every step and on every rank, and, if a
-gate decides, a second one (MAX) of two whole numbers. The first is the vote: OUT comes from a rank
-whose gate has failed or whose guard is closed, and then all ranks apply the step. The second is the
+`RankSync` has the only collectives of a step. Every `optimizer.step()` makes the same ones on every
+rank, recorded or not: an all-reduce (SUM) of a vector of fixed length and, in a protected run, a
+second one (MAX) of two whole numbers. The first of these is the vote: OUT comes from a rank whose
+gate has failed or whose guard is closed, and then all ranks apply the step. The second is the
 largest loss of any rank, packed with that rank.
 
-The sum begins with a count of ranks that want to leave: a rank whose guard failed or was closed
-keeps coming with its bit set, every rank reads it `lag` exchanges later, and all leave at the same
-one. Nothing in here is shielded: a rank that does not come keeps the others waiting.
+The sum begins with a count of ranks that want to leave. A rank whose guard failed or was closed
+keeps coming with its bit set (`complete`), every rank reads it `lag` exchanges later, and all leave
+at the same one. An exchange that fails raises `ExchangeFailed`, and decides nothing.
 
 `InFlight` is the only place where the host waits for the device, and by then the numbers have long
 arrived. `StepNote` is what the host knows of a step meanwhile.
@@ -17,6 +17,7 @@ arrived. `StepNote` is what the host knows of a step meanwhile.
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from enum import StrEnum
 from typing import Any
 
@@ -26,7 +27,6 @@ import torch.distributed as dist
 from trimtab.core.block import NO_POSITION
 from trimtab.explain.batches.rows import TokenRows
 from trimtab.live.ranks.rank_group import RankGroup
-from trimtab.live.shield import log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,27 +175,68 @@ def value_and_rank(packed: torch.Tensor) -> torch.Tensor:
     return torch.cat((bits.view(torch.float32), rank.float()))
 
 
+FIRST_EXCHANGES, FIRST_SECONDS = 100, 10.0
+"""Exchanges in which no rank waits longer for another than this. Ranks that step unequally often
+(local SGD, DiLoCo) wait for each other in one of the first, and for nothing. Chosen: ranks that
+average gradients meet in the backward pass, so they reach `optimizer.step()` within a second."""
+
+
+class ExchangeFailed(Exception):
+    """The ranks could not exchange: one of them is gone, or did not come in time."""
+
+
 class RankSync:
     """Adds vectors up over ranks and counts votes."""
 
-    def __init__(self, group: RankGroup, device: torch.device) -> None:
+    def __init__(
+        self,
+        group: RankGroup,
+        device: torch.device,
+        *,
+        lag: int = 0,
+        num_values: int = 0,
+        votes: bool = False,
+    ) -> None:
+        """Exchange within a group.
+
+        Args:
+            group: The ranks.
+            device: Where the numbers are.
+            lag: Exchanges after which a rank that wants to leave has left.
+            num_values: Numbers in every sum, besides the count of ranks that leave.
+            votes: Whether each exchange has a vote, as in a run that is protected.
+        """
         self.group = group
+        self.world = group.world
         self.has_left = False
         """Set when all ranks have agreed to exchange no more, or when they cannot."""
+        self._num_values = num_values
+        self._votes = votes
         self._is_leaving = torch.zeros(1, dtype=torch.float32, device=device)
-        self._out = torch.full((1,), OUT, dtype=torch.int64, device=device)
+        self._accept = torch.zeros(1, dtype=torch.int64, device=device)
+        self._out = torch.full_like(self._accept, OUT)
         self._no_loss = torch.full((1,), -torch.inf, dtype=torch.float32, device=device)
         self._largest: torch.Tensor | None = None
-
-    @property
-    def world(self) -> int:
-        """How many ranks exchange numbers."""
-        return self.group.world
+        self._recent: deque[torch.Tensor] = deque(maxlen=lag + 1)
+        """Totals of the last exchanges; the oldest one is what the other ranks read now."""
+        self._num_made = 0
+        """Collectives of the present update so far."""
+        self._num_exchanges = 0
 
     @property
     def largest_loss(self) -> torch.Tensor | None:
-        """The largest loss of any rank and that rank, as of the last vote; None without one."""
+        """The largest loss of the last vote and its rank, NaN first; None if there is one rank."""
         return None if self._largest is None else value_and_rank(self._largest)
+
+    @property
+    def last_total(self) -> torch.Tensor:
+        """The sums of the last exchange, on the device; ranks that leave are counted in front."""
+        return self._recent[-1]
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether ranks that step unequally often would still be meeting for the first time."""
+        return self._num_exchanges < FIRST_EXCHANGES
 
     def leave(self) -> None:
         """Ask to leave: at once if there is one rank, else with the next exchanges."""
@@ -205,8 +246,12 @@ class RankSync:
     def sum(self, *numbers: torch.Tensor, is_alone: bool = False) -> torch.Tensor:
         """Add numbers up over ranks; the count of ranks that leave is put in front."""
         total = torch.cat((self._is_leaving, *numbers))
-        if self.world > 1 and not is_alone:
-            self._reduce(total, dist.ReduceOp.SUM)
+        if self.world > 1:
+            if is_alone:
+                self._num_made = 1 + self._votes  # no other rank waits for this one
+            else:
+                self._reduce(total, dist.ReduceOp.SUM)
+        self._recent.append(total)
         return total
 
     def vote(self, discards: torch.Tensor | None, loss: torch.Tensor | None) -> torch.Tensor:
@@ -220,18 +265,50 @@ class RankSync:
         self._largest = both[1:]
         return both[:1]
 
+    def accept(self) -> torch.Tensor:
+        """Vote for the step of a run that is protected no longer; returns the outcome."""
+        return self.vote(self._accept, None)
+
+    def complete(self, *, is_alone: bool) -> None:
+        """Make the collectives that this update still owes the other ranks; ends an update.
+
+        An error before or between them has left them out, or this rank is about to leave and comes
+        for nothing else.
+        """
+        owes = 1 + self._votes - self._num_made
+        if owes > self._votes:
+            self.sum(self._is_leaving.new_zeros(self._num_values), is_alone=is_alone)
+        if self._num_made < 1 + self._votes:
+            self.vote(None, None)
+        if owes and len(self._recent) == self._recent.maxlen:
+            # Reads the device, which only a rank that is about to leave may wait for.
+            self.leave_if_any(float(self._recent[0][0]))
+        self._num_made = 0
+
     def leave_if_any(self, num_leaving: float) -> None:
         """Leave if any rank wanted to, once a sum has reached the host."""
         self.has_left = self.has_left or num_leaving > 0
 
-    def _reduce(self, tensor: torch.Tensor, how: "dist.ReduceOp.RedOpType") -> None:
+    def _reduce(self, tensor: torch.Tensor, how: Any) -> None:
         if self.has_left:
             return
         try:
-            dist.all_reduce(tensor, how, group=self.group.handle)
-        except RuntimeError as error:  # a rank is gone, or did not come in time
+            if self.is_starting and tensor.device.type == "cpu" and self.group.seconds:
+                # Not on a device: NCCL ends the process when a collective takes too long.
+                options = dist.AllreduceOptions()
+                options.reduceOp = dist.ReduceOp(how)
+                options.timeout = timedelta(seconds=min(FIRST_SECONDS, self.group.seconds))
+                self.group.handle.allreduce([tensor], options).wait()
+            else:
+                dist.all_reduce(tensor, how, group=self.group.handle)
+        except RuntimeError as error:
             self.has_left = True
-            log.error(
-                "trimtab: ranks could not exchange (%s); this rank continues without trimtab",
-                error,
-            )
+            raise ExchangeFailed(_without_source(str(error))) from error
+        self._num_made += 1
+        self._num_exchanges += how == dist.ReduceOp.SUM
+
+
+def _without_source(message: str) -> str:
+    """Return the beginning of an error of gloo without the place in its source."""
+    where, _, what = message.partition("] ")
+    return (what if ".cc:" in where else message)[:80]

@@ -245,6 +245,10 @@ class RankGroup:
     """The process group; None if there is only one rank."""
     slots: tuple[str, ...] = ()
     """The telemetry of all ranks: each measures some or all of it."""
+    is_replicated: bool = False
+    """Whether every rank holds all of the model, as under DDP and local SGD."""
+    seconds: float = 0.0
+    """How long a rank waits for another in an exchange; 0 if torch's test backends decide."""
 
 
 def find_ranks(model: nn.Module, given: Sequence[int] = ()) -> list[int]:
@@ -254,10 +258,14 @@ def find_ranks(model: nn.Module, given: Sequence[int] = ()) -> list[int]:
     if given:
         return list(given)
     parallel = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
-    is_plain = all(type(p) in (nn.Parameter, torch.Tensor) for p in model.parameters())
-    if len(parallel) == 1 and is_plain and parallel[0].process_group is not None:
+    if len(parallel) == 1 and is_plain(model) and parallel[0].process_group is not None:
         return dist.get_process_group_ranks(parallel[0].process_group)
     return list(range(dist.get_world_size()))
+
+
+def is_plain(model: nn.Module) -> bool:
+    """Return whether this rank holds all of every parameter: no DTensor, no flat shard of FSDP1."""
+    return all(type(p) in (nn.Parameter, torch.Tensor) for p in model.parameters())
 
 
 def join_group(
@@ -282,6 +290,7 @@ def join_group(
         num_here=agreed.num_here,
         handle=_new_group(members, device, seconds) if len(members) > 1 else None,
         slots=agreed.slots,
+        seconds=0.0 if _is_of_tests(dist.get_backend()) else seconds,
     )
 
 
@@ -300,12 +309,16 @@ def announce(ranks: Sequence[int], facts: RankFacts) -> None:
 
 def _new_group(members: list[int], device: torch.device, seconds: float) -> Any:
     timeout = datetime.timedelta(seconds=seconds)
-    backend = dist.get_backend()
-    if backend not in ("gloo", "nccl") and ":" not in backend:  # torch's test backends
+    if _is_of_tests(dist.get_backend()):
         return dist.new_group(members)
     # Gradients that are offloaded to the host need a backend for the host.
     chosen = "gloo" if device.type == "cpu" else None
     return dist.new_group(members, timeout=timeout, backend=chosen, use_local_synchronization=True)
+
+
+def _is_of_tests(backend: str) -> bool:
+    """Whether this is one of torch's test backends, which take neither time-outs nor options."""
+    return backend not in ("gloo", "nccl") and ":" not in backend
 
 
 def _store() -> Any:

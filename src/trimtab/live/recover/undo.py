@@ -1,9 +1,9 @@
 """Undo: puts a harmed state back to a snapshot, inside `optimizer.step()`.
 
     pre-hook    bits are summed again (`MemoryWatch`); what all ranks found `lag` exchanges ago
-                arrives. If nothing was finite then, the state is audited at once, on all ranks.
-                If there is proof of harm, the snapshot is restored and the gradients at hand are
-                dropped: no step is taken
+                arrives. If nothing was finite then, the state is audited in the next exchange,
+                which is read at once. If there is proof of harm, the snapshot is restored and the
+                gradients at hand are dropped: no step is taken
     post-hook   every `snapshot_every` updates the state is audited (`StateAudit`) and copied
                 (`Snapshots`); bits are summed (`MemoryWatch`)
 
@@ -23,6 +23,7 @@ from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.measure.step_meter import HEAD, is_finite_step
 from trimtab.live.protect.discard import Discard
 from trimtab.live.ranks.exchange import RankSync
 from trimtab.live.recover.audit import Reference, StateAudit, Travel
@@ -114,6 +115,10 @@ class TrackedOptimizer:
         """Updates made before the last one with finite gradients; -1 without one."""
         self.num_nonfinite = 0
         """Consecutive updates with non-finite gradients, agreed by all ranks."""
+        self.is_examined = False
+        """Whether the state is audited for the next exchange, agreed by all ranks."""
+        self.is_sent_examined = False
+        """Whether it was audited for the present one, which is read at once."""
         self.last_restored_update = -1
         """The last update that was not made because the state was restored."""
         self.restored_tensor: RestoredTensor | None = None
@@ -178,6 +183,7 @@ class TrackedOptimizer:
         """Forget everything that was measured on the state that no longer exists."""
         self.last_restored_update = self.num_updates
         self.num_nonfinite = 0
+        self.is_examined = False
         self.pending_audit = None
         self.memory_watch.forget()
 
@@ -264,6 +270,8 @@ class Undo:
         self._experiments = experiments
         self._names = {id(p): name for name, p in model.named_parameters()}
         self.num_fields = len(FIELDS)
+        self.unable = torch.tensor([float(name == "unable") for name in FIELDS], device=device)
+        """What is sent where the watch itself has failed."""
         self.harm = torch.zeros(1, device=device)
         """1 from when this rank found harm until it is dealt with: the gate discards meanwhile."""
         self._constants: dict[tuple[float, ...], torch.Tensor] = {}
@@ -326,6 +334,9 @@ class Undo:
                 if tracked.pending_audit is not None:
                     audited, audit = tracked.pending_audit
                     tracked.pending_audit = None
+                if tracked.is_examined:
+                    parts = state_tensors(optimizer)
+                    audited, audit = None, tracked.audit.audit(parts, self._reference(tracked))
                 # What is not finite stops training by itself, or is the user's.
                 impossible = audit[AUDIT_FIELDS.index("impossible")]
                 proven = torch.stack((memory[0], impossible)) * self._unrefused(tracked)
@@ -335,15 +346,15 @@ class Undo:
             *(float(audited is not None), float(is_edited)),
             *(float(order), float(bool(self._relaunch_reason)), float(self._shield.is_down)),
         )
+        tracked.is_sent_examined, tracked.is_examined = tracked.is_examined, False
         check = StateCheck(tracked=tracked, update=tracked.num_updates, audited_snapshot=audited)
         return check, torch.cat((memory, audit, returned, self._constant(facts), self.harm))
 
     def receive(self, check: StateCheck, values: Sequence[float], *, is_finite: bool) -> None:
         """Take what all ranks found in an exchange, and decide; the same on every rank.
 
-        Gradients that are not finite may come from the state: it is audited now, on all ranks. They
-        all come to this exchange, and waiting for the device costs nothing while the run stands
-        still.
+        Gradients that are not finite may come from the state: it is audited with the next exchange,
+        and that one is read at once, since waiting costs nothing while a run stands still.
         """
         findings = StateFindings(**dict(zip(FIELDS, values, strict=True)))
         self._must_end = self._must_end or findings.relaunch > 0
@@ -353,8 +364,7 @@ class Undo:
         is_about_now = check.update > tracked.last_restored_update  # else it has been undone
         if is_about_now:
             tracked.count_nonfinite(check.update, is_finite=is_finite)
-            if not is_finite and self._pending is None and not self._monitor.is_joining:
-                findings = self._examine(tracked, findings)
+            tracked.is_examined = not is_finite and self._pending is None
         if findings.unable:
             self._give_up()
             return
@@ -385,7 +395,9 @@ class Undo:
             self._end()
         for poll in self._polls:
             poll()
-        tracked, pending = self._tracked[optimizer], self._pending
+        tracked = self._tracked[optimizer]
+        self._examine(tracked)
+        pending = self._pending
         if pending is None:
             return False
         targets = pending.snapshots
@@ -450,7 +462,9 @@ class Undo:
             findings = StateFindings(**dict(zip(MEMORY_FIELDS, memory, strict=True)))
             check = StateCheck(tracked=tracked, update=tracked.num_updates, audited_snapshot=None)
             tracked.count_nonfinite(check.update, is_finite=False)
-            findings = self._examine(tracked, findings)
+            audit = tracked.audit.audit(state_tensors(optimizer), self._reference(tracked))
+            numbers = dict(zip(AUDIT_FIELDS, audit.tolist(), strict=True))
+            findings = replace(findings, **numbers)
             proof = self._proof(tracked, findings, is_finite=False)
             if proof is None:
                 return
@@ -470,18 +484,25 @@ class Undo:
 
     # The parts of a decision, the same on all ranks.
 
-    def _examine(self, tracked: TrackedOptimizer, findings: StateFindings) -> StateFindings:
-        """Audit the state now and add up what all ranks find; all of them come here."""
-        audit = torch.zeros(len(AUDIT_FIELDS), device=self._device)
-        if not self._shield.is_down:
-            with self._shield.guarding("audit"):
-                parts = state_tensors(tracked.optimizer)
-                audit = tracked.audit.audit(parts, self._reference(tracked))
-        unable = self._constant((float(self._shield.is_down),))
-        _, *numbers, num_unable = self._ranks.sum(audit, unable).tolist()
-        if self._ranks.has_left:  # the exchange failed: nothing is known of the others
-            return replace(findings, nonfinite=0, impossible=0, too_far=0)
-        return replace(findings, **dict(zip(AUDIT_FIELDS, numbers, strict=True)), unable=num_unable)
+    def _examine(self, tracked: TrackedOptimizer) -> None:
+        """Read the exchange that was just made, if the state was audited for it on all ranks."""
+        if not tracked.is_sent_examined:
+            return
+        tracked.is_sent_examined = False
+        is_known = not (self.is_off or self._ranks.has_left or self._monitor.is_joining)
+        if not is_known or self._pending is not None:
+            return
+        with self._shield.guarding("examination"):
+            num_leaving, *values = self._ranks.last_total.tolist()
+            head = dict(zip(HEAD, values[: len(HEAD)], strict=True))
+            found = values[len(HEAD) : len(HEAD) + len(FIELDS)]
+            findings = StateFindings(**dict(zip(FIELDS, found, strict=True)))
+            proof = self._proof(tracked, findings, is_finite=is_finite_step(head))
+            if proof is not None and not num_leaving and not findings.unable:
+                check = StateCheck(
+                    tracked=tracked, update=tracked.num_updates, audited_snapshot=None
+                )
+                self._decide(proof, findings, check)
 
     def _reference(self, tracked: TrackedOptimizer) -> Reference | None:
         """Return the last snapshot that finite gradients were computed with, if no code has written

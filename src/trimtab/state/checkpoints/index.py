@@ -1,6 +1,9 @@
 """checkpoints.json: the checkpoints of a run and the verdict on each."""
 
+import contextlib
 import dataclasses
+import os
+import re
 import shutil
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,11 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import RestoreError
-from trimtab.journal.files import read_regular, replace_file
+from trimtab.core.text import printable
+from trimtab.journal.files import inside, replace_file
 from trimtab.state.checkpoints.manifest import (
     MANIFEST,
     CheckpointFacts,
-    from_checked_json,
+    Manifest,
+    read_checked_json,
     read_manifest,
     to_checked_json,
 )
@@ -20,6 +25,9 @@ from trimtab.state.checkpoints.manifest import (
 INDEX = "checkpoints.json"
 FOLDER = "checkpoints"
 """The folder, beside the index, that holds one folder per checkpoint."""
+
+NAME = re.compile(r"step-[0-9]{1,20}(-[0-9]{1,9})?")
+"""The name of the folder of a checkpoint; a name that is none of these is not of trimtab."""
 
 
 class Verdict(StrEnum):
@@ -63,8 +71,9 @@ class CheckpointIndex:
     """The entries in the order of saving; every change is on disk before the call returns."""
 
     def __init__(self, home: Path) -> None:
+        self._home = home
         self._path = home / INDEX
-        self.folder = home / FOLDER
+        self.folder = inside(home, FOLDER)
         self.entries: list[CheckpointEntry] = []
         self.problem = ""
         """Why the file could not be read and was rebuilt from the folders, if it was."""
@@ -81,12 +90,13 @@ class CheckpointIndex:
             self.entries, self.problem = [], str(error)
         known = {entry.folder for entry in self.entries}
         for path in self.folder.glob(f"*/{MANIFEST}"):
-            if path.parent.name not in known and path.parent.suffix != ".partial":
+            name = path.parent.name
+            if name not in known and NAME.fullmatch(name):
                 try:
-                    facts = read_manifest(path.parent).facts
-                except RestoreError:
+                    facts = read_manifest(inside(self.folder, name)).facts
+                except (OSError, RestoreError):
                     continue  # it cannot be what it claims to be
-                self.entries.append(CheckpointEntry(folder=path.parent.name, facts=facts))
+                self.entries.append(CheckpointEntry(folder=name, facts=facts))
         self.entries.sort(key=lambda entry: entry.facts.serial)
 
     @property
@@ -101,9 +111,27 @@ class CheckpointIndex:
     def remove(self, entry: CheckpointEntry) -> None:
         """Forget a checkpoint, then delete it: the index never lists what is half deleted."""
         self._write([other for other in self.entries if other.folder != entry.folder])
-        folder = self.folder / entry.folder
-        (folder / MANIFEST).unlink(missing_ok=True)  # first: without it nothing takes it for whole
-        shutil.rmtree(folder, ignore_errors=True)
+        delete_folder(self.folder, entry.folder)
+
+    def path(self, entry: CheckpointEntry) -> Path:
+        """Return the folder with the files of a checkpoint; raises OSError if it is no such."""
+        if entry.facts.source:
+            root = self._home.parent.resolve()
+            return inside(root, os.path.relpath(root / entry.facts.source, root))
+        return inside(self.folder, entry.folder)
+
+    def read_files(self, entry: CheckpointEntry) -> tuple[Path, Manifest]:
+        """Return the folder with the files of a checkpoint, and its manifest.
+
+        Raises RestoreError if it cannot be read, or is that of a different checkpoint.
+        """
+        try:
+            manifest = read_manifest(inside(self.folder, entry.folder))
+            if manifest.facts != entry.facts:
+                raise RestoreError(f"{entry.folder} has the manifest of a different checkpoint")
+            return self.path(entry), manifest
+        except OSError as error:
+            raise RestoreError(f"{entry.folder} cannot be read: {error}") from error
 
     def update(self, entries: list[CheckpointEntry]) -> None:
         """Replace entries of the same folders."""
@@ -149,11 +177,27 @@ class CheckpointIndex:
 
 def _read(path: Path) -> list[CheckpointEntry]:
     try:
-        return [_entry(part) for part in from_checked_json(read_regular(path))["checkpoints"]]
+        return [_entry(part) for part in read_checked_json(path)["checkpoints"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RestoreError(f"{path} cannot be read: {error}") from error
 
 
 def _entry(part: dict[str, Any]) -> CheckpointEntry:
-    facts = CheckpointFacts(**part["facts"])
-    return CheckpointEntry(**{**part, "facts": facts, "verdict": Verdict(part["verdict"])})
+    facts, verdict = CheckpointFacts(**part["facts"]), Verdict(part["verdict"])
+    texts = {name: printable(str(part[name])) for name in ("reason", "damage")}
+    entry = CheckpointEntry(**{**part, **texts, "facts": facts, "verdict": verdict})
+    given_up = entry.given_up_for
+    if not NAME.fullmatch(entry.folder) or not (given_up is None or type(given_up) is int):
+        raise ValueError(f"not a folder of a checkpoint: {printable(entry.folder[:200])!r}")
+    return entry
+
+
+def delete_folder(folder: Path, name: str) -> None:
+    """Delete a checkpoint; of a link the link alone, and nothing outside of its folder."""
+    with contextlib.suppress(OSError):
+        path = folder / name
+        if path.is_symlink():
+            path.unlink()
+        path = inside(folder, name)
+        (path / MANIFEST).unlink(missing_ok=True)  # first: without it nothing takes it for whole
+        shutil.rmtree(path, ignore_errors=True)

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.errors import RestoreError
-from trimtab.journal.files import read_regular
+from trimtab.core.text import printable
+from trimtab.journal.files import inside, open_new, open_regular, read_json
 
 MANIFEST = "trimtab-manifest.json"
 VERSION = 1
@@ -46,7 +47,17 @@ class CheckpointFacts:
     fault: str = ""
     """What was wrong with its values when it was saved, in one sentence; empty if nothing was."""
     source: str = ""
-    """Where its files are, if the training loop wrote them and they could not be linked here."""
+    """Where in the run directory its files are, if the training loop wrote them there and they
+    could not be linked."""
+
+    def __post_init__(self) -> None:
+        """Refuse what no run has written; raises ValueError."""
+        for name in ("step", "data_position", "attempt", "world", "num_bytes", "serial"):
+            number = getattr(self, name)
+            if type(number) is not int or not -1 <= number < 2**63:
+                raise ValueError(f"{name} is not a count: {number!r:.50}")
+        if type(self.fault) is not str or type(self.source) is not str:
+            raise ValueError("fault and source are texts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,13 +70,15 @@ class Manifest:
 
 def list_files(folder: Path) -> list[str]:
     """The files of a checkpoint, relative to its folder, in a fixed order."""
-    found = (path for path in folder.rglob("*") if path.is_file() and path.name != MANIFEST)
+    paths = (path for path in folder.rglob("*") if path.name != MANIFEST)
+    # A link is listed: whoever opens it refuses it, so that no checkpoint silently lacks a file.
+    found = (path for path in paths if path.is_symlink() or path.is_file())
     return sorted(path.relative_to(folder).as_posix() for path in found)
 
 
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
     """Size and checksum of some files."""
-    return {name: _describe(folder / name) for name in names}
+    return {name: _describe(folder, name) for name in names}
 
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
@@ -75,36 +88,36 @@ def write_manifest(folder: Path, manifest: Manifest) -> None:
         "checkpoint": asdict(manifest.facts),
         "files": {name: asdict(entry) for name, entry in manifest.files.items()},
     }
-    (folder / MANIFEST).write_text(to_checked_json(content), encoding="utf-8")
+    with open_new(folder / MANIFEST) as file:
+        file.write(to_checked_json(content).encode("utf-8"))
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read the manifest; raises RestoreError if it is missing, damaged or not a manifest."""
     path = folder / MANIFEST
     try:
-        content = from_checked_json(read_regular(path))
+        content = read_checked_json(path)
         if content["version"] != VERSION:
             raise RestoreError(f"{path} has version {content['version']}, expected {VERSION}")
-        files = {name: FileEntry(**entry) for name, entry in content["files"].items()}
+        files = {str(name): FileEntry(**entry) for name, entry in content["files"].items()}
         return Manifest(facts=CheckpointFacts(**content["checkpoint"]), files=files)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RestoreError(f"{folder} has no readable manifest: {error}") from error
 
 
 def find_damage(folder: Path, manifest: Manifest, names: Iterable[str]) -> list[str]:
-    """What is wrong with some of the files of a checkpoint, one sentence each."""
+    """What is wrong with some of the files in the folder of a checkpoint, one sentence each."""
     damage = []
-    where = Path(manifest.facts.source) if manifest.facts.source else folder
     for name in names:
-        path, entry = where / name, manifest.files[name]
+        entry, shown = manifest.files[name], printable(name[:200])
         try:
-            size = path.stat().st_size
+            size = inside(folder, name).stat().st_size
             if size != entry.size:
-                damage.append(f"{name} has {size} bytes, {entry.size} were written")
-            elif _describe(path).checksum != entry.checksum:
-                damage.append(f"{name} has changed since it was written (checksum)")
+                damage.append(f"{shown} has {size} bytes, {entry.size} were written")
+            elif _describe(folder, name).checksum != entry.checksum:
+                damage.append(f"{shown} has changed since it was written (checksum)")
         except OSError as error:
-            damage.append(f"{name} cannot be read: {error.strerror}")
+            damage.append(f"{shown} cannot be read: {error.strerror}")
     return damage
 
 
@@ -113,10 +126,10 @@ def to_checked_json(content: Mapping[str, Any]) -> str:
     return json.dumps({**content, "checksum": _checksum(content)}, indent=1)
 
 
-def from_checked_json(data: bytes) -> dict[str, Any]:
+def read_checked_json(path: Path) -> dict[str, Any]:
     """Read what `to_checked_json` wrote; raises ValueError if a bit of its content has changed."""
-    content = json.loads(data.decode("utf-8"))
-    if not isinstance(content, dict) or content.pop("checksum", None) != _checksum(content):
+    content = read_json(path)
+    if content.pop("checksum", None) != _checksum(content):
         raise ValueError("its content does not match its checksum")
     return content
 
@@ -126,10 +139,10 @@ def _checksum(content: Mapping[str, Any]) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _describe(path: Path) -> FileEntry:
+def _describe(folder: Path, name: str) -> FileEntry:
     digest = hashlib.blake2b(digest_size=16)
     size = 0
-    with path.open("rb") as file:
+    with open_regular(inside(folder, name)) as file:
         while chunk := file.read(_CHUNK):
             digest.update(chunk)
             size += len(chunk)
@@ -147,7 +160,7 @@ def link_files(source: Path, target: Path) -> str:
         for name in list_files(source):
             path = target / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            os.link(source / name, path)
+            os.link(inside(source, name), path, follow_symlinks=False)
             linked.append(path)
     except OSError as error:
         for path in linked:

@@ -108,7 +108,10 @@ class Checkpoints:
         if isinstance(checkpointer, str):
             checkpointer = find_checkpointer(checkpointer)
         files = checkpointer or DcpCheckpointer(self._ranks.checkpointer_group)
-        self._store = CheckpointStore(run.home, files, self._ranks, keep)
+        try:
+            self._store = CheckpointStore(run.home, files, self._ranks, keep)
+        except OSError as error:
+            raise ConfigError(f"the checkpoints cannot be there: {error}") from error
         self._selection = Selection(self._store, run)
         self._background = background
         self.cadence = Cadence(self._ranks, every_steps, every_seconds)

@@ -24,8 +24,15 @@ import torch.distributed as dist
 from trimtab.core.checkpointer import BackgroundCheckpointer, Checkpointer
 from trimtab.core.errors import RestoreError
 from trimtab.core.plugins import describe_error
+from trimtab.journal.files import inside
 from trimtab.state.checkpoints import manifest as manifests
-from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex, Verdict
+from trimtab.state.checkpoints.index import (
+    NAME,
+    CheckpointEntry,
+    CheckpointIndex,
+    Verdict,
+    delete_folder,
+)
 from trimtab.state.checkpoints.manifest import CheckpointFacts, Manifest, link_files
 
 T = TypeVar("T")
@@ -143,7 +150,7 @@ class CheckpointStore:
         try:
             problem = self.ranks.first(lambda: link_files(source, partial))
             if problem:
-                facts = dataclasses.replace(facts, source=str(source.absolute()))
+                facts = dataclasses.replace(facts, source=self._name_in_run(source, problem))
                 if self.ranks.is_first:
                     log.warning(
                         "trimtab: %s; if the training loop deletes this checkpoint, it is gone, "
@@ -165,13 +172,10 @@ class CheckpointStore:
         """What is wrong with a checkpoint's files, on all ranks; a damaged one becomes bad."""
 
         def verify_share() -> list[str]:
-            folder = self.index.folder / entry.folder
             try:
-                manifest = manifests.read_manifest(folder)
+                folder, manifest = self.index.read_files(entry)
             except RestoreError as error:
                 return [str(error)]
-            if manifest.facts != entry.facts:
-                return [f"{folder} has the manifest of a different checkpoint"]
             names = self.ranks.share(sorted(manifest.files))
             return manifests.find_damage(folder, manifest, names)
 
@@ -189,25 +193,39 @@ class CheckpointStore:
 
     def read_of_rank(self, entry: CheckpointEntry, rank: int) -> Any:
         """What a rank has saved for itself, once verified; None if there was no such rank."""
-        path = self._rank_file(self.path(entry), rank)
+        path = inside(self.path(entry), self._rank_file(Path(), rank).name)
         if rank >= entry.facts.world or not path.exists():
             return None
         return torch.load(path, map_location="cpu", weights_only=True)
 
     def path(self, entry: CheckpointEntry) -> Path:
         """The folder with the files of a checkpoint."""
-        source = entry.facts.source
-        return Path(source) if source else self.index.folder / entry.folder
+        return self.index.path(entry)
+
+    def _name_in_run(self, source: Path, problem: str) -> str:
+        """Name a folder in the run directory; raises RestoreError for one that is elsewhere.
+
+        A name in a file must not lead out of the run directory when it is read again.
+        """
+        root = self.index.folder.parents[1].resolve()
+        try:
+            name = source.resolve().relative_to(root).as_posix()
+            inside(root, name)
+        except (OSError, ValueError):
+            raise RestoreError(
+                f"{problem}, and it is outside of the run directory; save below {root}"
+            ) from None
+        return name
 
     def _make_partial(self, step: int) -> Path:
         """A new folder to write to; removes what a save or a deletion that was killed has left."""
         self.index.folder.mkdir(parents=True, exist_ok=True)
         known = {entry.folder for entry in self.index.entries}
-        for path in self.index.folder.glob("step-*"):
-            if path.suffix == PARTIAL or (
-                path.name not in known and not (path / manifests.MANIFEST).exists()
-            ):
-                shutil.rmtree(path, ignore_errors=True)
+        for path in self.index.folder.iterdir():
+            is_whole = (path / manifests.MANIFEST).exists() and not path.is_symlink()
+            is_ours = NAME.fullmatch(path.name.removesuffix(PARTIAL))
+            if is_ours and (path.suffix == PARTIAL or (path.name not in known and not is_whole)):
+                delete_folder(self.index.folder, path.name)
         partial = self.index.folder / f"step-{step:08d}{PARTIAL}"
         partial.mkdir()
         return partial
@@ -230,7 +248,7 @@ class CheckpointStore:
 
     def _commit(self, partial: Path, facts: CheckpointFacts) -> None:
         """Checksums by all ranks; then the first one makes the checkpoint visible."""
-        where = Path(facts.source) if facts.source else partial
+        where = self.index.folder.parents[1] / facts.source if facts.source else partial
         names = self.ranks.first(lambda: manifests.list_files(where))
         parts = self.ranks.all(lambda: manifests.describe_files(where, self.ranks.share(names)))
         files = {name: entry for part in parts for name, entry in part.items()}

@@ -1,0 +1,344 @@
+"""What users do on purpose to parts of a model that come, go or start over, and to buffers."""
+
+import copy
+import math
+
+import numpy as np
+import torch
+from benchmarks.attack.purpose_cases.loop import (
+    STEPS,
+    USED,
+    WIDTH,
+    Block,
+    Classifier,
+    Images,
+    Transformer,
+    case,
+)
+from torch import nn
+from torch.nn import functional as F
+
+# Parts that start over, come, go or are tied.
+
+
+@case
+class HeadStartsOver(Transformer):
+    """A new set of labels: the head is initialised again, its moments stay."""
+
+    at = (120,)
+
+    def edit(self) -> None:
+        self.model.head.reset_parameters()
+
+
+@case
+class DormantNeuronsReset(Classifier):
+    """ReDo: the quietest hidden units are drawn anew, with outgoing weights of 0, twice."""
+
+    at = (121, 122)
+
+    @torch.no_grad()
+    def edit(self) -> None:
+        quiet = self.model[0].weight.norm(dim=1).argsort()[:8]
+        self.model[0].weight[quiet] = 0.2 * torch.randn(8, 16, generator=self.random)
+        self.model[2].weight[:, quiet] = 0
+
+
+@case
+class OneNeuronEvery20(Classifier):
+    """Continual backprop: every 20 steps the least useful unit is replaced, through `.data`."""
+
+    at = range(99, STEPS, 20)
+
+    def edit(self) -> None:
+        worst = int((self.model[0].weight.norm(dim=1) * self.model[2].weight.norm(dim=0)).argmin())
+        self.model[0].weight.data[worst] = 0.25 * torch.randn(16, generator=self.random)
+        self.model[2].weight.data[:, worst] = 0.0
+
+
+@case
+class BlockAdded(Transformer):
+    """Progressive stacking: a copy of the last block is put on top."""
+
+    at = (150,)
+
+    def edit(self) -> None:
+        self.model.blocks.append(copy.deepcopy(self.model.blocks[-1]))
+        self.optimizer.add_param_group({"params": list(self.model.blocks[-1].parameters())})
+
+    def holds(self) -> bool:
+        return len(self.model.blocks) == 3
+
+
+@case
+class BlockRemoved(Transformer):
+    """The second block is dropped; its parameters stay in the optimizer, without gradients."""
+
+    at = (149,)
+
+    def edit(self) -> None:
+        del self.model.blocks[1]
+
+    def holds(self) -> bool:
+        return len(self.model.blocks) == 1
+
+
+@case
+class LayerWidened(Classifier):
+    """Net2Net: 16 hidden units are copied, and the outgoing weights of both copies halved."""
+
+    at = (130,)
+
+    def edit(self) -> None:
+        first, second = self.model[0], self.model[2]
+        out = second.weight.data.clone()
+        out[:, :16] *= 0.5
+        for owner, name, value in (
+            (first, "weight", torch.cat([first.weight.data, first.weight.data[:16]])),
+            (first, "bias", torch.cat([first.bias.data, first.bias.data[:16]])),
+            (second, "weight", torch.cat([out, out[:, :16]], 1)),
+        ):
+            old, new = getattr(owner, name), nn.Parameter(value)
+            setattr(owner, name, new)
+            self.exchange(old, new)
+
+    def holds(self) -> bool:
+        return len(self.model[0].weight) == 64
+
+
+class _Experts(nn.Module):
+    """The expert with the largest probability, weighted by it."""
+
+    def __init__(self, expert: nn.Module) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(copy.deepcopy(expert) for _ in range(2))
+        self.router = nn.Linear(WIDTH, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        shares = self.router(x).softmax(-1)
+        return sum(
+            (shares[..., i : i + 1] * expert(x) for i, expert in enumerate(self.experts)),
+            torch.zeros_like(x),
+        )
+
+
+@case
+class UpcycledToExperts(Transformer):
+    """The MLP of a block becomes two experts and a router, with parameters of their own."""
+
+    at = (140,)
+
+    def edit(self) -> None:
+        block: Block = self.model.blocks[1]
+        for old in block.mlp.parameters():
+            self.exchange(old, None)
+        block.mlp = _Experts(block.mlp)  # type: ignore[assignment]
+        self.optimizer.add_param_group({"params": list(block.mlp.parameters())})
+
+    def holds(self) -> bool:
+        return isinstance(self.model.blocks[1].mlp, _Experts)
+
+
+@case
+class HeadTied(Transformer):
+    """Embedding and head share a matrix from now on."""
+
+    at = (101,)
+
+    def edit(self) -> None:
+        self.exchange(self.model.head.weight, None)
+        self.model.head.weight = self.model.embed.weight
+
+    def holds(self) -> bool:
+        return self.model.head.weight is self.model.embed.weight
+
+
+@case
+class HeadUntied(HeadTied):
+    """Embedding and head shared a matrix; from now on each has its own."""
+
+    at = (149,)
+
+    def prepare(self) -> None:
+        nn.init.normal_(self.model.embed.weight, std=0.2)
+        self.model.head.weight = self.model.embed.weight
+
+    def edit(self) -> None:
+        self.model.head.weight = nn.Parameter(self.model.embed.weight.detach().clone())
+        self.optimizer.add_param_group({"params": [self.model.head.weight], "lr": 1e-3})
+
+    def holds(self) -> bool:
+        return self.model.head.weight is not self.model.embed.weight
+
+
+@case
+class FrozenAndBack(Transformer):
+    """The embedding is frozen from 120 to 170."""
+
+    at = (120, 170)
+
+    def edit(self) -> None:
+        self.model.embed.requires_grad_(self.step == 170)
+        self.model.embed.weight.grad = None
+
+    def holds(self) -> bool:
+        return bool(self.model.embed.weight.requires_grad)
+
+
+@case
+class AdapterMerged(Transformer):
+    """LoRA of the head is merged through `.data` and deleted; the whole head trains on."""
+
+    at = (135,)
+
+    def prepare(self) -> None:
+        head = self.model.head
+        head.down = nn.Parameter(0.1 * torch.randn(4, WIDTH))
+        head.up = nn.Parameter(torch.zeros(32, 4))
+        head.weight.requires_grad_(False)
+        head.forward = lambda x: F.linear(x, head.weight + head.up @ head.down, head.bias)
+
+    def edit(self) -> None:
+        head = self.model.head
+        head.weight.data += head.up.data @ head.down.data
+        for adapter in (head.up, head.down):
+            self.exchange(adapter, None)
+        del head.up, head.down, head.forward
+        head.weight.requires_grad_(True)
+        self.optimizer.add_param_group({"params": [head.weight]})
+
+
+# Buffers.
+
+
+@case
+class TokensForbidden(Transformer):
+    """Reserved tokens are forbidden: -inf in a buffer that is added to the logits."""
+
+    at = (149,)
+
+    def edit(self) -> None:
+        self.model.logit_mask[USED:] = -math.inf
+
+    def holds(self) -> bool:
+        return bool(torch.isneginf(self.model.logit_mask[USED:]).all())
+
+
+@case
+class SlidingWindow(Transformer):
+    """Attention is limited to 4 tokens: more -inf in the buffers of the masks."""
+
+    at = (129,)
+
+    def edit(self) -> None:
+        far = torch.ones(48, 48).tril(-4).bool()
+        for block in self.model.blocks:
+            block.attention.mask.masked_fill_(far, -math.inf)
+
+    def holds(self) -> bool:
+        return bool(torch.isneginf(self.model.blocks[0].attention.mask[8, 2]))
+
+
+@case
+class RunningStatisticsReset(Images):
+    """BatchNorm starts its running statistics over, with a smaller momentum."""
+
+    at = (140,)
+
+    def edit(self) -> None:
+        for norm in self.norms():
+            norm.reset_running_stats()
+            norm.momentum = 0.01
+
+    def holds(self) -> bool:
+        return all(int(norm.num_batches_tracked or 0) == STEPS - 140 for norm in self.norms())
+
+
+@case
+class RunningStatisticsRecalibrated(Images):
+    """Exact statistics: reset, then a cumulative mean over 10 batches without gradients."""
+
+    at = (170,)
+
+    def edit(self) -> None:
+        for norm in self.norms():
+            norm.reset_running_stats()
+            norm.momentum = None
+        with torch.no_grad():
+            for _ in range(10):
+                self.model(self.batch()[0])
+        for norm in self.norms():
+            norm.momentum = 0.1
+
+    def holds(self) -> bool:
+        return all(int(norm.num_batches_tracked or 0) == STEPS - 160 for norm in self.norms())
+
+
+@case
+class NormFrozen(Images):
+    """BatchNorm is put in evaluation for fine-tuning, its statistics scaled for other images."""
+
+    at = (150,)
+
+    def edit(self) -> None:
+        for norm in self.norms():
+            norm.eval()
+            if norm.running_var is not None:
+                norm.running_var *= 1.5
+
+    def holds(self) -> bool:
+        return self.remains() > 0.9
+
+
+@case
+class VarianceFloorNumpy(Images):
+    """Running variances get a floor of 1, through NumPy, before an export and training on."""
+
+    at = (151,)
+    horizon = 3
+
+    def edit(self) -> None:
+        for norm in self.norms():
+            if norm.running_var is not None:
+                values = norm.running_var.numpy()
+                np.maximum(values, 1.0, out=values)
+
+
+@case
+class QueueFlushed(Classifier):
+    """MoCo: a buffer of keys is written in a ring at each step, and emptied at 150."""
+
+    at = range(STEPS)
+
+    def prepare(self) -> None:
+        self.model.register_buffer("queue", torch.zeros(32, 8))
+
+    def edit(self) -> None:
+        if self.step == 150:
+            self.model.queue.zero_()
+        with torch.no_grad():
+            self.model.queue[self.step % 32] = self.model(self.batch()[0]).mean(0)
+
+    def holds(self) -> bool:
+        return bool(self.model.queue.any())
+
+
+@case
+class TargetNetworkCopied(Classifier):
+    """RL: a target network inside the model is overwritten every 50 steps."""
+
+    at = range(50, STEPS, 50)
+
+    def prepare(self) -> None:
+        self.target = copy.deepcopy(self.model).requires_grad_(False)
+        self.model.add_module("target", nn.Identity())
+        self.model.target.copy = self.target
+
+    def loss(self) -> torch.Tensor:
+        inputs, labels = self.batch()
+        logits = self.model[:5](inputs)
+        drift = F.mse_loss(logits, self.target(inputs))
+        return self.criterion(logits, labels) + 0.01 * drift
+
+    def edit(self) -> None:
+        self.target.load_state_dict(self.model[:5].state_dict())
