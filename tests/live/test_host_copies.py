@@ -25,7 +25,7 @@ class HostCopies(TorchFunctionMode):
     """Counts the lines that copy a list to a device, in files whose path has a certain part."""
 
     def __init__(self, path: str = "/trimtab/") -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._path = path
         self.lines: Counter[str] = Counter()
 
@@ -57,7 +57,7 @@ class WithStatistics(nn.Module):
         self.norm = nn.BatchNorm1d(8)
 
     def forward(self, batch: torch.Tensor) -> torch.Tensor:
-        noise = self.norm(torch.randn(16, 8)).square().mean()
+        noise: torch.Tensor = self.norm(torch.randn(16, 8)).square().mean()
         return loss_of(self.inner, batch) + 1e-3 * noise
 
 

@@ -117,19 +117,20 @@ def test_an_update_that_is_not_known_is_not_recorded_as_0(tmp_path: Path) -> Non
 def test_parameters_that_were_replaced_are_measured(tmp_path: Path) -> None:
     """A vocabulary that grows: new parameters take the place of as many old ones."""
     torch.manual_seed(0)
-    model = nn.ModuleDict({"embed": nn.Embedding(4, 8), "norm": nn.LayerNorm(8)})
+    embed, norm = nn.Embedding(4, 8), nn.LayerNorm(8)
+    model = nn.ModuleDict({"embed": embed, "norm": norm})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="observe") as guard:
         for step in range(45):
             if step == 15:
-                old = model["embed"].weight
+                old: torch.Tensor = embed.weight
                 new = nn.Parameter(torch.cat([old.detach(), torch.zeros(2, 8)]))
-                model["embed"].weight = new
+                embed.weight = new
                 optimizer.state.pop(old)
                 group = optimizer.param_groups[0]
                 group["params"] = [new if p is old else p for p in group["params"]]
             tokens = torch.randint(0, 4, (16,))
-            loss = model["norm"](model["embed"](tokens)).square().sum()
+            loss = norm(embed(tokens)).square().sum()
             guard.record(loss=loss)
             loss.backward()
             optimizer.step()
