@@ -30,7 +30,7 @@ RELAUNCH = "relaunch"
 `bad_data`, data positions and fingerprints of the steps around the onset, which the next run
 discards."""
 
-UNDO_REFUSED = "undo refused"
+UNDO_REFUSED = "not undone as asked"
 """The user asked for an undo that is not possible; nothing was harmed. Facts: `why`, `because`."""
 
 NOT_UNDONE = "harm not undone"

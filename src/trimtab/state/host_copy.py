@@ -9,7 +9,7 @@ keep references to them.
 import copy
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -25,6 +25,24 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
     part = local(tensor)
     return part.detach() if part.requires_grad else part
 
+
+class WriteCount(NamedTuple):
+    """A tensor's version and address: another one of either means that code has written it."""
+
+    version: int
+    address: int
+
+
+def write_count(tensor: torch.Tensor) -> WriteCount:
+    """Return what torch has counted of a tensor, without reading it."""
+    held = local(tensor)  # a DTensor does not count what is written to it
+    # Sparse tensors and subclasses that wrap others have no memory of their own.
+    has_address = held.layout is torch.strided and type(held) in _WITH_MEMORY
+    version = 0 if held.is_inference() else held._version
+    return WriteCount(version, held.data_ptr() if has_address else 0)
+
+
+_WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 

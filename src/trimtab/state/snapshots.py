@@ -23,7 +23,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.state.host_copy import CopyToHost, CopyToLive, HostTensor, detached, local
+from trimtab.state.host_copy import (
+    CopyToHost,
+    CopyToLive,
+    HostTensor,
+    WriteCount,
+    detached,
+    write_count,
+)
 from trimtab.state.training_state import HasState, parameters_of
 
 NUM_SLOTS = 3
@@ -45,8 +52,7 @@ _CGROUPS = (
 class _BufferWrites:
     """How often a buffer has changed, by torch's count; fused kernels are not counted."""
 
-    version: int
-    address: int
+    written: WriteCount
     num_changes: int = 0
     last_change: int = -1
     """The number of updates that had been made before the last change."""
@@ -88,11 +94,10 @@ class OtherState:
         """Note which buffers have changed since the last update, without reading any."""
         self._num_updates = num_updates
         for name, buffer in self._model.named_buffers():
-            held = local(buffer)
-            version = 0 if held.is_inference() else held._version
-            known = self._writes.setdefault(name, _BufferWrites(version, held.data_ptr()))
-            if (known.version, known.address) != (version, held.data_ptr()):
-                known.version, known.address = version, held.data_ptr()
+            written = write_count(buffer)
+            known = self._writes.setdefault(name, _BufferWrites(written))
+            if known.written != written:
+                known.written = written
                 known.num_changes += 1
                 known.last_change = num_updates
 

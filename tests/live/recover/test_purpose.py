@@ -336,7 +336,7 @@ def test_harm_that_never_showed_in_the_loss_is_not_said_to_be_helped(
 def test_an_undo_that_is_refused_harms_nothing(tmp_path: Path) -> None:
     train(KINDS["plain"], tmp_path, "recover", steps=12, edits={1: lambda loop: loop.guard.undo(9)})
     events = journal_of(tmp_path).events
-    (refusal,) = (event for event in events if event.kind == "undo refused")
+    (refusal,) = (event for event in events if event.kind == "not undone as asked")
     assert refusal.facts["why"] == "asked for by guard.undo"
     assert refusals(tmp_path) == []
     assert trimtab.diagnose(tmp_path).incidents == ()

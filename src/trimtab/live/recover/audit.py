@@ -65,8 +65,8 @@ class Travel:
         distance = decay = 0.0
         is_known = type(optimizer) in (Adam, AdamW, NAdam)  # a subclass may move as it likes
         for group in optimizer.param_groups:
-            rate, bound = group["lr"], adam_bound(group.get("betas"))
-            shrinks = group.get("weight_decay", 0.0)
+            rate, shrinks = group.get("lr"), group.get("weight_decay", 0.0)
+            bound = adam_bound(group.get("betas"))
             if not is_known or bound is None or not isinstance(rate, float | int):
                 return Travel(distance=math.nan)  # a tensor would have to be read
             distance = max(distance, abs(rate) * max(bound, 1.0))

@@ -33,7 +33,7 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.live.ranks.shards import bits, has_bits, is_in_words
-from trimtab.state.host_copy import detached, local
+from trimtab.state.host_copy import WriteCount, detached, local, write_count
 
 CHUNK_BYTES = 2 << 20
 """State that is summed in each step whatever its size. Source: two sums of 8 MB cost 0.8 % of a
@@ -78,19 +78,6 @@ def state_tensors(optimizer: Optimizer) -> list[StateTensor]:
                     if isinstance(value, torch.Tensor)
                 ]
     return found
-
-
-class WriteCount(NamedTuple):
-    """A tensor's version and address: another one of either means that code has written it."""
-
-    version: int
-    address: int
-
-
-def write_count(tensor: torch.Tensor) -> WriteCount:
-    """Return what torch has counted, without reading the tensor."""
-    held = local(tensor)  # a DTensor does not count what is written to it
-    return WriteCount(0 if held.is_inference() else held._version, held.data_ptr())
 
 
 @dataclass(frozen=True, slots=True)
