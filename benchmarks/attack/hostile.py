@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from benchmarks.results import Headline, publish, table
 from tests.kit.hostile import CASES, DOORS, Place, attack, make_place
+
+from benchmarks.results import Headline, publish, table
 
 COMMAND = "scripts/bench attack hostile"
 

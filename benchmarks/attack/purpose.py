@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from benchmarks.attack.purpose_cases import CASES
-from benchmarks.attack.purpose_cases.loop import Classifier, Images, Loop, Transformer
-from benchmarks.results import publish, table
 from tests.kit.launch import run_ranks
 
 import trimtab
+from benchmarks.attack.purpose_cases import CASES
+from benchmarks.attack.purpose_cases.loop import Classifier, Images, Loop, Transformer
+from benchmarks.results import publish, table
 from trimtab.journal import RunDirectory, read_journal
 
 MODES = ("bare", "recover", "protect")

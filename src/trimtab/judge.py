@@ -28,7 +28,7 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.incidents.tracker import IncidentTracker
 from trimtab.rulesets import RuleSet, rule_set
 
-STATE_VERSION = 9
+STATE_VERSION = 10
 
 SAME_PLACE_STEPS = 200
 """An incident within this many steps of one in an earlier attempt has come back. Source: the

@@ -1,6 +1,7 @@
 """Trimtab's advice."""
 
 import dataclasses
+import math
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ def test_what_only_costs_time_needs_no_rollback(recurs: bool) -> None:
 
 
 def test_what_affects_the_weights_is_rolled_back() -> None:
-    action = advise(diagnosis_of(Symptom.STATE_LOST), recurs=False)
+    action = advise(diagnosis_of(Symptom.SCALE_COLLAPSE), recurs=False)
     assert action.kind is ActionKind.ROLL_BACK
     assert "300" in action.instruction
 
@@ -42,7 +43,7 @@ def test_a_silent_spike_that_passed_is_waited_out_and_a_silent_fault_that_stays_
     assert incident.incident_class is IncidentClass.SILENT
     assert judge.explain(incident, block).action.kind is ActionKind.WAIT
 
-    finding = dataclasses.replace(incident.findings[0], symptom=Symptom.STATE_LOST)
+    finding = dataclasses.replace(incident.findings[0], symptom=Symptom.SCALE_COLLAPSE)
     stays = dataclasses.replace(incident, findings=(finding,))
     assert judge.explain(stays, block).action.kind is ActionKind.ROLL_BACK
 
@@ -72,7 +73,7 @@ def silent(*findings: tuple[Symptom, str]) -> Diagnosis:
 def test_parameters_that_stopped_moving_may_have_been_frozen_on_purpose() -> None:
     part = silent((Symptom.FROZEN, "update_norm/mlp"), (Symptom.FROZEN, "grad_norm/mlp"))
     assert advise(part, recurs=False).kind is ActionKind.WAIT
-    with_loss = silent((Symptom.FROZEN, "update_norm/mlp"), (Symptom.STATE_LOST, "adam_v_norm"))
+    with_loss = silent((Symptom.FROZEN, "update_norm/mlp"), (Symptom.STATE_RESET, "adam_v_norm"))
     whole = silent((Symptom.FROZEN, "update_norm"))
     for diagnosis in (with_loss, whole):
         assert advise(diagnosis, recurs=False).kind is ActionKind.ROLL_BACK
@@ -117,7 +118,7 @@ def test_one_bad_batch_is_skipped_and_rolled_back_only_if_the_loss_stays_up() ->
 
 
 def test_a_hard_fact_is_acted_on_whatever_the_batch_was() -> None:
-    lost = silent((Symptom.GRADIENT_SPIKE, "grad_norm"), (Symptom.STATE_LOST, "adam_v_norm"))
+    lost = silent((Symptom.GRADIENT_SPIKE, "grad_norm"), (Symptom.SCALE_COLLAPSE, "loss_scale"))
     by_batch = dataclasses.replace(lost, cause=Cause.RARE_TOKENS)
     assert advise(by_batch, recurs=False).kind is ActionKind.ROLL_BACK
 
@@ -144,11 +145,70 @@ def test_a_restart_from_the_beginning_is_not_rolled_back_and_a_divergence_is() -
 
 
 def test_an_incident_of_the_first_step_does_not_ask_for_an_older_checkpoint() -> None:
-    diagnosis = diagnosis_of(Symptom.STATE_LOST)
+    diagnosis = diagnosis_of(Symptom.SCALE_COLLAPSE)
     onset = dataclasses.replace(diagnosis.incident.onset, step=1)
     first = dataclasses.replace(diagnosis.incident, onset=onset)
     action = advise(dataclasses.replace(diagnosis, incident=first), recurs=False)
     assert "start again from the initial weights" in action.instruction
+
+
+@pytest.mark.parametrize("others", [(), ((Symptom.UPDATE_SHIFT, "update_norm"),)])
+def test_an_optimizer_state_that_was_reset_is_no_reason_to_go_back_if_the_loss_does_not_follow(
+    others: tuple[tuple[Symptom, str], ...],
+) -> None:
+    reset = silent((Symptom.STATE_RESET, "adam_step"), *others)
+    action = advise(reset, recurs=False)
+    assert action.kind is ActionKind.WAIT
+    assert "on purpose" in action.instruction
+    up = dataclasses.replace(reset.incident, incident_class=IncidentClass.DIVERGENT)
+    moved = dataclasses.replace(reset, incident=up, incident_class=IncidentClass.DIVERGENT)
+    assert advise(moved, recurs=False).kind is not ActionKind.WAIT
+
+
+def test_a_repeated_batch_that_the_loss_does_not_follow_is_no_reason_to_go_back() -> None:
+    repeated = silent((Symptom.REPEATED_BATCH, "fingerprint"))
+    for cause in (None, Cause.DUPLICATE_BATCH):
+        action = advise(dataclasses.replace(repeated, cause=cause), recurs=False)
+        assert action.kind is ActionKind.WAIT
+
+
+@pytest.mark.parametrize(
+    ("helped", "named", "is_over", "continues"),
+    [
+        (True, IncidentClass.RECOVERABLE, True, True),
+        (None, IncidentClass.SILENT, False, True),
+        (None, None, False, True),
+        (False, None, False, False),
+        (False, IncidentClass.DIVERGENT, False, False),
+        (True, IncidentClass.DIVERGENT, False, False),
+        (None, IncidentClass.LINGERING, True, False),
+        (False, IncidentClass.RECOVERABLE, True, True),  # back at last, if not by the undo
+    ],
+)
+def test_after_an_undo_the_run_goes_on_only_if_the_loss_is_back(
+    helped: bool | None, named: IncidentClass | None, is_over: bool, continues: bool
+) -> None:
+    diagnosis = diagnosis_of(Symptom.HARMED_STATE)
+    cost = dataclasses.replace(diagnosis.cost, undone=5, undo_helped=helped)
+    end = diagnosis.incident.last if is_over else None
+    incident = dataclasses.replace(diagnosis.incident, incident_class=named, end=end)
+    diagnosis = dataclasses.replace(diagnosis, incident=incident, incident_class=named, cost=cost)
+    action = advise(diagnosis, recurs=False)
+    assert (action.kind is ActionKind.WAIT) is continues
+    assert ("Continue" in action.instruction) is continues
+
+
+def test_weights_are_lost_only_where_no_loss_is_finite_any_more() -> None:
+    for last, is_lost in ((math.nan, True), (9.0, False)):
+        diagnosis = diagnosis_of(Symptom.NONFINITE_LOSS)
+        moment = dataclasses.replace(diagnosis.incident.last, loss=last)
+        incident = dataclasses.replace(
+            diagnosis.incident, incident_class=IncidentClass.DIVERGENT, last=moment
+        )
+        diagnosis = dataclasses.replace(
+            diagnosis, incident=incident, incident_class=IncidentClass.DIVERGENT
+        )
+        assert ("weights are lost" in advise(diagnosis, recurs=False).reason) is is_lost
 
 
 @pytest.mark.parametrize("is_protected", [True, False])

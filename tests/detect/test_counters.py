@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from tests.detect.feeding import alarms, at, block, findings
 
-from trimtab.core.block import Column
+from trimtab.core.block import Column, Event
 from trimtab.core.findings import Severity, Symptom
+from trimtab.detect.detector_set import DetectorSet
 from trimtab.detect.run.progress import (
     ABOVE,
     BATCHES_REMEMBERED,
@@ -45,15 +46,38 @@ def test_data_that_goes_back_is_an_alarm_and_the_next_epoch_is_not() -> None:
     assert alarms(CounterOrder, block(LENGTH, loss=1.0, data_position=epochs)) == []
 
 
-def test_a_count_that_starts_again_is_a_lost_state_and_one_that_stands_still_no_update() -> None:
+def test_a_count_that_starts_again_is_a_reset_state_and_one_that_stands_still_no_update() -> None:
     count = np.arange(LENGTH, dtype=np.float64)
     lost, stands = count.copy(), count.copy()
     lost[AT:] -= AT - 1
     stands[AT:] = AT - 1
     (alarm,) = alarms(CounterOrder, block(LENGTH, loss=1.0, adam_step=lost))
-    assert (alarm.symptom, alarm.step) == (Symptom.STATE_LOST, AT)
+    assert (alarm.symptom, alarm.step) == (Symptom.STATE_RESET, AT)
     (alarm,) = alarms(CounterOrder, block(LENGTH, loss=1.0, adam_step=stands))
     assert (alarm.symptom, alarm.step) == (Symptom.FROZEN, AT + MAX_STANDING - 1)
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_believed"),
+    [("planned change", True), ("Change of phase", True), ("setting changed", False), ("x", False)],
+)
+def test_a_count_that_falls_after_an_announced_change_is_meant(
+    kind: str, is_believed: bool
+) -> None:
+    count = np.arange(LENGTH, dtype=np.float64)
+    count[AT:] -= AT - 1
+    announced = Event(kind=kind, tick=AT, step=AT)
+    run = dataclasses.replace(block(LENGTH, loss=1.0, adam_step=count), events=(announced,))
+    found = DetectorSet([CounterOrder()]).update(run)
+    assert (not found) is is_believed
+
+
+def test_a_count_stands_still_while_steps_are_discarded() -> None:
+    count, discarded = np.arange(LENGTH, dtype=np.float64), np.zeros(LENGTH)
+    count[AT:] = AT - 1
+    discarded[AT:] = 1.0
+    run = block(LENGTH, loss=1.0, adam_step=count, discarded=discarded)
+    assert alarms(CounterOrder, run) == []
 
 
 def test_a_loss_that_is_no_longer_recorded_is_missing() -> None:

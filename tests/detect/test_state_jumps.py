@@ -54,7 +54,7 @@ def test_one_jump_does_not_hide_a_larger_one_soon_after() -> None:
 
 def test_a_second_moment_that_shrinks_is_a_lost_state_and_one_that_grows_a_gradient() -> None:
     (lost,) = alarms(StateJumps, block(LENGTH, adam_v_norm=moved(walk(2, 0.01), 0.5)))
-    assert lost.symptom is Symptom.STATE_LOST
+    assert lost.symptom is Symptom.STATE_RESET
     assert alarms(StateJumps, block(LENGTH, adam_v_norm=moved(walk(2, 0.01), 1.5))) == []
 
 
@@ -72,7 +72,7 @@ def test_one_gradient_may_raise_the_second_moment_by_any_factor(times: float) ->
 
 def test_a_first_moment_that_shrinks_is_a_warning_because_one_gradient_can_do_that() -> None:
     (warning,) = findings(StateJumps, block(LENGTH, adam_m_norm=moved(walk(2, 0.01), 0.3)))
-    assert (warning.symptom, warning.severity) == (Symptom.STATE_LOST, Severity.WARN)
+    assert (warning.symptom, warning.severity) == (Symptom.STATE_RESET, Severity.WARN)
 
 
 def test_the_updates_of_an_embedding_may_fall_further_than_those_of_other_groups() -> None:

@@ -4,12 +4,14 @@ import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.kit.cases import examples
 from tests.kit.synthetic import block_of
 
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, Event
+from trimtab.core.events import NOT_APPLIED
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Transition
 from trimtab.explain.incidents.closing import MAX_REOPENED, SETTLED, TrimtabClosing
@@ -17,6 +19,7 @@ from trimtab.explain.incidents.tracker import IncidentTracker
 
 NOISE = 0.1
 ONSET = 300
+MILD = {IncidentClass.RECOVERABLE, IncidentClass.HARD_BATCH}
 
 
 def losses(rows: int = 800, *, fall: float = 0.0, seed: int = 0) -> np.ndarray:
@@ -40,15 +43,25 @@ def alarm(
 
 
 def judged(
-    loss: np.ndarray, *alarms: Finding, until: int | None = None
+    loss: np.ndarray, *alarms: Finding, until: int | None = None, **signals: np.ndarray
 ) -> tuple[Incident, list[IncidentChange]]:
     """The only incident of a run, and what changed about it."""
-    block = block_of({"loss": loss[:until]}, first_step=0)
+    incidents, changes = all_judged(loss, *alarms, until=until, **signals)
+    (incident,) = incidents
+    return incident, changes
+
+
+def all_judged(
+    loss: np.ndarray, *alarms: Finding, until: int | None = None, **signals: np.ndarray
+) -> tuple[list[Incident], list[IncidentChange]]:
+    """Every incident of a run, and what changed about it."""
+    columns = {"loss": loss, **signals}
+    block = block_of({name: column[:until] for name, column in columns.items()}, first_step=0)
     tracker = IncidentTracker(TrimtabClosing())
     changes = [*tracker.update(block, alarms), *tracker.finish()]
     last = {change.incident.number: change.incident for change in changes}
-    assert list(last) == [1]
-    return tracker.open_incident or last[1], changes
+    now = tracker.open_incident
+    return list((last if now is None else last | {now.number: now}).values()), changes
 
 
 def transitions(changes: Sequence[IncidentChange]) -> list[Transition]:
@@ -142,12 +155,63 @@ def test_non_finite_losses_that_stay_are_divergent() -> None:
 def test_non_finite_weights_with_a_higher_loss_are_divergent() -> None:
     loss = losses()
     loss[ONSET:] += 0.5
-    incident, _ = judged(loss, alarm(ONSET, Symptom.NONFINITE_NORM), alarm(ONSET))
+    norm = np.full(len(loss), 7.0)
+    norm[ONSET:] = np.inf
+    found = alarm(ONSET, Symptom.NONFINITE_NORM), alarm(ONSET)
+    assert judged(loss, *found, param_norm=norm)[0].incident_class is IncidentClass.DIVERGENT
+    norm[ONSET + 10 :] = 7.0  # restored
+    assert judged(loss, *found, param_norm=norm)[0].incident_class is IncidentClass.LINGERING
+
+
+@pytest.mark.parametrize("every", [1, 20])
+@pytest.mark.parametrize("count", [1, 3, 30, 100])
+def test_losses_that_were_not_finite_and_are_back_were_not_of_lost_weights(
+    count: int, every: int
+) -> None:
+    rows = ONSET + every * np.arange(count)
+    loss = losses(ONSET + every * count + 200)
+    loss[rows] = np.nan
+    found = [alarm(int(row), Symptom.NONFINITE_LOSS) for row in rows[:: 1 if every > 1 else count]]
+    incidents, changes = all_judged(loss, *found)
+    assert {one.incident_class for one in incidents} <= MILD
+    assert all(one.end is not None for one in incidents)
+    named = {change.incident.incident_class for change in changes}
+    assert (IncidentClass.DIVERGENT in named) is (count >= 3 and every == 1)  # none was finite yet
+    # The same steps, kept out: not even in between.
+    discarded = np.zeros(len(loss))
+    discarded[rows] = 1.0
+    incidents, changes = all_judged(loss, *found, discarded=discarded)
+    assert len(incidents) == 1
+    assert incidents[0].was_kept_out
+    named = {change.incident.incident_class for change in changes}
+    assert named == {None, IncidentClass.RECOVERABLE}
+    incidents, changes = all_judged(loss, *found, until=int(rows[-1]) + 1, discarded=discarded)
+    assert IncidentClass.DIVERGENT not in {change.incident.incident_class for change in changes}
+
+
+def test_a_step_that_the_loop_itself_did_not_apply_was_kept_out() -> None:
+    loss = losses()
+    loss[ONSET : ONSET + 5] = np.nan
+    block = block_of({"loss": loss}, first_step=0)
+    skipped = [Event(kind=NOT_APPLIED, tick=at - 2, step=at) for at in range(ONSET, ONSET + 5)]
+    block = dataclasses.replace(block, events=tuple(skipped))
+    tracker = IncidentTracker(TrimtabClosing())
+    changes = tracker.update(block, [alarm(ONSET, Symptom.NONFINITE_LOSS)])
+    assert all(change.incident.was_kept_out for change in changes)
+    assert changes[-1].incident.incident_class is IncidentClass.RECOVERABLE
+
+
+def test_a_kept_out_step_among_others_that_were_applied_is_judged_by_the_loss() -> None:
+    loss, discarded = losses(), np.zeros(800)
+    loss[ONSET:] = np.nan
+    discarded[ONSET : ONSET + 5] = 1.0  # then the gate was taken out
+    incident, _ = judged(loss, alarm(ONSET, Symptom.NONFINITE_LOSS), discarded=discarded)
+    assert not incident.was_kept_out
     assert incident.incident_class is IncidentClass.DIVERGENT
 
 
 def test_an_alarm_that_the_loss_does_not_follow_is_silent() -> None:
-    incident, changes = judged(losses(), alarm(ONSET, Symptom.STATE_LOST))
+    incident, changes = judged(losses(), alarm(ONSET, Symptom.STATE_RESET))
     assert incident.incident_class is IncidentClass.SILENT
     assert incident.end is not None
     assert incident.end.step == ONSET

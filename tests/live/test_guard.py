@@ -487,7 +487,7 @@ def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
         ) as guard:
             loop(guard, model, optimizer, data[first:last])
     incidents = [event for event in journal_of(tmp_path).events if event.kind == "incident"]
-    lost = [event for event in incidents if "optimizer state lost" in event.facts["symptoms"]]
+    lost = [event for event in incidents if "optimizer state reset" in event.facts["symptoms"]]
     assert lost
     assert lost[0].facts["onset"] == 200
 

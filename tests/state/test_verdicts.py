@@ -1,5 +1,6 @@
 """The verdict on a checkpoint follows from the judged run, and from nothing else."""
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -106,7 +107,8 @@ def test_steps_in_an_incident_are_not_healthy() -> None:
         (incident(150, 260, LINGERING), Verdict.BAD, False),
         (incident(150, 199, LINGERING), Verdict.PROVEN, False),  # over before it was saved
         (incident(150, 199, DIVERGENT), Verdict.BAD, False),  # never undone by waiting
-        (incident(150, 260, SILENT, [Symptom.STATE_LOST]), Verdict.BAD, False),
+        (incident(150, 260, SILENT, [Symptom.NORM_DRIFT]), Verdict.BAD, False),
+        (incident(150, 260, SILENT, [Symptom.STATE_RESET]), Verdict.PROVEN, False),
         (incident(150, 260, SILENT, [Symptom.GRADIENT_SPIKE]), Verdict.PROVEN, False),
         (incident(150, 260, SILENT, [Symptom.SLOW, Symptom.STALL]), Verdict.PROVEN, False),
         (incident(150, None, SILENT, [Symptom.SLOW]), Verdict.PROVEN, False),
@@ -192,3 +194,12 @@ def test_how_a_run_is_cut_does_not_change_its_history(size: int) -> None:
     for part in block.cut(size):
         cut.update(part)
     assert whole.attempts == cut.attempts
+
+
+@pytest.mark.parametrize("saved", [150, 155, 230])
+@pytest.mark.parametrize("is_over", [True, False])
+def test_steps_that_were_kept_out_change_no_verdict(saved: int, is_over: bool) -> None:
+    run = history((0, 450))
+    bad = incident(151, 240 if is_over else None, RECOVERABLE if is_over else None)
+    kept_out = dataclasses.replace(bad, was_kept_out=True)
+    assert judge(entry(saved), run, kept_out) == judge(entry(saved), run)

@@ -1,6 +1,9 @@
 """What users do on purpose to the loss and the data of a run, and to both ranks of one."""
 
 import torch
+from torch import nn
+from torch.nn import functional as F
+
 from benchmarks.attack.purpose_cases.loop import (
     LENGTH,
     STEPS,
@@ -11,8 +14,6 @@ from benchmarks.attack.purpose_cases.loop import (
     Transformer,
     case,
 )
-from torch import nn
-from torch.nn import functional as F
 
 # Loss.
 

@@ -4,6 +4,9 @@ import copy
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional as F
+
 from benchmarks.attack.purpose_cases.loop import (
     STEPS,
     Classifier,
@@ -11,8 +14,6 @@ from benchmarks.attack.purpose_cases.loop import (
     case,
     markov,
 )
-from torch import nn
-from torch.nn import functional as F
 
 # Noise, averages and other models.
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
+
 from benchmarks.attack.purpose_cases.loop import (
     STEPS,
     USED,

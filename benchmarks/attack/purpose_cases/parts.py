@@ -5,6 +5,9 @@ import math
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional as F
+
 from benchmarks.attack.purpose_cases.loop import (
     STEPS,
     USED,
@@ -15,8 +18,6 @@ from benchmarks.attack.purpose_cases.loop import (
     Transformer,
     case,
 )
-from torch import nn
-from torch.nn import functional as F
 
 # Parts that start over, come, go or are tied.
 

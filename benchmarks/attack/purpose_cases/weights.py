@@ -5,6 +5,10 @@ import threading
 
 import numpy as np
 import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrize, prune
+
 from benchmarks.attack.purpose_cases.loop import (
     STEPS,
     USED,
@@ -14,9 +18,6 @@ from benchmarks.attack.purpose_cases.loop import (
     Transformer,
     case,
 )
-from torch import nn
-from torch.nn import functional as F
-from torch.nn.utils import parametrize, prune
 
 # One number, or a few.
 

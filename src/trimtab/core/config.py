@@ -246,8 +246,8 @@ class LiveConfig(Section):
     is too much to compare; 0 compares them."""
 
     max_nonfinite_steps: int = 100
-    """Steps in a row that are not finite before a protected run is stopped, and before an observed
-    one logs a warning. Source: a GradScaler that starts at 2^16 needs at most 40 to find its
+    """Steps in a row that may be not finite; one more stops a protected run, and an observed one
+    logs a warning. Source: a GradScaler that starts at 2^16 needs at most 40 to find its
     scale."""
 
     rank_timeout_seconds: float = 1800.0

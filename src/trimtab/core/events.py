@@ -33,6 +33,10 @@ discards."""
 UNDO_REFUSED = "not undone as asked"
 """The user asked for an undo that is not possible; nothing was harmed. Facts: `why`, `because`."""
 
+NOT_APPLIED = "step not applied"
+"""The loop recorded a step and did not apply it, as loops do that skip bad batches themselves; it
+is written before the record of its step. Facts: `why`."""
+
 NOT_UNDONE = "harm not undone"
 """Harm was proven and not undone. Facts: `why`, `how_sure`, `tensor`, `because`,
 `is_hardware`."""

@@ -45,7 +45,7 @@ class Symptom(StrEnum):
     FROZEN = "parameters not updating"
     NORM_DRIFT = "weight norm drifting"
     RESUME_GAP = "loss does not continue after a resume"
-    STATE_LOST = "optimizer state lost"
+    STATE_RESET = "optimizer state reset"
     STALL = "stalled step"
     SLOW = "throughput fell"
     UPDATE_SHIFT = "update size changed"

@@ -112,6 +112,8 @@ class Incident:
     """The loss that the run started with; None if that was not recorded."""
     started_again: bool = False
     """Whether the loss returned to where the run began and fell as it did then: a restart."""
+    was_kept_out: bool = False
+    """Whether it is only of non-finite steps, and none of them was applied to the weights."""
 
     @property
     def symptoms(self) -> tuple[str, ...]:

@@ -4,29 +4,26 @@ The textbook has one action per class. Trimtab replaces those that depend on mor
 and waits for what does not touch the weights.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import Cause
 from trimtab.core.findings import HARMLESS, NOT_FINITE, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.text import counted
 from trimtab.detect.loss.domain import SMALL_SHARE
 from trimtab.explain.diagnosis import Diagnosis
 
 SURE = 0.8
 """An outlook this certain is worth acting on; under it waiting costs less than a wrong rollback."""
 
-PASSING = frozenset(
-    {Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFINITE_GRAD_NORM, Symptom.OVERFLOWS}
-)
-"""What may happen at one step and be over with it."""
-
 HARD_FACTS = NOT_RESTORED | {
     Symptom.NONFINITE_LOSS,
     Symptom.NONFINITE_GRAD_NORM,
     Symptom.NONFINITE_NORM,
     Symptom.SCALE_COLLAPSE,
-    Symptom.STATE_LOST,
+    Symptom.STATE_RESET,
     Symptom.FROZEN,
     Symptom.NO_LEARNING,
     Symptom.LR_JUMP,
@@ -50,6 +47,9 @@ PASSIVE = HARMLESS | {
     Symptom.OPTIONS_CHANGED,
 }
 """What says nothing about the weights by itself: large gradients, odd batches, lost time."""
+
+AFTER_RESET = frozenset({Symptom.STATE_RESET, Symptom.STALE_MOMENT, Symptom.UPDATE_SHIFT})
+"""What shows in the optimizer alone when its state is cleared, or an older one is loaded."""
 
 ONE_BATCH = frozenset({Cause.HARD_BATCH, Cause.RARE_TOKENS})
 """What is over with the batch that brought it, unless the loss stays up."""
@@ -77,10 +77,7 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     incident = diagnosis.incident
     # The first that fits decides: what is done already, what is certain, then what is judged.
     if diagnosis.cost.undone:
-        return _wait(
-            "Continue: trimtab has restored weights and optimizer.",
-            f"The state of {diagnosis.cost.undone} updates before was put back.",
-        )
+        return _after_undo(diagnosis)
     if HARMLESS.issuperset(incident.symptoms):
         return _wait(
             "Continue, and apply the fix at the next restart.",
@@ -93,6 +90,12 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             "optimizer's groups).",
             "What does not move keeps its values: there is nothing to go back for.",
         )
+    if _was_only_reset(incident):
+        return _wait(
+            "Continue if the optimizer's state was reset or loaded on purpose; if not, load it at "
+            "the next restart.",
+            "The loss did not follow.",
+        )
     left_out = NOT_RESTORED.intersection(incident.symptoms)
     if left_out:
         return _CONTINUE_AS_IT_IS if left_out <= MILD else _load_again(incident)
@@ -104,7 +107,7 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
             "started again.",
         )
     # What comes back after a restart is not over, however harmless it was the first time.
-    if not recurs and _was_kept_out(diagnosis):
+    if not recurs and incident.was_kept_out:
         return _wait(
             "Continue; apply the fix at the next restart if it comes again.",
             "The bad steps were discarded and never reached the weights.",
@@ -267,15 +270,32 @@ def _after_lingering(diagnosis: Diagnosis) -> Action:
 
 
 def _after_divergence(diagnosis: Diagnosis) -> Action:
+    incident = diagnosis.incident
+    last = incident.last.loss
+    is_finite = last is not None and math.isfinite(last)
+    if is_finite and Symptom.NONFINITE_NORM not in incident.symptoms:
+        return _go_back(diagnosis, reason="The loss has left its level and does not come back.")
     return _go_back(diagnosis, reason="The weights are lost; every step after the onset is wasted.")
+
+
+def _after_undo(diagnosis: Diagnosis) -> Action:
+    """Advise after weights and optimizer were restored: did that help?"""
+    updates, is_over = counted(diagnosis.cost.undone, "update"), diagnosis.incident.end is not None
+    is_away = diagnosis.incident_class in (IncidentClass.LINGERING, IncidentClass.DIVERGENT)
+    if not is_away and (is_over or diagnosis.cost.undo_helped is not False):
+        return _wait(
+            "Continue; nothing needs to be done.",
+            f"Weights and optimizer were restored; {updates} lost.",
+        )
+    return _roll_back(
+        f"Stop, and continue from {_before(diagnosis.incident)}. If your code keeps a second copy "
+        "of the weights (Lookahead, EMA), pass it to trimtab.watch by `state=`.",
+        f"The undo of {updates} has not helped: the loss is not back at its level.",
+    )
 
 
 def _after_silence(diagnosis: Diagnosis) -> Action:
     incident = diagnosis.incident
-    if incident.end is not None and PASSING.issuperset(incident.symptoms):
-        return _wait(
-            "Continue, and look again 200 steps later.", "It passed, and the loss did not follow."
-        )
     if diagnosis.cause is None and not _has_known_symptom(incident):
         return _wait(
             "Continue, and look at what the detector reported.",
@@ -332,6 +352,13 @@ def _is_partly_frozen(incident: Incident) -> bool:
     )
 
 
+def _was_only_reset(incident: Incident) -> bool:
+    """Return whether the optimizer's state was reset, and the loss did not follow."""
+    found = set(incident.symptoms)
+    is_silent = incident.incident_class is IncidentClass.SILENT
+    return is_silent and Symptom.STATE_RESET in found and found <= PASSIVE | AFTER_RESET
+
+
 def _passes(diagnosis: Diagnosis) -> bool:
     """Return whether it is over with its batch, or of gradients alone, and the loss is unharmed."""
     incident = diagnosis.incident
@@ -341,19 +368,8 @@ def _passes(diagnosis: Diagnosis) -> bool:
     is_passive = bool(known) and known <= PASSIVE
     is_of_batch = is_passive or diagnosis.cause in ONE_BATCH
     has_explanation = any(finding.explanation for finding in incident.findings)
-    return is_of_batch and not has_explanation and HARD_FACTS.isdisjoint(incident.symptoms)
-
-
-def _was_kept_out(diagnosis: Diagnosis) -> bool:
-    """Return whether it was only not finite, is over, and each of its steps was discarded."""
-    incident, discarded = diagnosis.incident, diagnosis.cost.discarded
-    is_lost = diagnosis.incident_class is IncidentClass.DIVERGENT
-    if discarded is None or is_lost or not NOT_FINITE.issuperset(incident.symptoms):
-        return False
-    return all(
-        any(first <= finding.step <= last for first, last in discarded.stretches)
-        for finding in incident.findings
-    )
+    is_fact = not (HARD_FACTS - PASSIVE).isdisjoint(incident.symptoms)
+    return is_of_batch and not has_explanation and not is_fact
 
 
 def _keep_going(diagnosis: Diagnosis) -> Action:
@@ -366,7 +382,7 @@ def _keep_going(diagnosis: Diagnosis) -> Action:
     )
     return _wait(
         f"Continue, and {what}. Roll back only if the loss rises and stays up.",
-        "Gradients or updates were large, and the loss did not follow.",
+        "The loss did not follow.",
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from trimtab.core.block import Block, Column, Event, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
-from trimtab.core.events import NOT_UNDONE, UNDO
+from trimtab.core.events import NOT_UNDONE, SETTING_CHANGED, UNDO
 from trimtab.core.findings import Finding
 from trimtab.core.signals import TOKENS
 from trimtab.core.state import Stateful
@@ -40,10 +40,12 @@ MIN_LASTING = 4
 an epoch ends with one short batch, or with one per data source; ramps stay longer on each size."""
 
 ORDERED_UNDO = "undo that the user asked for"
+PLANNED = "planned change"
+"""Any event of the user's that is named a change counts as one."""
 
 CHANGES = {
     "resume": KnownChange.RESUMED,
-    "planned change": KnownChange.CHANGED,
+    PLANNED: KnownChange.CHANGED,
     "evaluation": KnownChange.PAUSED,
     "checkpoint": KnownChange.PAUSED,
     UNDO: KnownChange.HARMED | KnownChange.RESTORED,
@@ -51,6 +53,15 @@ CHANGES = {
     NOT_UNDONE: KnownChange.HARMED,
 }
 """By the kind of event in the journal."""
+
+
+def _known_kind(event: Event) -> str:
+    """Return the kind of change that an event is; its own kind if it is none."""
+    if event.facts.get("is_ordered"):  # harms nothing, also if it could not be carried out
+        return ORDERED_UNDO if event.kind == UNDO else ""
+    if event.kind != SETTING_CHANGED and "change" in event.kind.casefold():
+        return PLANNED
+    return event.kind
 
 
 class EventSchedule(Stateful):
@@ -70,9 +81,8 @@ class EventSchedule(Stateful):
     def add(self, events: Iterable[Event]) -> None:
         """Add the events that came with a block."""
         for event in events:
-            if event.kind in CHANGES:
-                is_ordered = event.kind == UNDO and event.facts.get("is_ordered")
-                kind = ORDERED_UNDO if is_ordered else event.kind
+            kind = _known_kind(event)
+            if kind in CHANGES:
                 self._pending.append((event.tick, event.step, kind))
         self._pending.sort()
 

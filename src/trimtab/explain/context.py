@@ -1,11 +1,11 @@
 """IncidentContext: one incident with the records and events around it; what explanations read."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block, Column, FloatArray
+from trimtab.core.block import Block, Column, Event, FloatArray
 from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident
@@ -148,9 +148,18 @@ class IncidentContext:
 
 def proof_of_hardware(incident: Incident, block: Block) -> str | None:
     """Return how a fault of the hardware was proven near an incident; None if none was."""
+    proofs = (event for event in _proofs(incident, block) if event.facts.get("is_hardware"))
+    return next((str(event.facts.get("why", "")) for event in proofs), None)
+
+
+def proof_of_harm(incident: Incident, block: Block) -> Event | None:
+    """Return the event in which harm to weights or optimizer was proven near an incident."""
+    proofs = _proofs(incident, block)
+    return next((e for e in proofs if str(e.facts.get("how_sure")).startswith("certain")), None)
+
+
+def _proofs(incident: Incident, block: Block) -> Iterator[Event]:
     first, last = incident.onset.step - NEAR_STEPS, incident.last.step + NEAR_STEPS
     for event in block.events:
-        is_near = event.kind in (UNDO, NOT_UNDONE) and first <= event.step <= last
-        if is_near and event.facts.get("is_hardware"):
-            return str(event.facts.get("why", ""))
-    return None
+        if event.kind in (UNDO, NOT_UNDONE) and first <= event.step <= last:
+            yield event

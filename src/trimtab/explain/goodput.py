@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Event, IntArray
-from trimtab.core.events import UNDO
+from trimtab.core.events import NOT_APPLIED, UNDO
 from trimtab.core.incidents import Incident
 from trimtab.core.signals import CLOCK, DISCARDED, LOSS
 
@@ -60,7 +60,7 @@ def discarded_records(block: Block) -> BoolArray:
     discarded = block.column(DISCARDED)
     is_lost = discarded.present & (discarded.values > 0)
     for event in block.events:
-        if event.kind == "step not applied":
+        if event.kind == NOT_APPLIED:
             rows = np.flatnonzero(block.step == event.step)
             if len(rows):  # the event is written before the record of its step
                 following = int(np.searchsorted(block.tick[rows], event.tick))

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import NO_POSITION, Block, FloatArray
-from trimtab.core.events import UNDO
+from trimtab.core.block import NO_POSITION, Block, Event, FloatArray
+from trimtab.core.events import UNDO, UNDO_OUTCOME
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import (
     ACTIVATION_RMS,
@@ -239,6 +239,8 @@ class Cost:
     """The steps that never reached the weights; None if the run was not protected."""
     undone: int = 0
     """Updates that were lost because weights and optimizer were restored from a snapshot."""
+    undo_helped: bool | None = None
+    """Whether the loss was back after the last undo; None if there was none, or it is not known."""
 
 
 def compute_cost(context: IncidentContext) -> Cost:
@@ -253,21 +255,27 @@ def compute_cost(context: IncidentContext) -> Cost:
         if tokens_per_second is not None:
             tokens = seconds * tokens_per_second
     discarded = compute_discards(context.block[context.onset_row : context.last_row + 1])
+    undos = _undos(context)
+    lost = [event.facts.get("updates_lost") for event in undos]
+    helped = [
+        event.facts.get("helped") is True
+        for event in context.block.events
+        if event.kind == UNDO_OUTCOME and undos and event.facts.get("undone_at") == undos[-1].step
+    ]
     return Cost(
         steps=steps,
         seconds=seconds,
         tokens=tokens,
         discarded=discarded,
-        undone=_updates_undone(context),
+        undone=sum(number for number in lost if isinstance(number, int)),
+        undo_helped=helped[-1] if helped else None,
     )
 
 
-def _updates_undone(context: IncidentContext) -> int:
-    """Return how many updates an undo has taken back that came with the incident."""
+def _undos(context: IncidentContext) -> list[Event]:
+    """Return the undos that came with the incident."""
     first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
-    undos = [e for e in context.block.events if e.kind == UNDO and first <= e.step <= last]
-    lost = [event.facts.get("updates_lost") for event in undos]
-    return sum(number for number in lost if isinstance(number, int))
+    return [e for e in context.block.events if e.kind == UNDO and first <= e.step <= last]
 
 
 def _typical(context: IncidentContext, signal: str) -> float | None:

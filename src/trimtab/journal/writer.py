@@ -244,6 +244,10 @@ class JournalWriter:
 
     def event(self, kind: str, step: int, **facts: Any) -> None:
         """Append something that happened before the next record; the facts are stored as JSON."""
+        self.add_event(kind, step, facts)
+
+    def add_event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
+        """Append an event whose facts may have any names."""
         if kind.startswith(RESERVED):
             raise JournalError(f"event names that start with {RESERVED} are reserved, got {kind!r}")
         self._queue.put_event(kind, step, to_jsonable(facts))

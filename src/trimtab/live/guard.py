@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import torch
 from torch import nn
+from torch._compile import _disable_dynamo
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
@@ -15,6 +16,7 @@ from trimtab.core.incidents import Incident
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import Number, OddNumber
+from trimtab.live.measure.user_events import plain_event
 from trimtab.live.shield import Shield, log
 from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIterator
 
@@ -93,6 +95,7 @@ class Guard:
         """The position of the next batch of `guard.steps`."""
         return self._source.position
 
+    @_disable_dynamo
     @entrance
     def record(
         self,
@@ -216,14 +219,19 @@ class Guard:
         self._monitor.skip()
 
     @entrance
-    def event(self, kind: str, **facts: Any) -> None:
-        """Journal something that happened: an evaluation, a change of the data mix."""
+    def event(self, kind: str = "", /, **facts: Any) -> None:
+        """Journal something that happened: an evaluation, a change of the data mix.
+
+        Facts may be anything. What is large or has no form in JSON is described in a few words; a
+        tensor on a device is not read.
+        """
         monitor = self._monitor
         monitor.num_calls += 1
         if monitor.is_watching and monitor.recorder is not None:
-            with monitor.shields.host.guarding("event"):
-                monitor.recorder.event(kind, monitor.next_step, facts)
-                if kind == "checkpoint":
+            with monitor.shields.user.guarding("event"):
+                name, plain = plain_event(kind or facts.pop("kind", "event"), facts)
+                monitor.recorder.event(name, monitor.next_step, plain)
+                if name == "checkpoint":
                     # Whether the generators are saved at this very moment is not known.
                     self._states.save(with_generators=False)
 
@@ -413,7 +421,7 @@ class NoGuard:
     def skip(self) -> None:
         """Do nothing."""
 
-    def event(self, kind: str, **facts: Any) -> None:
+    def event(self, kind: str = "", /, **facts: Any) -> None:
         """Do nothing."""
 
     def steps(

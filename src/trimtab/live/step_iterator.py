@@ -215,6 +215,8 @@ class StepIterator:
     def _begin_step(self) -> None:
         monitor = self._monitor
         monitor.num_calls += 1
+        # Another loop may have been gone through in between, for a validation.
+        monitor.facts.loop = monitor.resume.loop = self.loop
         self._next_update, self._num_losses = monitor.next_step, monitor.num_losses
         self._states.note_generators()
 

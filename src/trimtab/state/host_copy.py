@@ -26,6 +26,11 @@ def detached(tensor: torch.Tensor) -> torch.Tensor:
     return part.detach() if part.requires_grad else part
 
 
+def version_of(tensor: torch.Tensor) -> int:
+    """Return how often a tensor was written to; tensors of `torch.inference_mode` do not count."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
 class WriteCount(NamedTuple):
     """A tensor's version and address: another one of either means that code has written it."""
 
@@ -38,8 +43,7 @@ def write_count(tensor: torch.Tensor) -> WriteCount:
     held = local(tensor)  # a DTensor does not count what is written to it
     # Sparse tensors and subclasses that wrap others have no memory of their own.
     has_address = held.layout is torch.strided and type(held) in _WITH_MEMORY
-    version = 0 if held.is_inference() else held._version
-    return WriteCount(version, held.data_ptr() if has_address else 0)
+    return WriteCount(version_of(held), held.data_ptr() if has_address else 0)
 
 
 _WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)

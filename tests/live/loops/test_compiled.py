@@ -42,3 +42,32 @@ def test_a_compiled_step_is_not_compiled_again_for_the_guard(
     ]
     assert not complaints, complaints[0]
     assert frames < 20
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_record_in_a_compiled_step_breaks_no_graph(tmp_path: Path) -> None:
+    """Those breaks are there without a guard, too: backward and optimizer."""
+
+    def count_breaks(folder: Path | None) -> int:
+        torch._dynamo.reset()
+        counters.clear()
+        model = torch.nn.Linear(4, 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        with trimtab.watch(
+            model, optimizer, run_dir=folder or "unused", enabled=folder is not None
+        ) as guard:
+
+            @torch.compile(backend="eager")
+            def take_step(batch: torch.Tensor) -> None:
+                loss = model(batch).square().mean()
+                if folder is not None:
+                    guard.record(loss=loss)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+            for _ in range(3):
+                take_step(torch.ones(2, 4))
+        return sum(counters["graph_break"].values())
+
+    assert count_breaks(tmp_path) <= count_breaks(None)

@@ -25,6 +25,7 @@ from torch.func import functional_call, grad, vmap
 
 import trimtab
 from trimtab.core.config import Config
+from trimtab.live.protect.discard import divide_gradients
 
 
 def train_with_default_dtype(folder: Path, building: str, training: str, mode: str) -> bool:
@@ -174,3 +175,38 @@ def test_half_precision_parameters_without_a_scaler(dtype: torch.dtype, tmp_path
         outcomes.append(weights(model))
     assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
     assert len(losses(tmp_path)) == 12
+
+
+@pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
+def test_gradients_from_inference_mode_are_trained_on(mode: str, tmp_path: Path) -> None:
+    """Zeroth-order methods and gradients from elsewhere: torch counts no versions of those."""
+
+    def run(folder: Path | None) -> list[torch.Tensor]:
+        torch.manual_seed(0)
+        model = torch.nn.Linear(4, 4)
+        model.register_buffer("mask", torch.ones(4))
+        with torch.inference_mode():
+            model.mask = torch.ones(4)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
+        with trimtab.watch(
+            model, optimizer, run_dir=folder or "unused", mode=mode, enabled=folder is not None
+        ) as guard:
+            for number in range(25):
+                guard.record(loss=torch.ones((), requires_grad=True))
+                for parameter in model.parameters():
+                    with torch.inference_mode():
+                        parameter.grad = torch.full(parameter.shape, 0.1 * number)
+                optimizer.step()
+            if folder is not None:
+                assert not guard._monitor.shields.failed  # type: ignore[union-attr]
+        return [parameter.detach() for parameter in model.parameters()]
+
+    assert all(map(torch.equal, run(tmp_path), run(None)))
+
+
+def test_gradients_from_inference_mode_can_be_scaled_down() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    with torch.inference_mode():
+        weight.grad = torch.full((2,), 6.0)
+    divide_gradients([weight], torch.tensor(3.0))
+    assert weight.grad.tolist() == [2.0, 2.0]

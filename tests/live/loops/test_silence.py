@@ -50,7 +50,7 @@ def test_an_optimizer_whose_step_is_never_called_is_reported(
 ) -> None:
     model = make_model()
     optimizer = SharpnessAware(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
         caplog.clear()
         for batch in batches(40):
             loss = loss_of(model, batch)

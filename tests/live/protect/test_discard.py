@@ -258,11 +258,11 @@ class TestTraces:
         make = fused(optim.AdamW) if by_flag else plain(optim.NAdam)
         optimizer = make(list(model.parameters()))
 
-        def fails(self: Any, optimizer: Optimizer) -> None:
+        def fails(self: Any) -> None:
             raise RuntimeError("planted")
 
         with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-            monkeypatch.setattr("trimtab.live.protect.discard.Counters.restore", fails)
+            monkeypatch.setattr("trimtab.state.contents.Contents.restore", fails)
             give_gradients(model, 0)
             gradients = [p.grad for p in model.parameters()]
             guard.record(loss=NAN)
@@ -419,25 +419,89 @@ class TestClosures:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         class Sharpness(optim.SGD):
-            """Climbs, evaluates, climbs back and steps, as SAM does."""
+            """Climbs, evaluates, climbs back and steps, as SAM does; not before it is told to."""
+
+            height = 0.0
 
             def step(self, closure: Any = None) -> Any:
                 weights = [p for group in self.param_groups for p in group["params"]]
                 with torch.no_grad():
-                    torch._foreach_add_(weights, 0.5)
+                    for weight in weights if self.height else ():
+                        weight.add_(self.height)
                 closure()
                 with torch.no_grad():
-                    torch._foreach_sub_([p for p in weights if p.grad is not None], 0.5)
+                    for weight in (p for p in weights if p.grad is not None):
+                        weight.sub_(self.height)
                 return super().step()
 
         model = make_model()
         twin = make_model()
         optimizer = Sharpness(model.parameters(), lr=0.0)
         with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+            optimizer.height = 0.5
             optimizer.step(self.closure(model, guard, 0, NAN))
         for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
             torch.testing.assert_close(ours, theirs)  # not left where it had climbed to
         assert "moves the weights before its closure" in caplog.text
+
+
+NADAM = plain(optim.NAdam)
+
+
+class Interrupt:
+    """A hook of the user that ends one step in the middle."""
+
+    def __init__(self, error: type[BaseException]) -> None:
+        self.error = error
+        self.is_armed = False
+
+    def __call__(self, *_: Any) -> None:
+        if self.is_armed:
+            self.is_armed = False
+            raise self.error("in the middle of a step")
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("loss", [1.0, NAN])
+@pytest.mark.parametrize("then", ["close", "again", "closure", "record"])
+@pytest.mark.parametrize("make", [fused(optim.AdamW), plain(optim.AdamW), NADAM])
+def test_a_step_that_raises_leaves_nothing(
+    make: Any, then: str, loss: float, error: type[BaseException], tmp_path: Path
+) -> None:
+    model = make_model()
+    optimizer = make(list(model.parameters()))
+    interrupt = Interrupt(error)
+
+    def closure() -> float:
+        give_gradients(model, 2)
+        return 1.0
+
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        optimizer.register_step_pre_hook(interrupt)
+        for number in range(2):
+            give_gradients(model, number)
+            guard.record(loss=loss if number else 1.0)
+            interrupt.is_armed = number == 1
+            if not number:
+                optimizer.step()
+                continue
+            with pytest.raises(error):
+                optimizer.step()
+        before = snapshot(model)
+        if then == "record":
+            give_gradients(model, 2)
+            guard.record(loss=1.0)
+        if then != "close":
+            optimizer.step(*[closure] * (then == "closure"))
+            is_retried = then == "again" and loss == 1.0
+            fresh = then in ("closure", "record")
+            if make is not NADAM or fresh or is_retried:
+                assert moved(model, before)
+    assert not {"found_inf", "grad_scale"} & vars(optimizer).keys()
+    before = snapshot(model)
+    give_gradients(model, 3)
+    optimizer.step()
+    assert moved(model, before)
 
 
 @pytest.mark.skipif(not hasattr(optim, "Muon"), reason="this torch has no Muon")

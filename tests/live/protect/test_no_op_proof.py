@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.protect.made_up import make_model, plain
-from torch import nn, optim
+from tests.live.protect.made_up import give_gradients, make_model, plain
+from torch import optim
 
 import trimtab
 from trimtab.core.errors import ConfigError
-from trimtab.live.protect.fused_support import why_not_discardable
+from trimtab.live.protect.no_op_proof import why_not_discardable
+from trimtab.state.contents import MAX_ENTRIES, SMALL_ELEMENTS
 
 
 class Decays(optim.SGD):
@@ -87,19 +88,109 @@ def test_the_others_are_refused_in_one_sentence(make: Any, why: str, tmp_path: P
         pass
 
 
-def test_an_update_around_an_optimizer_is_refused(tmp_path: Path) -> None:
-    class Lookahead(optim.Optimizer):
-        def __init__(self, inner: optim.Optimizer) -> None:
-            self.optimizer = inner
+class DecaysItsState(Decays):
+    """Decays what it holds, and not before it holds something."""
 
-        def step(self, closure: Any = None) -> Any:
-            return self.optimizer.step()
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            if parameter.grad is not None:
+                self.state[parameter].setdefault("average", torch.zeros(20, 5)).add_(0.1)
+        for state in self.state.values():
+            state["average"].data.mul_(0.9)
 
-    model = nn.Linear(2, 2)
-    with pytest.raises(ConfigError, match="Lookahead moves the weights itself"):
-        trimtab.watch(
-            model,
-            Lookahead(optim.SGD(model.parameters())),
-            run_dir=tmp_path,
-            mode="protect",
-        )
+
+def test_what_moves_with_a_state_only_is_found_at_the_second_update(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    optimizer = DecaysItsState(list(model.parameters()))
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for number in range(3):
+            give_gradients(model, number)
+            guard.record(loss=1.0)
+            optimizer.step()
+    assert caplog.text.count("DecaysItsState changes weights or state in a step without") == 1
+    assert "trimtab protects no longer" in caplog.text
+    average = optimizer.state[next(model.parameters())]["average"]
+    torch.testing.assert_close(average, torch.full((20, 5), 0.1 * (0.9**3 + 0.9**2 + 0.9)))
+
+
+class Replaces(Decays):
+    """Gives every weight a new tensor."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        for parameter in self.param_groups[0]["params"]:
+            parameter.data = parameter.data * 0.99
+
+
+class TalksToRanks(Decays):
+    """Sums over ranks, gradients or not."""
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        torch.ops._c10d_functional.all_reduce(torch.ones(1), "sum", "0")
+
+
+class HoldsALot(Decays):
+    """Has a list that is too long to be looked through."""
+
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters)
+        self.history = [0.0] * (MAX_ENTRIES + 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (Replaces, "replaces weights"),
+        (TalksToRanks, "exchanges numbers with other ranks"),
+        (HoldsALot, "holds too many objects"),
+    ],
+)
+def test_what_is_refused_is_left_as_it_was(make: Any, why: str) -> None:
+    model = make_model()
+    give_gradients(model, 0)
+    gradients = [p.grad for p in model.parameters()]
+    addresses = [p.data_ptr() for p in model.parameters()]
+    assert f"{make.__name__} {why}" in str(why_not_discardable(make(list(model.parameters()))))
+    assert [p.data_ptr() for p in model.parameters()] == addresses
+    assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
+
+
+class Master(optim.SGD):
+    """Keeps a second copy of all weights and the model itself, as mixed precision does."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        super().__init__(model.parameters(), lr=0.1)
+        self.model = model
+        self.master = [p.detach().clone() for p in model.parameters()]
+        self.calls = 0
+        self.on_step: Any = None
+
+    def step(self, closure: Any = None) -> Any:
+        self.calls += 1
+        self.on_step()
+        return super().step(closure)
+
+
+def test_nothing_large_is_copied_and_no_hook_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = torch.nn.Linear(100, 100)
+    optimizer = Master(model)
+    calls: list[str] = []
+    optimizer.on_step = lambda: calls.append("step")
+    optimizer.register_step_pre_hook(lambda *_: calls.append("pre-hook"))
+    optimizer.register_step_post_hook(lambda *_: calls.append("post-hook"))
+    copied: list[int] = []
+    clone = torch.Tensor.clone
+
+    def noted(tensor: torch.Tensor) -> torch.Tensor:
+        copied.append(tensor.numel())
+        return clone(tensor)
+
+    monkeypatch.setattr(torch.Tensor, "clone", noted)
+    assert why_not_discardable(optimizer) is None
+    assert sum(copied) <= SMALL_ELEMENTS
+    assert calls == ["step"]
+    assert optimizer.calls == 0

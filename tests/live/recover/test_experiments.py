@@ -1,6 +1,8 @@
 """Experiments on remembered batches: what they answer, and that they leave no trace."""
 
+import random
 import re
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +182,150 @@ def test_a_model_that_carries_a_state_is_refused_by_name(
     train(tmp_path, model=Carries("count"))
     assert caplog.text.count("batch_loss changes count, so no experiments") == 1
     assert not [e for e in journal_of(tmp_path).events if e.kind == EXPERIMENT]
+
+
+class Naughty:
+    """A `batch_loss` that leaves something behind, in one of many ways."""
+
+    def __init__(self, model: nn.Module, optimizer: optim.Optimizer, what: str) -> None:
+        self.model: Any = model
+        self.optimizer = optimizer
+        self.what = what
+        self.num_calls = 0
+
+    def __call__(self, batch: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        torch.rand(3), np.random.rand(3), random.random()  # noqa: NPY002
+        loss: torch.Tensor = self.model(batch).square().mean()
+        getattr(self, self.what)(batch)
+        return loss
+
+    def raises(self, batch: torch.Tensor) -> None:
+        if self.num_calls > 2:
+            raise ValueError("in the middle")
+
+    def makes_a_module(self, batch: torch.Tensor) -> None:
+        if not hasattr(self.model, "probe"):
+            self.model.probe = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+
+    def makes_a_parameter(self, batch: torch.Tensor) -> None:
+        self.model.gain = nn.Parameter(torch.ones(1))
+
+    def makes_a_buffer(self, batch: torch.Tensor) -> None:
+        self.model.norm.register_buffer("count", torch.ones(1))
+
+    def deletes(self, batch: torch.Tensor) -> None:
+        self.model.eval()
+        del self.model.norm
+        self.model.norm = nn.Identity()
+
+    def replaces_a_buffer(self, batch: torch.Tensor) -> None:
+        self.model.norm.running_mean = torch.full((4,), 7.0)
+
+    def goes_backward(self, batch: torch.Tensor) -> None:
+        with torch.enable_grad():
+            self.model(batch.nan_to_num()).square().mean().backward()
+
+    def sets_gradients(self, batch: torch.Tensor) -> None:
+        for parameter in self.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+
+    def freezes(self, batch: torch.Tensor) -> None:
+        self.model.requires_grad_(False)
+
+    def registers_hooks(self, batch: torch.Tensor) -> None:
+        self.model.first.weight.register_hook(lambda gradient: gradient * 0)
+        self.model.first.register_forward_hook(lambda *_: None)
+        self.model.middle.weight.register_post_accumulate_grad_hook(lambda p: None)
+
+    def changes_settings(self, batch: torch.Tensor) -> None:
+        torch.set_default_dtype(torch.bfloat16)
+        torch.set_grad_enabled(True)
+        torch.set_autocast_enabled("cpu", True)
+
+    def takes_a_step(self, batch: torch.Tensor) -> None:
+        self.goes_backward(batch)
+        self.optimizer.step()
+
+    def takes_a_step_of_another(self, batch: torch.Tensor) -> None:
+        self.goes_backward(batch)
+        optim.SGD(self.model.parameters(), lr=1.0).step()
+
+    def replaces_weights(self, batch: torch.Tensor) -> None:
+        self.model.first.weight.data = torch.zeros(4, 4)
+
+    def writes_a_list(self, batch: torch.Tensor) -> None:
+        self.model.seen.append(batch)
+
+
+NAUGHTY = [name for name in vars(Naughty) if not name.startswith("_")]
+
+
+def train_naughty(folder: Path, what: str | None) -> list[Any]:
+    """Train with gradients that add up; return all that may have a trace."""
+    torch.manual_seed(0)
+    np.random.seed(0)  # noqa: NPY002
+    random.seed(0)
+    model: Any = Parts()
+    model.seen = []
+    optimizer = optim.AdamW(model.parameters(), fused=True)
+    batch_loss = None if what is None else Naughty(model, optimizer, what)
+    data = torch.randn(16, 8, 4, generator=torch.Generator().manual_seed(3))
+    data[8, 2, 1] = torch.nan
+    with trimtab.watch(
+        model, optimizer, run_dir=folder, mode="recover", config=QUICK, batch_loss=batch_loss
+    ) as guard:
+        for number, batch in enumerate(data):
+            loss = model(batch).square().mean()
+            guard.record(loss=loss, batch=batch)
+            loss.backward()
+            optimizer.step()
+            if number % 3 == 2 or number == 8:
+                optimizer.zero_grad()
+    assert batch_loss is None or batch_loss.num_calls
+    tensors = [*model.state_dict().values(), *(p.grad for p in model.parameters())]
+    return [
+        [None if tensor is None else tensor.tolist() for tensor in tensors],
+        [name for name, _ in model.named_modules()],
+        [module.training for module in model.modules()],
+        [len(module._forward_hooks) for module in model.modules()],
+        [(p.requires_grad, p._backward_hooks) for p in model.parameters()],
+        (model.seen, torch.get_default_dtype(), torch.is_autocast_enabled("cpu")),
+        torch.get_rng_state().tolist(),
+        str(np.random.get_state()),  # noqa: NPY002
+        random.getstate(),
+    ]
+
+
+@pytest.fixture(scope="module")
+def without_batch_loss(tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
+    return train_naughty(tmp_path_factory.mktemp("bare"), None)
+
+
+@pytest.mark.parametrize("what", NAUGHTY)
+def test_experiments_that_go_wrong_leave_no_trace(
+    what: str, without_batch_loss: list[Any], tmp_path: Path
+) -> None:
+    found = train_naughty(tmp_path, what)
+    for one, other in zip(found, without_batch_loss, strict=True):
+        assert repr(one) == repr(other)  # NaN is equal to itself in there
+
+
+def test_autocast_in_another_thread_is_left_alone() -> None:
+    laboratory = Laboratory(nn.Linear(1, 1), lambda batch: batch)
+    seen: list[bool] = []
+
+    def elsewhere() -> None:
+        with torch.autocast("cpu", torch.bfloat16):
+            seen.append(torch.is_autocast_enabled("cpu"))
+
+    with laboratory._noting_autocast(is_disabled=True):
+        thread = threading.Thread(target=elsewhere)
+        thread.start()
+        thread.join()
+        with torch.autocast("cpu", torch.bfloat16):
+            seen.append(torch.is_autocast_enabled("cpu"))
+    assert seen == [True, False]
 
 
 class Odd:

@@ -10,7 +10,7 @@ import numpy as np
 from trimtab.core.block import NO_POSITION, Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.signals import ADAM_STEP, FINGERPRINT, LOSS, LR
+from trimtab.core.signals import ADAM_STEP, DISCARDED, FINGERPRINT, LOSS, LR
 
 # CounterOrder: counts that must not fall, and a loss that is no longer recorded.
 #
@@ -35,7 +35,7 @@ class CounterOrder(Detector):
     """One finding for each count that falls, and for a count or a loss that has stopped."""
 
     name = "counters"
-    listens_to = KnownChange.WENT_BACK | KnownChange.RESTORED
+    listens_to = KnownChange.WENT_BACK | KnownChange.RESTORED | KnownChange.CHANGED
 
     def __init__(self) -> None:
         self._step: int | None = None
@@ -46,7 +46,8 @@ class CounterOrder(Detector):
         self._num_losses, self._missing, self._longest = 0, 0, 0
 
     def on_event(self, change: KnownChange) -> None:
-        """Forget the counts: a new attempt may start anywhere, an undo restores the optimizer's."""
+        """Forget the optimizer's count, which a change or an undo may set; the others too in a new
+        attempt, which may start anywhere."""
         self._counted, self._standing = None, 0
         if KnownChange.WENT_BACK in change:
             self._step = self._position = None
@@ -87,7 +88,8 @@ class CounterOrder(Detector):
     def _judge_count(self, record: Record) -> list[Finding]:
         """Judge the optimizer's count."""
         count = record.signals.get(ADAM_STEP)
-        if count is None or not abs(count) < MAX_COUNT:
+        is_discarded = record.signals.get(DISCARDED) == 1.0  # then the count stands, as it should
+        if count is None or is_discarded or not abs(count) < MAX_COUNT:
             return []
         last, self._counted = self._counted, count
         if last is None or count > last:
@@ -95,7 +97,7 @@ class CounterOrder(Detector):
             return []
         if count < last:
             self._standing = 0
-            return [self._back(record, Symptom.STATE_LOST, ADAM_STEP, count, last)]
+            return [self._back(record, Symptom.STATE_RESET, ADAM_STEP, count, last)]
         self._standing += 1
         if self._standing != MAX_STANDING:
             return []

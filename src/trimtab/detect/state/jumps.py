@@ -257,14 +257,14 @@ RULES = {
     ADAM_V_NORM: JumpRule(
         limits=JumpLimits(up=None, down=2.0, floor=0.02),
         up=Symptom.GRADIENT_SPIKE,
-        down=Symptom.STATE_LOST,
+        down=Symptom.STATE_RESET,
     ),
     # 4.4 down: one gradient against the momentum can do that, so only v shows that state is lost.
     # Up as v.
     ADAM_M_NORM: JumpRule(
         limits=JumpLimits(up=None, down=2.5, floor=0.1),
         up=Symptom.GRADIENT_SPIKE,
-        down=Symptom.STATE_LOST,
+        down=Symptom.STATE_RESET,
         falls_harmlessly=True,
     ),
     # 3.1 up, 2.8 down; 4.5 finds as many faults as 3.5.

@@ -21,6 +21,7 @@ from trimtab.explain.causes.conclusions import (
     USEFUL,
     Conclusion,
     by_finding,
+    by_proof,
     by_users_alarm,
     each_cause_once,
     first_explained,
@@ -31,7 +32,7 @@ from trimtab.explain.causes.conclusions import (
 )
 from trimtab.explain.causes.plausible import Situation, situation_of
 from trimtab.explain.causes.ranking import SUPPORTED, Candidate, Ranking, all_weights, rank
-from trimtab.explain.context import IncidentContext
+from trimtab.explain.context import IncidentContext, proof_of_harm
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import (
@@ -64,15 +65,23 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     flip = results["bit_flipped"]
     if flip.is_yes:  # proven: what the records look like besides says nothing against it
         only = Situation(impossible=frozenset(Cause) - FLIP_CAUSES)
-        proven = rank({"bit_flipped": flip}, all_weights(), only)
-        ranking = dataclasses.replace(proven, results=results)
+        flipped = rank({"bit_flipped": flip}, all_weights(), only)
+        ranking = dataclasses.replace(flipped, results=results)
     else:
         situation = situation_of(context, results)
         ranking = rank(results, all_weights(), situation, _alike(context, situation))
     if is_users_alarm(incident) and ranking.named is None:
         # What a user's own rule means, only the user knows: base rates alone are no finding.
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
-    conclusion, hypotheses = conclude(incident, ranking, _destructive_update(context))
+    proof = proof_of_harm(incident, context.block)
+    if proof is not None and not flip.is_yes:  # NaN in the loss and the gradients follows from it
+        ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
+        conclusion = by_proof(proof)
+        why = str(proof.facts.get("why"))
+        proven = Hypothesis(cause=None, statement=why, standing=Standing.SUPPORTED, evidence=())
+        hypotheses = conclude(incident, ranking, proven)[1]
+    else:
+        conclusion, hypotheses = conclude(incident, ranking, _destructive_update(context))
     # A run that never learned has no course to classify: it is a plateau by its symptom.
     is_flat = set(incident.symptoms) == {Symptom.NO_LEARNING}
     return make_diagnosis(

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 
+from trimtab.core.block import Event
 from trimtab.core.causes import AnyCause, Cause, Evidence, Hypothesis, Standing, cause_of
 from trimtab.core.findings import Explanation, Finding, Symptom
 from trimtab.core.incidents import Incident
@@ -45,6 +46,19 @@ def by_finding(finding: Finding, explanation: Explanation) -> Conclusion:
         f"detector {finding.detector}.",
         remedy=explanation.remedy,
         lesson="None given by the detector.",
+    )
+
+
+def by_proof(proof: Event) -> Conclusion:
+    """Return the conclusion of an event in which harm to the state was proven."""
+    why, how_sure = proof.facts.get("why"), proof.facts.get("how_sure")
+    tensor = proof.facts.get("tensor") or "them"
+    return Conclusion(
+        cause=None,
+        root_cause=f"{why} at step {proof.step}: {how_sure}. What wrote it is not recorded.",
+        remedy=f"If it comes again, look for code that writes {tensor} between two updates, then "
+        "for a faulty device.",
+        lesson=f"Harm to the state shows in the state itself: {why}.",
     )
 
 

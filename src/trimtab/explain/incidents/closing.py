@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trimtab.core.findings import Finding, Symptom
+from trimtab.core.findings import NOT_FINITE, Finding, Symptom
 from trimtab.core.incidents import IncidentClass, Moment, Outlook
 from trimtab.core.robust import median
 from trimtab.explain.incidents.course import (
@@ -133,11 +133,12 @@ LOUD = frozenset(
     {
         Symptom.LOSS_SPIKE,
         Symptom.LEVEL_SHIFT,
-        Symptom.NONFINITE_LOSS,
+        *NOT_FINITE,
         Symptom.RESUME_GAP,
     }
 )
-"""What the loss itself shows. An incident with none of these is silent until the loss moves."""
+"""What the loss itself shows, or the next one: a gradient that is not finite and was applied makes
+it NaN. An incident with none of these is silent until the loss moves."""
 
 ECHOES = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT})
 """What may show an incident a second time, long after it began."""
@@ -189,10 +190,16 @@ class TrimtabClosing(ClosingRules):
         )
 
     def follow(self, incident: OpenIncident) -> None:
-        """Note whether the loss follows a silent incident; if not, it ended with the alarm."""
+        """Note whether the loss follows a silent incident; if not, it ended with the alarm.
+
+        A finite loss after a NaN that seemed to stay says that it did not: from there on the loss
+        decides.
+        """
+        course = incident.course
+        if course.is_finite_again and incident.incident_class is IncidentClass.DIVERGENT:
+            incident.incident_class, incident.waiting = None, 0
         if not incident.is_silent:
             return
-        course = incident.course
         if course.records <= course.recovery_records and course.has_moved():
             incident.incident_class, course.returned = None, None  # from now on the loss decides
         elif incident.calm <= 1 and course.is_finite:
@@ -217,6 +224,8 @@ class TrimtabClosing(ClosingRules):
             return Ruling(outlook=outlook, incident_class=named)
         if incident.is_silent:  # its losses never left the old level
             return Ruling(outlook=outlook, incident_class=named, closed_as=IncidentClass.SILENT)
+        if incident.course.returned is not None:  # NaNs now and then kept it from being confirmed
+            return Ruling(outlook=outlook, closed_as=_class_if_back(incident))
         normal = list(incident.course.tail)[-LEVEL_RECORDS:]
         return Ruling(
             outlook=outlook,
@@ -328,10 +337,9 @@ def _class_if_not_back(incident: OpenIncident) -> IncidentClass:
 
 def _kept_class(incident: OpenIncident) -> IncidentClass | None:
     """Return the class that a later loss does not change."""
-    symptoms = {finding.symptom for finding in incident.findings}
-    if incident.course.was_lost or (Symptom.NONFINITE_NORM in symptoms and incident.is_loud):
+    if incident.is_loud and not incident.has_finite_state:
         return IncidentClass.DIVERGENT  # non-finite weights do not recover by themselves
-    if Symptom.NO_LEARNING in symptoms:
+    if any(finding.symptom == Symptom.NO_LEARNING for finding in incident.findings):
         is_lost = incident.is_loud and incident.course.runs_away()
         return IncidentClass.DIVERGENT if is_lost else IncidentClass.PLATEAU
     return IncidentClass.SILENT if incident.is_silent else None

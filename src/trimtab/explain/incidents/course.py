@@ -159,7 +159,7 @@ SHRINKS_TO = 0.9
 the earlier half's. Chosen: a spike that takes 500 steps to come back is at 0.6."""
 
 BAD_RECORDS = 3
-"""This many non-finite losses in a row have come to stay."""
+"""This many non-finite losses in a row have come to stay, until a finite one follows."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -181,8 +181,10 @@ class Course:
     """Unusually high losses."""
     bad_records: int = 0
     """Non-finite losses in a row, up to the last."""
-    was_lost: bool = False
-    """Whether non-finite losses had come to stay."""
+    finite_records: int = 0
+    """Losses since the last one, or the last gradient, that was not finite."""
+    is_finite_again: bool = False
+    """Whether the last one is the first after non-finite ones that seemed to stay."""
     returned: Moment | None = None
     """Where the loss came back, as far as has been seen; not yet confirmed."""
     returned_after: int = 0
@@ -195,14 +197,15 @@ class Course:
         self.excess = deque(maxlen=self.tail_records)
 
     def observe(self, moment: Moment) -> None:
-        """Add a record that has a loss."""
+        """Add a record that has a loss; one that is not finite does not undo a return."""
         self.records += 1
         if moment.loss is None or not math.isfinite(moment.loss):
             self.bad_records += 1
-            self.was_lost |= self.bad_records >= BAD_RECORDS
-            self.returned = None
+            self.finite_records = 0
             return
+        self.is_finite_again = self.bad_records >= BAD_RECORDS
         self.bad_records = 0
+        self.finite_records += 1
         self.highest = max(self.highest, moment.loss)
         self._keep([moment])
         self.num_high += bool(self.excess) and self.excess[-1] > USUAL_SCALES
@@ -210,7 +213,7 @@ class Course:
     @property
     def is_finite(self) -> bool:
         """Whether the latest loss is finite."""
-        return self.records > 0 and self.bad_records == 0
+        return self.bad_records == 0
 
     @property
     def is_thinned(self) -> bool:
@@ -253,7 +256,7 @@ class Course:
             self.set_returned(self.tail[-1])
         if self.is_thinned:
             return True
-        if self.records - self.returned_after < CONFIRM_RECORDS:
+        if min(self.records - self.returned_after, self.finite_records) < CONFIRM_RECORDS:
             return False
         limit = max(CONFIRM_SCALES, BACK_SHARE * abs(self.trend.level) / self.trend.scale)
         if median(_latest(self.excess, CONFIRM_RECORDS)) > limit:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab.core.findings import Finding
+from trimtab.core.findings import NOT_FINITE, Finding
 from trimtab.core.incidents import (
     Incident,
     IncidentChange,
@@ -90,6 +90,9 @@ class OpenIncident:
     has_direction: bool | None = None
     start_loss: float | None = None
     started_again: bool = False
+    was_kept_out: bool = False
+    has_finite_state: bool = True
+    """Whether the norms of weights and optimizer were finite when they were last recorded."""
     end: Moment | None = None
     since_peak: list[float] = field(default_factory=list)
     """The finite losses from the peak on, as many as a restart is recognised by."""
@@ -110,7 +113,10 @@ class OpenIncident:
         if not alarms:
             return False
         self.num_findings += len(alarms)
-        self.calm, self.course.returned = 0, None
+        if is_only_nonfinite(alarms):
+            self.course.finite_records = 0  # the next losses show what came of it
+        else:
+            self.calm, self.course.returned = 0, None
         known = {finding.symptom for finding in self.findings}
         new = [alarm for alarm in alarms if alarm.symptom not in known]
         self.findings += new
@@ -131,16 +137,21 @@ class OpenIncident:
 
     def observe(self, moment: Moment, *, is_waiting: bool = True) -> None:
         """Add a record that has a loss; `is_waiting` unless it came before the alarm."""
-        self.last = moment
-        self.missing = 0
         self.calm += is_waiting
         self.waiting += is_waiting
         self.course.observe(moment)
+        self.was_kept_out = self.was_kept_out and self.course.is_finite
+        self.note(moment)
+        if moment.loss is not None and len(self.since_peak) <= MAX_RECORDS:
+            self.since_peak.append(moment.loss)
+
+    def note(self, moment: Moment) -> None:
+        """Note a record that has a loss, which says nothing of the weights if it was kept out."""
+        self.last = moment
+        self.missing = 0
         if _badness(moment) > _badness(self.peak):
             self.peak = moment
             self.since_peak = []
-        if moment.loss is not None and len(self.since_peak) <= MAX_RECORDS:
-            self.since_peak.append(moment.loss)
 
     @property
     def is_silent(self) -> bool:
@@ -199,6 +210,11 @@ _PRIVATE = tuple(
     f.name for f in dataclasses.fields(OpenIncident) if f.name not in {*_PUBLIC, "course"}
 )
 """What the public form does not have: saved as it is, so that a new field cannot be forgotten."""
+
+
+def is_only_nonfinite(alarms: Sequence[Finding]) -> bool:
+    """Return whether the alarms of a record say no more than that its step was not finite."""
+    return NOT_FINITE.issuperset(alarm.symptom for alarm in alarms)
 
 
 def _badness(moment: Moment) -> float:

@@ -11,9 +11,11 @@
                      closed: a finite level becomes the new normal
 
 An incident that opened without the loss is silent until an alarm, or the loss itself, says
-otherwise. Only records with a loss count. While an incident is open nothing enters the history.
+otherwise. Only records with a loss count; one that is not finite does not if its step was kept out
+of the weights. While an incident is open nothing enters the history.
 """
 
+import math
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
@@ -22,12 +24,28 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.findings import HARMLESS, NOT_RESTORED, Finding, Severity
+from trimtab.core.events import NOT_APPLIED
+from trimtab.core.findings import HARMLESS, NOT_RESTORED, Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
-from trimtab.core.signals import LOSS
+from trimtab.core.signals import DISCARDED, LOSS
 from trimtab.detect.loss.meaning import LossMeaning
+from trimtab.detect.state.hard_limits import SYMPTOMS
 from trimtab.explain.incidents.closing import ClosingRules, Ruling
-from trimtab.explain.incidents.open_incident import OpenIncident, RunStart
+from trimtab.explain.incidents.open_incident import (
+    OpenIncident,
+    RunStart,
+    is_only_nonfinite,
+)
+
+MAX_NOT_APPLIED = 64
+"""Steps not applied that are remembered, and records up to which the record of one comes after its
+event. Chosen: it comes `live.lag_steps` later, 2 by default; a restart may repeat a step later."""
+
+KEPT_OUT_RECORDS = 100
+"""Records from a step that was kept out to the next one, or from the end of the incident that it
+was, up to which both are one incident. Source: the time in which a run may recover."""
+
+_STATE_NORMS = tuple(name for name, found in SYMPTOMS.items() if found is Symptom.NONFINITE_NORM)
 
 
 class IncidentTracker:
@@ -43,6 +61,8 @@ class IncidentTracker:
         self._closed: OpenIncident | None = None
         """The latest closed one, for as long as it can be reopened."""
         self._since_closed = 0
+        self._not_applied: deque[tuple[int, int]] = deque(maxlen=MAX_NOT_APPLIED)
+        """Tick and step of the latest steps that the loop itself did not apply."""
         self.num_incidents = 0
         """Incidents so far; the next one has the number after it."""
         self._start = RunStart()
@@ -51,6 +71,7 @@ class IncidentTracker:
     def update(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
         """Process the next records and the findings among them; return what changed."""
         self._meaning.observe_many(block)
+        self._not_applied.extend((e.tick, e.step) for e in block.events if e.kind == NOT_APPLIED)
         alarms: dict[int, list[Finding]] = {}
         warnings: dict[int, int] = {}
         for finding in findings:
@@ -72,7 +93,7 @@ class IncidentTracker:
             if row < len(block):
                 if row in warnings:
                     self._warnings.append(warnings[row])
-                changes += self._step(_moment(block, row), alarms.get(row, []))
+                changes += self._step(block, row, alarms.get(row, []))
                 row += 1
         return changes
 
@@ -96,6 +117,7 @@ class IncidentTracker:
             "open": self._open.state_dict() if self._open else None,
             "closed": self._closed.state_dict() if self._closed else None,
             "since_closed": self._since_closed,
+            "not_applied": list(self._not_applied),
             "count": self.num_incidents,
             "start": self._start.state_dict(),
             "meaning": self._meaning.state_dict(),
@@ -111,6 +133,8 @@ class IncidentTracker:
             for part in ("open", "closed")
         )
         self._since_closed = int(state["since_closed"])
+        pairs = ((tick, step) for tick, step in state["not_applied"])
+        self._not_applied = deque(pairs, maxlen=MAX_NOT_APPLIED)
         self.num_incidents = int(state["count"])
         self._start.load_state_dict(state["start"])
         self._meaning.load_state_dict(state["meaning"])
@@ -135,26 +159,40 @@ class IncidentTracker:
             if not self._start.is_known:
                 self._start.observe(moment)
 
-    def _step(self, moment: Moment, alarms: list[Finding]) -> list[IncidentChange]:
+    def _step(self, block: Block, row: int, alarms: list[Finding]) -> list[IncidentChange]:
         """Process a record that has a finding, or that comes while an incident is open."""
         changes = []
+        moment, is_kept_out = _moment(block, row), self._is_kept_out(block, row)
+        was_spared = is_kept_out and is_only_nonfinite(alarms)
         incident = self._open
         closed = self._closed
-        if incident is None and alarms and closed and self._rules.is_echo(closed, alarms):
+        if incident is None and alarms and closed and self._is_echo(closed, alarms, was_spared):
             # Counted, but not news: it would open a second incident for one event.
             closed.num_findings += len(alarms)
             alarms = []
         if incident is None and not alarms:
             self._remember_one(moment)
             return []
+        is_news, transition = True, Transition.WORSENED
         if incident is None:
             incident, transition = self._begin(moment, alarms)
+        else:
+            is_news = incident.join(alarms, is_loud=self._is_loud(alarms))
+        if transition is Transition.OPENED:
+            incident.was_kept_out = was_spared
+        elif not HARMLESS.issuperset(alarm.symptom for alarm in alarms):
+            incident.was_kept_out = incident.was_kept_out and was_spared
+        norms = [norm for name in _STATE_NORMS if (norm := _value(block, row, name)) is not None]
+        if norms:
+            incident.has_finite_state = all(map(math.isfinite, norms))
+        if is_news:
             changes.append(incident.change(transition, moment.tick))
-        elif incident.join(alarms, is_loud=self._is_loud(alarms)):
-            changes.append(incident.change(Transition.WORSENED, moment.tick))
         if moment.loss is None:
             incident.missing += 1
             ruling = self._rules.rule_without_loss(incident)
+        elif is_kept_out and not math.isfinite(moment.loss):
+            incident.note(moment)
+            ruling = Ruling()
         else:
             self._observe(incident, moment)
             ruling = self._rules.rule(incident, is_calm=not alarms)
@@ -215,6 +253,21 @@ class IncidentTracker:
             incident.started_again = True
         self._rules.follow(incident)
 
+    def _is_echo(self, closed: OpenIncident, alarms: list[Finding], was_spared: bool) -> bool:
+        """Return whether alarms only repeat what the latest closed incident has said."""
+        if was_spared and closed.was_kept_out and self._since_closed <= KEPT_OUT_RECORDS:
+            self._since_closed = 0
+            return True
+        return self._rules.is_echo(closed, alarms)
+
+    def _is_kept_out(self, block: Block, row: int) -> bool:
+        """Return whether the step of a record was not applied to the weights."""
+        step, tick = block.step.item(row), block.tick.item(row)
+        return _value(block, row, DISCARDED) == 1.0 or any(
+            step == not_applied and 0 <= tick - written < MAX_NOT_APPLIED
+            for written, not_applied in self._not_applied
+        )
+
     def _is_loud(self, alarms: Sequence[Finding]) -> bool:
         return any(self._rules.is_loud(alarm) for alarm in alarms)
 
@@ -255,8 +308,12 @@ class IncidentTracker:
 
 def _moment(block: Block, row: int) -> Moment:
     """Return the record of a row, as far as an incident needs it."""
-    column = block.columns.get(LOSS)
-    loss = None
-    if column is not None and column.present.item(row):
-        loss = column.values.item(row)
-    return Moment(step=block.step.item(row), tick=block.tick.item(row), loss=loss)
+    return Moment(
+        step=block.step.item(row), tick=block.tick.item(row), loss=_value(block, row, LOSS)
+    )
+
+
+def _value(block: Block, row: int, signal: str) -> float | None:
+    """Return the value of a signal in a row; None if it was not recorded there."""
+    column = block.columns.get(signal)
+    return column.values.item(row) if column is not None and column.present.item(row) else None

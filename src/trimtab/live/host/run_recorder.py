@@ -298,7 +298,7 @@ class RunRecorder:
 
     def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
         """Journal something that happened, and let the judge know of it."""
-        self.journal.event(kind, step, **facts)
+        self.journal.add_event(kind, step, facts)
         self._is_planned = self._is_planned or kind == "planned change"
         event = Event(kind=kind, tick=self._next_tick, step=step, facts=dict(facts))
         self._pending_events.append(event)

@@ -4,8 +4,10 @@ Hooks hold only a weak reference: a guard that was dropped leaves hooks that do 
 do not look inside.
 """
 
+import sys
 import weakref
 from collections.abc import Callable, Sequence
+from types import FrameType
 from typing import Any, Protocol
 
 from torch._compile import _disable_dynamo
@@ -13,6 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.live.shield import Entrance
+from trimtab.state.host_copy import version_of
 
 PLACE = "optimizer.step"
 """Where the hooks run, as the log names it."""
@@ -82,7 +85,7 @@ class _Before:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         listener = self._listener()
-        if listener is None:
+        if listener is None or _is_nested(optimizer):
             return None
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
@@ -107,8 +110,27 @@ class _After:
     @_disable_dynamo
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         listener = self._listener()
-        if listener is not None:
+        if listener is not None and not _is_nested(optimizer):
             listener.entrance(PLACE, listener.after_update, optimizer)
+
+
+def _is_nested(optimizer: Optimizer) -> bool:
+    """Return whether a step of this optimizer is called by its own step, which is one update.
+
+    torch runs the hooks for both: for `step` of a subclass, and for `super().step()` in it as soon
+    as there has been an instance of the base class.
+    """
+    steps = (vars(kind).get("step") for kind in type(optimizer).__mro__)
+    if sum(getattr(step, "hooked", False) for step in steps) < 2:
+        return False
+    frame: FrameType | None = sys._getframe()
+    num_steps = 0
+    while frame is not None and num_steps < 2:
+        if frame.f_code.co_name == "wrapper":  # that of `Optimizer.profile_hook_step`
+            found = frame.f_locals
+            num_steps += found.get("profile_name") is not None and found.get("self") is optimizer
+        frame = frame.f_back
+    return num_steps > 1
 
 
 def _wrap(
@@ -139,4 +161,4 @@ def _wrap(
 
 def _versions(optimizer: Optimizer) -> list[int]:
     """How often each parameter has been written to."""
-    return [p._version for group in optimizer.param_groups for p in group["params"]]
+    return [version_of(p) for group in optimizer.param_groups for p in group["params"]]

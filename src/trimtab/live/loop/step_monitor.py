@@ -324,6 +324,8 @@ class StepMonitor:
             self._skips.takes_turns = True
             self._close(StepState.APPLIED)
         if not self._moved and self._note.state is StepState.INSPECTED:
+            if self.gate is not None:  # before anything is measured: a scale would falsify norms
+                self.gate.forget()
             self._close(StepState.BROKEN_OFF)
         if not self.sync.ranks.has_left:
             self.sync.exchange(

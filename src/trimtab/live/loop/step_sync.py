@@ -524,11 +524,11 @@ class StepSync:
 
     def _stop(self, note: StepNote) -> None:
         """Too many steps in a row were not finite; every rank comes here at the same exchange."""
-        sentence = (
-            f"{self._num_nonfinite} steps in a row were not finite, up to step {note.step}: the "
-            "state is broken; restart from a good checkpoint"
-        )
+        sentence = f"{self._num_nonfinite} steps in a row were not finite, up to step {note.step}"
         self._num_nonfinite = -(2**31)  # once
         if self._gate is not None and not self._gate.has_left:
-            raise NonFiniteRun(sentence)
-        log.warning("trimtab: %s", sentence)
+            raise NonFiniteRun(
+                f"{sentence}: all were discarded, so the run learns nothing; look for the first "
+                "module that is not finite, or continue from an older checkpoint"
+            )
+        log.warning("trimtab: %s: continue from a checkpoint before them", sentence)

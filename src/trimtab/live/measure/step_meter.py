@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.live.ranks.shards import norm_dtype, real
-from trimtab.state.host_copy import local
+from trimtab.state.host_copy import local, version_of
 
 # Numbers as people give them.
 
@@ -171,7 +171,7 @@ NO_GRADIENTS = Mark([], {})
 def mark(parameters: Iterable[torch.Tensor]) -> Mark:
     """The present gradients of parameters."""
     gradients = [parameter.grad for parameter in parameters]
-    versions = [None if g is None else (id(g), g._version) for g in gradients]
+    versions = [None if g is None else (id(g), version_of(g)) for g in gradients]
     places = [place for place, version in enumerate(versions) if version is not None]
     some = places[:: max(len(places) // SAMPLE, 1)]
     return Mark(versions, {at: weakref.ref(g) for at in some if (g := gradients[at]) is not None})

@@ -6,12 +6,12 @@ because an optimizer moves nothing that has none (`fused_support` checks that). 
 still decay the weights and the moments, and 0 x NaN is NaN.
 
 What is set on an optimizer here is there only while its `step` runs: a flag that stayed would
-freeze training in silence. `BufferKeeper` restores what the forward pass of a discarded step wrote
-into buffers: BatchNorm folds every batch into its running statistics long before a gate can decide,
-and a NaN there stays for ever.
+freeze training in silence. torch calls no post-hook after a `step` that raised, so what it left is
+removed before the next one begins (`forget`). `BufferKeeper` restores what the forward pass of a
+discarded step wrote into buffers: BatchNorm folds every batch into its running statistics long
+before a gate can decide, and a NaN there stays for ever.
 """
 
-import copy
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from trimtab.state.host_copy import local
+from trimtab.state.contents import Contents
+from trimtab.state.host_copy import local, version_of
+from trimtab.state.training_state import parameters_of
 
 _ABSENT = object()
 
@@ -43,7 +45,7 @@ class _Found:
 
     overrides: dict[str, _Override] = field(default_factory=dict)
     gradients: dict[torch.Tensor, torch.Tensor] = field(default_factory=dict)
-    counters: "Counters | None" = None
+    contents: Contents | None = None
 
 
 class Discard:
@@ -68,77 +70,40 @@ class Discard:
             product = scale if theirs is None else scale * theirs
             found.overrides["grad_scale"] = _set(optimizer, "grad_scale", product)
 
-    def via_missing_grads(self, optimizer: Optimizer) -> None:
+    def via_missing_grads(self, optimizer: Optimizer) -> Contents:
         """Take the gradients away, so that the optimizer moves nothing."""
         found = self._touched.setdefault(optimizer, _Found())
-        found.counters = Counters(optimizer)
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    found.gradients[parameter] = parameter.grad
-                    parameter.grad = None
+        for parameter in parameters_of([optimizer]):
+            if parameter.grad is not None:
+                found.gradients[parameter] = parameter.grad
+                parameter.grad = None
+        contents = Contents(optimizer, Optimizer, without=parameters_of([optimizer]))
+        found.contents = contents
+        return contents
 
     def undo(self, optimizer: Optimizer) -> None:
-        """The step is over: put everything back."""
-        found = self._touched.pop(optimizer, None)
-        if found is None:
-            return
+        """Put everything back at the end of a step."""
+        found = self._touched.get(optimizer)
         try:
-            for name, override in found.overrides.items():
-                _restore(optimizer, name, override)
+            self.forget(optimizer)
         finally:
-            for parameter, gradient in found.gradients.items():
-                parameter.grad = gradient
-            if found.counters is not None:
-                found.counters.restore(optimizer)
+            if found is not None:
+                for parameter, gradient in found.gradients.items():
+                    if parameter.grad is None:  # else the step has made one of its own
+                        parameter.grad = gradient
+                if found.contents is not None:
+                    found.contents.restore()
 
-    def forget(self) -> None:
-        """Clear what is left of a step that never came to its end; its gradients are history."""
-        for optimizer, found in self._touched.items():
-            for name, override in found.overrides.items():
+    def forget(self, *optimizers: Optimizer) -> None:
+        """Clear what is left of steps that never came to their end, by default of all.
+
+        Their gradients are history, so that a bad step stays discarded however it is tried again;
+        and what the optimizers hold may have been changed by the user since.
+        """
+        for optimizer in optimizers or tuple(self._touched):
+            found = self._touched.pop(optimizer, None)
+            for name, override in found.overrides.items() if found is not None else ():
                 _restore(optimizer, name, override)
-        self._touched.clear()
-
-
-class Counters:
-    """What optimizers count besides their state of each parameter, and can be put back.
-
-    Settings of groups, state that belongs to no parameter, numbers on the optimizer itself.
-    """
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self._groups = [_copy_settings(group) for group in optimizer.param_groups]
-        self._shared = {
-            key: copy.deepcopy(value)
-            for key, value in optimizer.state.items()
-            if not isinstance(key, torch.Tensor)
-        }
-        self._numbers = {
-            name: value for name, value in vars(optimizer).items() if type(value) in (int, float)
-        }
-
-    def restore(self, optimizer: Optimizer) -> None:
-        """Put everything back as it was."""
-        for group, settings in zip(optimizer.param_groups, self._groups, strict=False):
-            for name in [name for name in group if name not in settings and name != "params"]:
-                del group[name]
-            for name, (value, saved) in settings.items():
-                if isinstance(value, torch.Tensor) and saved is not None:
-                    value.copy_(saved)
-                group[name] = value
-        for key in [k for k in optimizer.state if not isinstance(k, torch.Tensor)]:
-            if key not in self._shared:
-                del optimizer.state[key]
-        optimizer.state.update(self._shared)
-        vars(optimizer).update(self._numbers)
-
-
-def _copy_settings(group: dict[str, Any]) -> dict[str, tuple[Any, torch.Tensor | None]]:
-    return {
-        name: (value, value.detach().clone() if isinstance(value, torch.Tensor) else None)
-        for name, value in group.items()
-        if name != "params"
-    }
 
 
 @torch.no_grad()
@@ -148,7 +113,9 @@ def divide_gradients(parameters: Iterable[torch.Tensor], by: torch.Tensor) -> No
     for parameter in parameters:
         if parameter.grad is not None:
             part = local(parameter.grad)
-            if part.is_sparse:
+            if part.is_inference():  # it cannot be written to
+                parameter.grad = parameter.grad / by.to(part.device)
+            elif part.is_sparse:
                 part._values().div_(by.to(part.device))
             else:
                 parts.setdefault(part.device, []).append(part)
@@ -193,9 +160,10 @@ class BufferKeeper:
             room -= buffer.numel() * buffer.element_size()
             if room < 0:
                 break
-            if not buffer.is_sparse and type(local(buffer)) in (torch.Tensor, nn.Buffer):
+            is_plain = not buffer.is_sparse and type(local(buffer)) in (torch.Tensor, nn.Buffer)
+            if is_plain and not buffer.is_inference():
                 self._kept.append((buffer, local(buffer).detach().clone()))
-        self._versions = [buffer._version for buffer, _ in self._kept]
+        self._versions = [version_of(buffer) for buffer, _ in self._kept]
         # Fused kernels write running statistics without counting a version.
         silent = [m for m in model.modules() if getattr(m, "track_running_stats", False)]
         self._always = {id(buffer) for module in silent for buffer in module.buffers()}
@@ -204,18 +172,18 @@ class BufferKeeper:
     def settle(self, is_discarded: torch.Tensor) -> None:
         """The step is decided: take back what it wrote, or keep it from now on."""
         for place, (buffer, kept) in enumerate(self._kept):
-            if buffer._version == self._versions[place] and id(buffer) not in self._always:
+            if version_of(buffer) == self._versions[place] and id(buffer) not in self._always:
                 continue
             # Past autograd: the graph of another optimizer of a GAN may hold this buffer.
             now = local(buffer).data
             flag = is_discarded.to(now.device) > 0
             kept.copy_(torch.where(flag, kept, now))
             now.copy_(kept)
-            self._versions[place] = buffer._version
+            self._versions[place] = version_of(buffer)
 
     @torch.no_grad()
     def renew(self) -> None:
         """The model has returned to an earlier step: keep its buffers as they are now."""
         for place, (buffer, kept) in enumerate(self._kept):
             kept.copy_(local(buffer))
-            self._versions[place] = buffer._version
+            self._versions[place] = version_of(buffer)

@@ -17,8 +17,9 @@ from trimtab.core import signals
 from trimtab.core.errors import ConfigError
 from trimtab.live.measure.step_meter import HEAD, RULE_HEAD, Change, Mark, compare, mark
 from trimtab.live.protect.discard import BufferKeeper, Discard, divide_gradients
-from trimtab.live.protect.fused_support import FusedSupport, why_not_discardable
+from trimtab.live.protect.fused_support import FusedSupport
 from trimtab.live.protect.gate_reporter import VOTE
+from trimtab.live.protect.no_op_proof import why_not_discardable
 from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
 from trimtab.live.ranks.exchange import DISCARD, OUT, RankSync
 from trimtab.live.shield import Shield
@@ -81,13 +82,12 @@ class Gate:
         self._fused = FusedSupport(promote=promote)
         self.promoted = self._fused.promoted
         """The optimizers that were made fused and not reported yet, by name."""
+        self._proven: set[tuple[Optimizer, bool]] = set()
+        """Optimizers that were seen to leave all as it was in a step without gradients, and whether
+        they had a state then."""
         for optimizer in optimizers:
-            why = None if self._fused.may_read_flag(optimizer) else why_not_discardable(optimizer)
-            if why is not None:
-                raise ConfigError(
-                    f"{why}, so its bad steps cannot be discarded; use mode='observe'"
-                )
-        self._unproven = {o for o in optimizers if self._fused.may_read_flag(o)}
+            if not self._fused.may_read_flag(optimizer):
+                self._prove(optimizer)
         self._optimizers = optimizers
         self._clipped: dict[Optimizer, tuple[list[torch.Tensor], Mark]] = {}
         """The gradients that the guard's clip has left in this step."""
@@ -201,6 +201,7 @@ class Gate:
         if decision is None:
             return True
         with self.shield.guarding("discard"):
+            self._discard.forget(optimizer)  # what a step that raised has left
             self._prepare(optimizer, decision)
             return True
         with self.shield.guarding("discard via missing gradients"):
@@ -274,17 +275,27 @@ class Gate:
         self._discard.via_found_inf(optimizer, self._found_inf, scale)
 
     def _prepare_on_host(self, optimizer: Optimizer, decision: Decision) -> None:
-        if optimizer in self._unproven:  # it was to be fused, and is not
-            self._unproven.discard(optimizer)
-            why = why_not_discardable(optimizer)
-            if why is not None:
-                raise ConfigError(f"{why}, so its bad steps cannot be discarded")
+        self._prove(optimizer)
         if decision.is_discarded is None:
             decision.is_discarded, decision.is_shrunk = self._read(decision)
         if decision.is_discarded:
             self._discard.via_missing_grads(optimizer)
         elif decision.is_shrunk and decision.shrink is not None:
             divide_gradients(parameters_of([optimizer]), self._left_to_shrink(decision.shrink))
+
+    def _prove(self, optimizer: Optimizer) -> None:
+        """Raise ConfigError for an optimizer whose bad steps cannot be discarded.
+
+        Tried twice: some move what they hold as soon as they hold something.
+        """
+        key = (optimizer, bool(optimizer.state))
+        if key not in self._proven:
+            self._proven.add(key)
+            why = why_not_discardable(optimizer)
+            if why is not None:
+                raise ConfigError(
+                    f"{why}, so its bad steps cannot be discarded; use mode='observe'"
+                )
 
     def _read(self, decision: Decision) -> tuple[bool, bool]:
         """Whether the step is discarded and whether it is scaled, in one host read."""

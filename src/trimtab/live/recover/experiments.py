@@ -8,20 +8,24 @@
 They are made when an incident opens, or at once after a step that was not finite, inside
 `optimizer.step()`, forward and without gradients; in a run of one process with `batch_loss`.
 
-They leave no trace: buffers, modes, attributes and random numbers are restored, and compared with
-before. Where `batch_loss` moves something else, its name is logged and no more are made.
+They leave no trace: buffers, modes, attributes, gradients and random numbers are restored, also if
+`batch_loss` raises, and it cannot take a step of an optimizer. Where it moves more than a forward
+pass does, its name is logged and no more are made. A weight that it writes to is not restored.
 """
 
+import copy
 import math
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trimtab.core.events import EXPERIMENT
 from trimtab.core.text import counted, digits
@@ -29,7 +33,8 @@ from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.shield import Shield, log
 from trimtab.state.batches import RememberedBatches, copy_batch, map_tensors, num_rows, tensors_in
-from trimtab.state.host_copy import detached
+from trimtab.state.contents import Contents
+from trimtab.state.host_copy import detached, version_of
 from trimtab.state.rng import get_random_state, set_random_state
 
 MAX_ROUNDS, EVERY = 8, 200
@@ -61,67 +66,107 @@ class Answer:
 
 
 class Trace:
-    """All that a forward pass may change, as it was before."""
+    """All that a forward pass may change, as it was before; gradients are set aside meanwhile."""
 
     def __init__(self, model: nn.Module) -> None:
-        self._model = model
         self._random = get_random_state()
-        self._modes = {module: module.training for module in model.modules()}
-        self._parameters = {name: _mark(p) for name, p in model.named_parameters()}
+        self._settings = _TorchSettings()
         self._buffers = {name: (b, b.detach().clone()) for name, b in model.named_buffers()}
-        self._attributes = [
-            (f"{name}.{key}".lstrip("."), module, key, value, _content(value))
-            for name, module in model.named_modules()
-            for key, value in _public(module).items()
-        ]
-        self._keys = {module: set(vars(module)) for module in model.modules()}
+        weights = [_Weight(name, parameter) for name, parameter in model.named_parameters()]
+        tensors = [*model.parameters(), *model.buffers()]
+        self._contents = Contents(model, nn.Module, without=tensors)
+        if not self._contents.is_complete:
+            raise ValueError("the model holds too many objects to be put back")
+        self._weights = weights
+        for weight in weights:
+            weight.parameter.grad = None  # a backward pass would add to it in place
 
     def restore(self) -> str | None:
         """Restore what can be restored; return the name of the first thing that has moved besides.
 
-        Buffers, modes and random numbers move in any forward pass and are no surprise.
+        Buffers, modes, private attributes and random numbers move in any forward pass and are no
+        surprise. Each part is restored even if another cannot be.
         """
-        moved = [n for n, p in self._model.named_parameters() if _mark(p) != self._parameters[n]]
+        moved: list[str] = []
+        with ExitStack() as parts:  # the last comes first
+            parts.callback(self._restore_weights, moved)
+            parts.callback(self._restore_contents, moved)
+            parts.callback(self._settings.restore)
+            parts.callback(self._restore_buffers)
+            parts.callback(set_random_state, self._random)
+        return moved[0] if moved else None
+
+    def _restore_buffers(self) -> None:
         for buffer, saved in self._buffers.values():
             # Past autograd: a graph that is not used up yet may hold the buffer.
             buffer.data.copy_(saved)
-        for module, mode in self._modes.items():
-            module.training = mode
-        for name, module in self._model.named_modules():
-            for key in [key for key in _public(module) if key not in self._keys[module]]:
-                moved.append(f"{name}.{key}".lstrip("."))
-                delattr(module, key)
-        for name, module, key, value, content in self._attributes:
-            now = vars(module).get(key)
-            if now is not value or _content(now) != content:
+
+    def _restore_contents(self, moved: list[str]) -> None:
+        for name in self._contents.restore():
+            is_private = any(part.startswith("_") for part in name.split("."))
+            if name not in self._buffers and not is_private and not name.endswith("training"):
                 moved.append(name)
-                setattr(module, key, value)
-                if isinstance(value, torch.Generator):
-                    value.set_state(torch.tensor(content, dtype=torch.uint8))
-        set_random_state(self._random)
-        return moved[0] if moved else None
+
+    def _restore_weights(self, moved: list[str]) -> None:
+        moved += [weight.name for weight in self._weights if weight.restore()]
 
 
-def _public(module: nn.Module) -> dict[str, Any]:
-    """Return the attributes of a module that its code has made, without torch's own."""
-    own = vars(module).items()
-    return {key: value for key, value in own if key != "training" and not key.startswith("_")}
+class _Weight:
+    """A parameter as it was; its values are not copied."""
+
+    _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
+
+    def __init__(self, name: str, parameter: nn.Parameter) -> None:
+        self.name = name
+        self.parameter = parameter
+        self._data, self._grad = parameter.data, parameter.grad
+        self._requires_grad = parameter.requires_grad
+        self._mark = _mark(parameter)
+        found = {name: getattr(parameter, name, None) for name in self._HOOKS}
+        self._hooks = {name: (hooks, copy.copy(hooks)) for name, hooks in found.items()}
+
+    def restore(self) -> bool:
+        """Put back all but the values; return whether something had moved."""
+        parameter = self.parameter
+        has_moved = _mark(parameter) != self._mark
+        has_moved |= parameter.requires_grad != self._requires_grad
+        if detached(parameter).data_ptr() != detached(self._data).data_ptr():
+            parameter.data = self._data
+        parameter.requires_grad_(self._requires_grad)
+        parameter.grad = self._grad
+        for name, (hooks, saved) in self._hooks.items():
+            if hooks is not None:  # the same dict: handles remove their hooks from it
+                hooks.clear()
+                hooks.update(saved)
+            elif getattr(parameter, name, None) is not None:
+                setattr(parameter, name, None)
+        return has_moved
+
+
+class _TorchSettings:
+    """What is set for all of torch: the default dtype, and autocast."""
+
+    def __init__(self) -> None:
+        self._dtype = torch.get_default_dtype()
+        self._has_cache = torch.is_autocast_cache_enabled()
+        accelerator = torch.accelerator.current_accelerator()
+        devices = {"cpu", "cpu" if accelerator is None else accelerator.type}
+        self._autocast = {
+            device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+            for device in devices
+        }
+
+    def restore(self) -> None:
+        torch.set_default_dtype(self._dtype)
+        torch.set_autocast_cache_enabled(self._has_cache)
+        for device, (is_enabled, dtype) in self._autocast.items():
+            torch.set_autocast_enabled(device, is_enabled)
+            torch.set_autocast_dtype(device, dtype)
 
 
 def _mark(tensor: torch.Tensor) -> tuple[int, int]:
     part = detached(tensor)
-    return part._version, part.data_ptr()
-
-
-def _content(value: Any) -> Any:
-    """Return what tells whether an attribute was written in place; None of other classes."""
-    if isinstance(value, torch.Tensor):
-        return _mark(value)
-    if isinstance(value, torch.Generator):
-        return value.get_state().tolist()
-    if isinstance(value, list | dict | set):
-        return len(value)
-    return repr(value) if isinstance(value, int | float | str) else None
+    return version_of(part), part.data_ptr()
 
 
 @dataclass(slots=True)
@@ -246,10 +291,16 @@ class Laboratory:
 
     @contextmanager
     def _noting_autocast(self, *, is_disabled: bool) -> Iterator[None]:
-        """Note whether `torch.autocast` is entered in here, and disable it if that is wanted."""
+        """Note whether `torch.autocast` is entered in here, and disable it if that is wanted.
+
+        In this thread alone: others, such as a data loader's, go on as before.
+        """
         enter: Any = torch.autocast.__enter__
+        thread = threading.get_ident()
 
         def watched(autocast: Any) -> Any:
+            if threading.get_ident() != thread:
+                return enter(autocast)
             self.used_autocast = self.used_autocast or autocast._enabled
             was_enabled = autocast._enabled
             autocast._enabled = was_enabled and not is_disabled
@@ -316,12 +367,14 @@ class Experiments:
     def _run(self, recorder: RunRecorder, step: int, batches: list[Any]) -> None:
         end = time.monotonic() + MAX_SECONDS
         trace, answers = Trace(self._model), []
+        refusal = register_optimizer_step_pre_hook(_refuse_step)
         try:
             for answer in self._laboratory.answers(batches):
                 answers.append(answer)
                 if time.monotonic() > end:
                     break
         finally:
+            refusal.remove()
             self.refusal = trace.restore()
         if self.refusal:
             log.warning(
@@ -332,6 +385,10 @@ class Experiments:
             log.info("trimtab: experiment at step %d: %s", step, answer.sentence)
             facts = {"name": answer.name, "answer": answer.answer, "sentence": answer.sentence}
             recorder.event(EXPERIMENT, step, facts)
+
+
+def _refuse_step(*_: Any) -> None:
+    raise RuntimeError("batch_loss must not call optimizer.step(): it is for experiments")
 
 
 def _badness(loss: float) -> float:

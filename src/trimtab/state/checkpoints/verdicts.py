@@ -130,8 +130,10 @@ _PASSING_SYMPTOMS = HARMLESS | {
     Symptom.OTHER_BATCH,
     Symptom.ODD_TOKENS,
     Symptom.TEXT_CHANGED,
+    Symptom.STATE_RESET,
 }
-"""What concerns a batch or the clock: if the loss does not show it, the weights are not hurt."""
+"""What concerns a batch, the clock or moments that begin anew: if the loss does not show it, the
+weights are not hurt."""
 
 
 def judge_checkpoints(
@@ -209,7 +211,7 @@ def _sides(
     before, after = [], []
     facts = entry.facts
     for incident in incidents:
-        if all(symptom in HARMLESS for symptom in incident.symptoms):
+        if incident.was_kept_out or HARMLESS.issuperset(incident.symptoms):
             continue
         onset = _onset(incident)
         number = history.attempt_at(onset.tick)

@@ -1,0 +1,142 @@
+"""Steps that were kept out of the weights, or undone, harm no verdict about the run."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+
+import trimtab
+from trimtab.core.actions import ActionKind
+from trimtab.core.config import Config
+from trimtab.core.errors import NonFiniteRun
+from trimtab.core.events import NOT_UNDONE
+from trimtab.core.incidents import IncidentClass
+from trimtab.journal import RunDirectory
+from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
+
+SAVED, AT, AFTER = 40, 150, 45
+"""A checkpoint that is proven when the first bad step comes; steps after the last one."""
+
+
+def run_with_nans(
+    folder: Path, *, count: int, mode: str, every: int = 1, skips_itself: bool = False
+) -> None:
+    """Train with losses that are NaN, unattended, and save in between."""
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    bad = range(AT, AT + every * count, every)
+    data = batches(8)
+    with trimtab.watch(
+        model,
+        optimizer,
+        run_dir=folder,
+        mode=mode,
+        config=Config().override({"ladder.unattended": True}),
+        checkpoints=trimtab.Checkpoints(model, optimizer, run_dir=folder),
+    ) as guard:
+        for at in range(bad[-1] + AFTER):
+            loss = loss_of(model, data[at % 8])
+            if at in bad:
+                loss = loss * math.nan
+            guard.record(loss=loss)
+            if skips_itself and at in bad:
+                guard.skip()
+                continue
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if at in (SAVED, bad[-1] + 5):
+                guard.checkpoint()
+
+
+@pytest.mark.parametrize(
+    ("mode", "count", "every", "skips_itself"),
+    [
+        ("protect", 100, 1, False),
+        ("recover", 3, 1, False),
+        ("recover", 8, 17, False),
+        ("recover", 5, 1, True),
+    ],
+)
+def test_nans_that_were_kept_out_change_nothing(
+    mode: str, count: int, every: int, skips_itself: bool, tmp_path: Path
+) -> None:
+    run_with_nans(tmp_path, count=count, mode=mode, every=every, skips_itself=skips_itself)
+    report = trimtab.diagnose(tmp_path)
+    (found,) = report.incidents
+    assert found.incident.was_kept_out
+    assert found.incident_class is IncidentClass.RECOVERABLE
+    assert found.action.kind is ActionKind.WAIT
+    assert "nothing to do" in report.verdict
+    entries = CheckpointIndex(RunDirectory(tmp_path).home).entries
+    assert [entry.verdict for entry in entries] == [Verdict.PROVEN, Verdict.UNPROVEN]
+    assert not any(entry.in_doubt for entry in entries)
+
+
+def test_a_run_that_is_never_finite_again_ends_without_blaming_the_weights(tmp_path: Path) -> None:
+    with pytest.raises(NonFiniteRun, match=r"101 steps in a row .* discarded"):
+        run_with_nans(tmp_path, count=110, mode="protect")
+    (found,) = trimtab.diagnose(tmp_path).incidents
+    assert "lost" not in found.action.reason
+
+
+def test_an_undo_that_was_asked_for_and_refused_is_no_incident(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+        for at, batch in enumerate(batches(60)):
+            if at == 45:
+                optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
+                guard.undo(5)
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert NOT_UNDONE in {event.kind for event in journal_of(tmp_path).events}
+    assert trimtab.diagnose(tmp_path).incidents == ()
+
+
+def test_the_proof_of_an_undo_is_the_cause_of_its_incident(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+        for at, batch in enumerate(batches(200)):
+            if at == 100:
+                model.embed.weight.detach().numpy()[3, 5] = math.inf  # as a device would
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (found,) = trimtab.diagnose(tmp_path).incidents
+    assert found.incident_class is IncidentClass.RECOVERABLE
+    assert found.action.kind is ActionKind.WAIT
+    assert found.cause is None
+    assert "embed.weight not finite" in found.root_cause
+    assert found.hypotheses[0].statement == "embed.weight not finite"
+
+
+def test_a_validation_through_guard_steps_lends_no_batches_to_the_training(tmp_path: Path) -> None:
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    held_out = batches(5, seed=9)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for step in guard.steps(batches(100)):
+            (batch,) = step
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step.number % 20 == 19:
+                for validation in guard.steps(held_out):
+                    with torch.no_grad():
+                        loss_of(model, *validation)
+    block = journal_of(tmp_path)
+    assert block.data_position.tolist() == list(range(100))
+    fingerprints = block.column("fingerprint")
+    assert len(set(fingerprints.values[fingerprints.present].tolist())) == 100
+    assert trimtab.diagnose(tmp_path).incidents == ()
