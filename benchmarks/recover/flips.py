@@ -20,7 +20,7 @@ from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.trainer.local_ranks import run_ranks
-from trimtab.live.recover.memory_watch import HIGH_BITS, state_tensors
+from trimtab.live.recover.memory_watch import MIN_ELEMENTS, state_tensors
 from trimtab.state.host_copy import detached
 
 EARLIEST, LATEST = 21, 41
@@ -44,7 +44,7 @@ class FlipOutcome:
     """What became of one flip."""
 
     bit: str
-    """"high", "low" (under 6 % of the value) or "single" (a tensor of one number)."""
+    """"high" (a factor of at least 4), "low", or "small" (a tensor of few numbers)."""
     undone: int | None
     """Updates lost by the undo within `WITHIN` steps; None without one."""
     num_undos: int
@@ -67,7 +67,7 @@ def publish_flips(number: int, folder: str | None = None, only: Sequence[str] = 
                     rows.append((layout, str(dtype).removeprefix("torch."), *_row(layout, found)))
     header = (
         *("trained on", "dtype", "flips", "high bits", "undone", "missed", "undone wrongly"),
-        *("replicas differ", "under 6 %", "single numbers", "lost, median", "most"),
+        *("replicas differ", "low bits", "small tensors", "lost, median", "most"),
     )
     high, undone = (sum(int(str(row[at])) for row in rows) for at in (3, 4))
     publish(
@@ -75,11 +75,12 @@ def publish_flips(number: int, folder: str | None = None, only: Sequence[str] = 
         f"scripts/bench recover flips --flips {number}",
         "One bit of one element of a weight or moment, flipped before a random update of a small "
         "language model, a classifier and a regression, on one rank; all of them are small enough "
-        "to be summed whole in every update. Bar: all that change a value "
-        f"by 6 % or more (high bits) are undone or reported within {WITHIN} steps, none wrongly. "
-        "Wrongly: an undo at another time, or a second one. A bit that changes a value by less "
-        "than 6 % is left alone: a clamp in bf16 does the same. A single number (a step count, "
-        "a shard of one element) may be doubled by code on purpose: it is not watched. Lost: "
+        "to be summed whole in every update. Bar: all that change a value by a factor of at least "
+        "4, or the sign of a moment (high bits), are undone or reported within "
+        f"{WITHIN} steps, none wrongly. "
+        "Wrongly: an undo at another time, or a second one. A bit that doubles, halves or negates "
+        "a weight, or changes it by less, is left alone: code does the same to one element. So "
+        f"are tensors of fewer than {MIN_ELEMENTS} numbers, which are set by hand. Lost: "
         "updates, those until all ranks know included; bar: 1, which would need a snapshot of "
         "every update.\n\n"
         f"{table(header, rows)}",
@@ -120,7 +121,7 @@ def _row(layout: str, found: Sequence[FlipOutcome]) -> tuple[object, ...]:
         wrong,
         sum(not o.agrees for o in high if o.undone) if layout.startswith("DDP") else "-",
         sum(outcome.bit == "low" for outcome in found),
-        sum(outcome.bit == "single" for outcome in found),
+        sum(outcome.bit == "small" for outcome in found),
         f"{np.median(lost):.0f}" if lost else "",
         max(lost, default=""),
     )
@@ -183,13 +184,14 @@ def _make(world: World, layout: str, dtype: torch.dtype, seed: int) -> Run:
 
 def _flip(run: Run, dice: np.random.Generator) -> str:
     """Flip a random bit of a random element of a random tensor; returns which kind of bit."""
-    parts = [detached(part.tensor) for part in state_tensors(run.optimizer)]
-    parts = [part for part in parts if part.numel() > 0]
-    tensor = parts[dice.integers(len(parts))]
+    parts = [p for p in state_tensors(run.optimizer) if detached(p.tensor).numel() > 0]
+    part = parts[dice.integers(len(parts))]
+    tensor = detached(part.tensor)
     as_torch, as_numpy = INTEGERS[tensor.element_size()]
     whole = tensor.view(as_torch).numpy().reshape(-1).view(as_numpy)
     bit = int(dice.integers(8 * tensor.element_size()))
     whole[dice.integers(len(whole))] ^= as_numpy(1 << bit)
-    if tensor.numel() == 1:
-        return "single"
-    return "low" if bit < MANTISSA[tensor.dtype] - HIGH_BITS else "high"
+    if tensor.numel() < MIN_ELEMENTS:
+        return "small"
+    is_sign_of_weight = part.key is None and bit == 8 * tensor.element_size() - 1
+    return "high" if bit > MANTISSA[tensor.dtype] and not is_sign_of_weight else "low"

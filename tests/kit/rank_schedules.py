@@ -150,7 +150,7 @@ def take(
         opt.zero_grad()
 
 
-def fail(audit: Any) -> Any:
+def fail(audit: Any, *given: Any) -> Any:
     raise ZeroDivisionError("planted")
 
 

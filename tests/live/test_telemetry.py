@@ -77,3 +77,63 @@ def test_a_layer_without_a_gradient_counts_with_its_weights_and_moments(tmp_path
     assert found.column("adam_step").values[[0, 10, 20]].tolist() == [1.0, 11.0, 21.0]
     for number in range(3):
         assert (found.column(f"layer_param_norm/{number}").values[[0, 10, 20]] > 0).all()
+
+
+class RowMoments(torch.optim.AdamW):
+    """Keeps one second moment for each row, as Adam-mini does."""
+
+    @torch.no_grad()
+    def step(self, closure: object = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            state = self.state[parameter]
+            if not state:
+                state["step"] = torch.tensor(0.0)
+                state["exp_avg"] = torch.zeros_like(parameter)
+                state["exp_avg_sq"] = torch.zeros(len(parameter), *[1] * (parameter.dim() - 1))
+            state["step"] += 1
+            state["exp_avg"].lerp_(parameter.grad, 0.1)
+            squares = parameter.grad.square().flatten(1 if parameter.dim() > 1 else 0)
+            mean = squares.mean(1).view_as(state["exp_avg_sq"]) if parameter.dim() > 1 else squares
+            state["exp_avg_sq"].lerp_(mean, 0.001)
+            parameter.addcdiv_(state["exp_avg"], state["exp_avg_sq"].sqrt() + 1e-8, value=-1e-4)
+
+
+def test_an_update_that_is_not_known_is_not_recorded_as_0(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"embed": nn.Linear(4, 8, bias=False), "norm": nn.LayerNorm(8)})
+    optimizer = RowMoments(model.parameters(), lr=1e-3)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="observe") as guard:
+        for _ in range(25):
+            loss = model["norm"](model["embed"](torch.randn(4, 4)).square()).square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    block = journal_of(tmp_path)
+    assert not block.column("update_norm/embedding").present.any()
+    assert (block.column("update_norm/norm").values[[0, 10, 20]] > 0).all()
+
+
+def test_parameters_that_were_replaced_are_measured(tmp_path: Path) -> None:
+    """A vocabulary that grows: new parameters take the place of as many old ones."""
+    torch.manual_seed(0)
+    embed, norm = nn.Embedding(4, 8), nn.LayerNorm(8)
+    model = nn.ModuleDict({"embed": embed, "norm": norm})
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="observe") as guard:
+        for step in range(45):
+            if step == 15:
+                old: torch.Tensor = embed.weight
+                new = nn.Parameter(torch.cat([old.detach(), torch.zeros(2, 8)]))
+                embed.weight = new
+                optimizer.state.pop(old)
+                group = optimizer.param_groups[0]
+                group["params"] = [new if p is old else p for p in group["params"]]
+            tokens = torch.randint(0, 4, (16,))
+            loss = norm(embed(tokens)).square().sum()
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    column = journal_of(tmp_path).column("update_norm/embedding")
+    assert (column.values[[0, 10, 20, 30, 40]] > 0).all()

@@ -10,7 +10,12 @@ user asked for it."""
 
 UNDO_OUTCOME = "undo outcome"
 """Some steps after an undo: whether the loss is again what it was before the harm. Facts:
-`undone_at`, `helped`, `loss_before`, `loss_after`."""
+`undone_at`, `helped`, `loss_before`, `loss_after`, `because` where code has brought the harm back;
+`showed` is False where the loss never left its level, so that `helped` cannot be told."""
+
+BUFFER_REPAIRED = "buffer repaired"
+"""Running statistics of normalization layers that were not finite were replaced by those of a
+snapshot. Facts: `tensor`, `sentence`."""
 
 EXPERIMENT = "experiment"
 """A few forward passes on remembered batches. Facts: `name` ("again", "first_nonfinite", "fp32" or
@@ -24,6 +29,9 @@ RELAUNCH = "relaunch"
 """The run has ended itself, to be started again from a proven checkpoint. Facts: `reason`,
 `bad_data`, data positions and fingerprints of the steps around the onset, which the next run
 discards."""
+
+UNDO_REFUSED = "not undone as asked"
+"""The user asked for an undo that is not possible; nothing was harmed. Facts: `why`, `because`."""
 
 NOT_APPLIED = "step not applied"
 """The loop recorded a step and did not apply it, as loops do that skip bad batches themselves; it

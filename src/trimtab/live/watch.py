@@ -351,7 +351,8 @@ def _make_undo(
     others = OtherState(model, given.scaler, {**given.others, **gate_state})
 
     def budget() -> int:
-        memory = free_memory() / ranks_here(monitor.sync.ranks.world)
+        group = monitor.sync.ranks.group
+        memory = free_memory() / ranks_here(group.world, group.num_here)
         return int(settings.recover.memory_share * memory)
 
     undo: Undo

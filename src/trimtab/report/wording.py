@@ -6,6 +6,7 @@ from typing import Any
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
 from trimtab.core.events import (
+    BUFFER_REPAIRED,
     EXPERIMENT,
     NOT_UNDONE,
     NOTE,
@@ -147,7 +148,7 @@ def event_text(event: Event) -> str:
     if event.kind == NOTE:
         author = f"{facts['author']}: " if "author" in facts else ""
         text = f"{author}{facts.get('text', '')}"
-    elif event.kind == EXPERIMENT:
+    elif event.kind in (EXPERIMENT, BUFFER_REPAIRED):
         text = str(facts.get("sentence", ""))
     elif event.kind == UNDO:
         text = f"{facts.get('why')}; {facts.get('updates_lost')} updates are lost"
@@ -155,8 +156,12 @@ def event_text(event: Event) -> str:
             text = f"to step {facts.get('to_step')}: {text} ({facts['how_sure']})"
     elif event.kind == UNDO_OUTCOME:
         has_helped = "it has helped" if facts.get("helped") else "it has not helped"
+        if facts.get("helped") and facts.get("showed") is False:
+            has_helped = "the harm never showed in the loss"
         before, after = (_value(facts.get(name)) for name in ("loss_before", "loss_after"))
         text = f"{has_helped}: the loss is {after}, before the harm it was {before}"
+        if "because" in facts:
+            text = f"{has_helped}: {facts['because']}"
     elif event.kind == RELAUNCH:
         text = str(facts.get("reason", ""))
     elif event.kind == SETTING_CHANGED:

@@ -110,6 +110,7 @@ CHECKS: dict[str, Check] = {
     "observe changes no bit, fp16 with scaler": partial(check_same_bits, autocast=torch.float16),
     "observe reads nothing on the host": partial(check_host_reads, mode="observe"),
     "protect reads nothing on the host": partial(check_host_reads, mode="protect"),
+    "recover reads nothing on the host": partial(check_host_reads, mode="recover"),
     "the gate keeps a NaN out": check_gate,
     "recover restores every bit": check_undo,
     "two ranks agree": check_two_ranks,

@@ -1,14 +1,15 @@
 """Copies of nested containers of tensors: to host memory, and back into the same tensors.
 
 A copy keeps the structure (dicts, lists, tuples) and replaces each tensor by a `HostTensor`. Taking
-a copy again reuses its buffers. Restoring it writes into the existing tensors and containers:
-DDP buckets, compiled graphs, fused optimizer state and user code keep references to them.
+a copy again reuses its buffers, which are pinned where there is a GPU. Restoring it writes into the
+existing tensors and containers: DDP buckets, compiled graphs, fused optimizer state and user code
+keep references to them.
 """
 
 import copy
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -29,6 +30,23 @@ def version_of(tensor: torch.Tensor) -> int:
     """Return how often a tensor was written to; tensors of `torch.inference_mode` do not count."""
     return 0 if tensor.is_inference() else tensor._version
 
+
+class WriteCount(NamedTuple):
+    """A tensor's version and address: another one of either means that code has written it."""
+
+    version: int
+    address: int
+
+
+def write_count(tensor: torch.Tensor) -> WriteCount:
+    """Return what torch has counted of a tensor, without reading it."""
+    held = local(tensor)  # a DTensor does not count what is written to it
+    # Sparse tensors and subclasses that wrap others have no memory of their own.
+    has_address = held.layout is torch.strided and type(held) in _WITH_MEMORY
+    return WriteCount(version_of(held), held.data_ptr() if has_address else 0)
+
+
+_WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 
@@ -67,7 +85,8 @@ class _Copies:
             into.append(target)
             out_of.append(source)
         for into, out_of in groups.values():
-            torch._foreach_copy_(into, out_of)
+            # On the stream that computes: what is written later waits, and the host does not.
+            torch._foreach_copy_(into, out_of, non_blocking=True)
         return sum(target.nbytes for target in self._targets)
 
 
@@ -95,7 +114,9 @@ class CopyToHost(_Copies):
         else:
             host = HostTensor(
                 like=torch.empty_like(local, device="meta", requires_grad=False),
-                data=torch.empty_like(local, device="cpu", requires_grad=False),
+                data=torch.empty_like(
+                    local, device="cpu", requires_grad=False, pin_memory=local.is_cuda
+                ),
                 device=local.device,
                 template=_template(tensor),
             )

@@ -6,10 +6,12 @@ of a backward pass then. With the first optimizer go the parts that belong to no
 state of modules, the scaler, and what the user named in `state=`.
 
 Not copied, because it goes on: data, schedulers, random numbers, counters, options of the
-optimizers, `requires_grad`. Frozen parameters have not changed.
+optimizers other than those that they write themselves, `requires_grad`. Frozen parameters have not
+changed.
 """
 
 import os
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +23,14 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.state.host_copy import CopyToHost, CopyToLive, detached
+from trimtab.state.host_copy import (
+    CopyToHost,
+    CopyToLive,
+    HostTensor,
+    WriteCount,
+    detached,
+    write_count,
+)
 from trimtab.state.training_state import HasState, parameters_of
 
 NUM_SLOTS = 3
@@ -39,13 +48,30 @@ _CGROUPS = (
 """Limit and use of a container's memory, in both versions of control groups."""
 
 
+@dataclass(slots=True)
+class _BufferWrites:
+    """How often a buffer has changed, by torch's count; fused kernels are not counted."""
+
+    written: WriteCount
+    num_changes: int = 0
+    last_change: int = -1
+    """The number of updates that had been made before the last change."""
+
+
 class OtherState:
-    """The parts of a run that change in training and belong to no optimizer."""
+    """The parts of a run that change in training and belong to no optimizer.
+
+    A buffer that code has changed since a snapshot is not restored: a pruning mask, a temperature.
+    One that changes with the training itself is: the running statistics of normalization layers,
+    and what has changed in at least every second update, such as the codebook of a VQ-VAE.
+    """
 
     def __init__(self, model: nn.Module, scaler: Any, named: Mapping[str, HasState]) -> None:
         self._model = model
         self._scaler = scaler
         self._named = dict(named)
+        self._writes: dict[str, _BufferWrites] = {}
+        self._num_updates = 0
 
     def values(self) -> dict[str, Any]:
         """Return everything that is copied, tensors as they are."""
@@ -64,13 +90,26 @@ class OtherState:
             "named": {name: part.state_dict() for name, part in self._named.items()},
         }
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
-        """Copy everything back; what loads itself gets tensors of its own."""
+    def before_update(self, num_updates: int) -> None:
+        """Note which buffers have changed since the last update, without reading any."""
+        self._num_updates = num_updates
+        for name, buffer in self._model.named_buffers():
+            written = write_count(buffer)
+            known = self._writes.setdefault(name, _BufferWrites(written))
+            if known.written != written:
+                known.written = written
+                known.num_changes += 1
+                known.last_change = num_updates
+
+    def restore(self, saved: Mapping[str, Any], step: int) -> None:
+        """Copy everything back as of `step` updates; what loads itself gets tensors of its own."""
         copies = CopyToLive()
         # Past autograd: a graph of another optimizer may still hold these buffers.
         live = {name: b.data for name, b in self._model.named_buffers()}
+        trained = running_statistics(self._model)
         for name, value in saved["buffers"].items():
-            if name in live and value.matches(detached(live[name])):
+            is_kept = name not in trained and self._is_written_by_code(name, step)
+            if name in live and value.matches(detached(live[name])) and not is_kept:
                 copies.restore(value, live[name])
         for name, value in saved["scaler"].items():
             copies.restore(value, getattr(self._scaler, name))
@@ -81,6 +120,80 @@ class OtherState:
                 modules[name].set_extra_state(_as_tensors(value))
         for name, value in saved["named"].items():
             self._named[name].load_state_dict(_as_tensors(value))
+
+    @torch.no_grad()
+    def repair(self, saved: Mapping[str, Any]) -> None:
+        """Replace the running statistics that are not finite, element by element."""
+        for name, buffer in running_statistics(self._model).items():
+            value, live = saved["buffers"].get(name), detached(buffer).data
+            if value is not None and value.matches(live):
+                then = value.data.to(live.device, non_blocking=True)
+                live.copy_(torch.where(live.isfinite(), live, then))
+
+    def _is_written_by_code(self, name: str, step: int) -> bool:
+        writes = self._writes.get(name)
+        if writes is None or writes.last_change < step:
+            return False
+        return writes.num_changes * 2 < self._num_updates
+
+
+def running_statistics(model: nn.Module) -> dict[str, torch.Tensor]:
+    """Return the buffers that normalization layers compute in the forward pass, by name."""
+    return {
+        f"{name}.{key}" if name else key: buffer
+        for name, module in model.named_modules()
+        if getattr(module, "track_running_stats", False)
+        for key, buffer in module.named_buffers(recurse=False)
+        if buffer.is_floating_point() and _is_copied(buffer)
+    }
+
+
+class OptimizerNumbers:
+    """Numbers that an optimizer keeps outside of its state of parameters, and writes itself.
+
+    Prodigy has its step size in `param_groups`, schedule-free optimizers a count and a sum of
+    weights. Which entries are its own shows when `step` changes them; what schedules and users
+    write between two steps is theirs.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._optimizer = optimizer
+        self._before: dict[tuple[int, str], Any] = {}
+        self._own: set[tuple[int, str]] = set()
+
+    def before_step(self) -> None:
+        """Note the numbers right before `step`."""
+        self._before = {key: _identity(value) for key, value in self.values().items()}
+
+    def after_step(self) -> None:
+        """Find those that `step` has changed."""
+        for key, value in self.values().items():
+            if key in self._before and self._before[key] != _identity(value):
+                self._own.add(key)
+        self._before = {}
+
+    def values(self) -> dict[tuple[int, str], Any]:
+        """Return all numbers by group and name; those on the optimizer itself have group -1."""
+        held = [(-1, vars(self._optimizer)), *enumerate(self._optimizer.param_groups)]
+        return {
+            (at, name): value
+            for at, entries in held
+            for name, value in entries.items()
+            if type(value) in (int, float) or (at >= 0 and isinstance(value, torch.Tensor))
+        }
+
+    def restore(self, saved: Mapping[tuple[int, str], Any], copies: CopyToLive) -> None:
+        """Put the optimizer's own numbers back."""
+        groups = self._optimizer.param_groups
+        for at, name in self._own & saved.keys():
+            if at < len(groups):
+                entries = vars(self._optimizer) if at < 0 else groups[at]
+                entries[name] = copies.restore(saved[at, name], entries.get(name))
+
+
+def _identity(value: Any) -> Any:
+    """Return what differs after a write, without reading a tensor."""
+    return (id(value), value._version) if isinstance(value, torch.Tensor) else value
 
 
 @dataclass(slots=True)
@@ -109,6 +222,8 @@ class Snapshots:
     ) -> None:
         self._optimizers = optimizers
         self._others = others
+        self.numbers = [OptimizerNumbers(optimizer) for optimizer in optimizers]
+        """What each optimizer writes outside of its state of parameters."""
         self._slots: list[list[_Slot]] = [[] for _ in optimizers]
         self._budget: int | None = None
         self._find_budget = budget
@@ -164,13 +279,21 @@ class Snapshots:
                     return slot.step
         return None
 
+    def parameters(self, which: int, step: int) -> list[HostTensor]:
+        """Return the copies of an optimizer's parameters in a snapshot."""
+        found: list[HostTensor] = self._slot(which, step).content["parameters"]
+        return found
+
+    def repair_buffers(self, step: int) -> None:
+        """Replace running statistics that are not finite by those of a snapshot."""
+        self._others.repair(self._slot(0, step).content["others"])
+
     def restore(self, which: int, step: int) -> None:
         """Copy a snapshot back into the same tensors, and drop the later ones.
 
         Raises RestoreError before anything is written if the optimizer has other parameters now.
         """
-        slots = self._slots[which]
-        slot = next(slot for slot in slots if slot.step == step)
+        slots, slot = self._slots[which], self._slot(which, step)
         optimizer = self._optimizers[which]
         parameters = parameters_of([optimizer])
         if self.newest(which, step) != step:
@@ -186,14 +309,30 @@ class Snapshots:
                 optimizer.state.pop(parameter, None)
             else:
                 optimizer.state[parameter] = copies.restore(saved, optimizer.state.get(parameter))
+        shared = slot.content["shared"]
+        for key in [k for k in optimizer.state if not isinstance(k, torch.Tensor)]:
+            if key not in shared:
+                del optimizer.state[key]
+        for key, saved in shared.items():
+            optimizer.state[key] = copies.restore(saved, optimizer.state.get(key))
+        self.numbers[which].restore(slot.content["numbers"], copies)
         copies.finish()
         if "others" in slot.content:
-            self._others.restore(slot.content["others"])
+            self._others.restore(slot.content["others"], step)
         self._slots[which] = slots[: slots.index(slot) + 1]
+
+    def before_update(self, which: int, num_updates: int) -> None:
+        """Note what may change in the update that comes now, and what has changed before it."""
+        self.numbers[which].before_step()
+        if which == 0:
+            self._others.before_update(num_updates)
 
     def drop(self) -> None:
         """Give the memory back."""
         self._slots = [[] for _ in self._optimizers]
+
+    def _slot(self, which: int, step: int) -> _Slot:
+        return next(slot for slot in self._slots[which] if slot.step == step)
 
     def _content(self, which: int) -> dict[str, Any]:
         optimizer = self._optimizers[which]
@@ -205,6 +344,12 @@ class Snapshots:
                 for position, parameter in enumerate(parameters)
                 if parameter in optimizer.state  # a defaultdict: asking would make an entry
             },
+            "shared": {
+                key: value
+                for key, value in optimizer.state.items()
+                if not isinstance(key, torch.Tensor)
+            },
+            "numbers": self.numbers[which].values(),
         }
         if which == 0:
             content["others"] = self._others.values()
@@ -246,9 +391,28 @@ def free_memory() -> int:
     return max(min(found), 0)
 
 
-def ranks_here(world: int) -> int:
-    """Return how many ranks share the memory of this machine; all if that is not known."""
-    return int(os.environ.get("LOCAL_WORLD_SIZE", world))
+_RANKS_PER_MACHINE = (
+    *("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"),
+    *("MV2_COMM_WORLD_LOCAL_SIZE", "SLURM_STEP_TASKS_PER_NODE", "SLURM_NTASKS_PER_NODE"),
+)
+"""Variables that torchrun, Open MPI, Intel MPI, MVAPICH and Slurm set."""
+
+
+def ranks_here(world: int, num_here: int = 0) -> int:
+    """Return how many ranks share the memory of this machine; all if that is not known.
+
+    Args:
+        world: The number of ranks of the run.
+        num_here: How many of them have the name of this machine; 0 if they were not counted.
+    """
+    if num_here:
+        return num_here
+    for name in _RANKS_PER_MACHINE:
+        # Slurm lists machines, such as "8(x4),6": the largest number is the safe one.
+        counts = [int(n) for n in re.findall(r"(?<![x\d])\d+", os.environ.get(name, ""))]
+        if counts and max(counts) > 0:
+            return min(max(counts), world)
+    return world
 
 
 def _is_copied(buffer: torch.Tensor) -> bool:
@@ -265,7 +429,9 @@ def _as_tensors(saved: Any) -> Any:
 
 def _num_bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        return detached(value).nbytes
+        size = detached(value).nbytes
+        # Torch's allocator of pinned memory rounds up to a power of two.
+        return 1 << max(size - 1, 0).bit_length() if value.is_cuda else size
     if isinstance(value, Mapping):
         return sum(map(_num_bytes, value.values()))
     return sum(map(_num_bytes, value)) if isinstance(value, list | tuple) else 0

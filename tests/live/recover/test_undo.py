@@ -1,5 +1,7 @@
 """Harm is undone in every kind of loop; what people do on purpose is left alone."""
 
+import copy
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -27,7 +29,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.config import Config, RecoverConfig
 from trimtab.core.errors import RestoreError
 from trimtab.core.events import UNDO_OUTCOME
-from trimtab.live.recover.undo_report import has_helped
+from trimtab.live.recover.undo_report import is_at_level
 
 AT, STEPS, LAG = 25, 40, 2
 
@@ -74,7 +76,7 @@ def test_a_flipped_moment_is_undone(tmp_path: Path) -> None:
 
 def lose_squares(loop: Loop) -> None:
     for state in loop.optimizers[0].state.values():
-        state["exp_avg_sq"].zero_()
+        state["exp_avg_sq"].data.zero_()
 
 
 def test_lost_moments_are_undone(tmp_path: Path) -> None:
@@ -255,7 +257,7 @@ def test_a_bug_of_ours_ends_undo_and_not_the_run(
 ) -> None:
     from trimtab.live.recover.audit import StateAudit
 
-    monkeypatch.setattr(StateAudit, "audit", lambda self: 1 / 0)
+    monkeypatch.setattr(StateAudit, "audit", lambda self, *given: 1 / 0)
     loop = train(KINDS["plain"], tmp_path, "recover")
     assert len(loop.losses) == STEPS
     assert "ZeroDivisionError" in caplog.text
@@ -345,8 +347,24 @@ def test_an_undo_and_its_outcome_are_told(tmp_path: Path, caplog: pytest.LogCapt
 
 def test_an_outcome_is_judged_by_the_losses() -> None:
     before = [2.0 + 0.01 * (at % 3) for at in range(32)]
-    assert has_helped(before, [2.01] * 20)
-    assert has_helped(before, [1.5] * 20)
-    assert has_helped(before, [2.6] * 20) is False
-    assert has_helped(before, [float("nan")] * 20) is False
-    assert has_helped(before[:3], [2.0] * 20) is None
+    assert is_at_level(before, [2.01] * 20)
+    assert is_at_level(before, [1.5] * 20)
+    assert is_at_level(before, [2.6] * 20) is False
+    assert is_at_level(before, [float("nan")] * 20) is False
+    assert is_at_level(before[:3], [2.0] * 20) is None
+
+
+def test_a_watched_scaler_can_be_copied(tmp_path: Path) -> None:
+    """And the copy steps as its class does, without the guard."""
+
+    def copy_scaler(loop: Loop) -> None:
+        copies = [copy.deepcopy(loop.scaler), pickle.loads(pickle.dumps(loop.scaler))]
+        assert [one.step.__func__ for one in copies] == [torch.amp.GradScaler.step] * 2
+        assert [one.step.__self__ for one in copies] == copies
+
+    def after(loop: Loop, number: int) -> None:
+        if number == 5:
+            copy_scaler(loop)
+
+    loop = train(KINDS["scaler"], tmp_path, "recover", steps=10, on_step=after)
+    assert "step" not in vars(loop.scaler)

@@ -31,7 +31,7 @@ def flip(model: nn.Module, optimizer: Any) -> None:
 def flip_moment(model: nn.Module, optimizer: Any) -> None:
     state = optimizer.state[next(model.parameters())]
     moment = local(state["exp_avg_sq"]).detach()
-    moment.numpy().reshape(-1).view(np.uint32)[3] ^= np.uint32(1 << 21)
+    moment.numpy().reshape(-1).view(np.uint32)[3] ^= np.uint32(1 << 28)
 
 
 def lose(model: nn.Module, optimizer: Any) -> None:

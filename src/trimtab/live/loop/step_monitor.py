@@ -329,7 +329,7 @@ class StepMonitor:
             self._close(StepState.BROKEN_OFF)
         if not self.sync.ranks.has_left:
             self.sync.exchange(
-                self._note, optimizer, self._measure(optimizer), is_alone=self._is_joining
+                self._note, optimizer, self._measure(optimizer), is_alone=self.is_joining
             )
             self._note.state = StepState.INSPECTED
 
@@ -359,7 +359,7 @@ class StepMonitor:
         if ranks.world == 1 or ranks.has_left or self._is_in_backward:
             return
         try:
-            ranks.complete(is_alone=self._is_joining)
+            ranks.complete(is_alone=self.is_joining)
         except ExchangeFailed:
             ranks.has_left = True
         if ranks.has_left:
@@ -506,7 +506,7 @@ class StepMonitor:
             self.gate.close()
 
     @property
-    def _is_joining(self) -> bool:
+    def is_joining(self) -> bool:
         """Whether DDP's join is at work: then not all ranks come to every step."""
         return any(module._join_config.enable for module in self._parallel)
 

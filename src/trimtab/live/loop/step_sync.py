@@ -10,7 +10,6 @@ and, if it was measured, its telemetry came with the numbers of the next update.
 their order. A rank that failed keeps coming to the exchanges, with zeros and a vote to leave.
 """
 
-import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,7 +29,7 @@ from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.measure.activations import read_activations, silent_sites
 from trimtab.live.measure.by_rank import SlowRank, read_maxima
 from trimtab.live.measure.state_hash import read_hashes
-from trimtab.live.measure.step_meter import HEAD, have_slipped, read_head
+from trimtab.live.measure.step_meter import HEAD, have_slipped, is_finite_step, read_head
 from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
 from trimtab.live.protect.gate import Decision, Gate
 from trimtab.live.protect.gate_reporter import BAD_DATA, HARM, VOTE, GateReporter
@@ -512,8 +511,7 @@ class StepSync:
             )
             self._on_failure("guard", "another rank", "it has failed or was closed")
             self._on_leave()
-        norm = head["given_norm"] + head["grad_squares"]
-        is_finite = math.isfinite(norm) and head["nan"] + head["inf"] == 0
+        is_finite = is_finite_step(head)
         # Two optimizers make two exchanges in a step.
         step = arrival.label.note.step
         is_new = step != self._nonfinite_step

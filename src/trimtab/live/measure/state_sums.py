@@ -16,6 +16,7 @@ What is the same for all elements (the corrections, lr, decay) is applied to the
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -245,8 +246,9 @@ class ShardWeights:
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
-BY_ROLE = ("param", "grad", "m", "v", "update")
-"""Squares of weights, gradient, both moments and the last update."""
+BY_ROLE = ("param", "grad", "m", "v", "update", "unknown")
+"""Squares of weights, gradient, both moments and the last update; pieces whose update is not known,
+because they have a gradient and no moments that can be read."""
 
 ROWS_OF_STATE = tuple(BY_ROLE.index(name) for name in ("param", "m", "v"))
 
@@ -355,7 +357,8 @@ def _without_moments(family: ParamFamily, indices: list[int]) -> torch.Tensor:
         )
     param, grad, zeros = sums.rows()
     none = torch.zeros_like(grad)
-    return torch.stack([param, grad, none, none, none, zeros, none, none, none])
+    unknown = torch.ones_like(grad)
+    return torch.stack([param, grad, none, none, none, unknown, zeros, none, none, none])
 
 
 def _with_moments(family: ParamFamily, step: torch.Tensor, indices: list[int]) -> torch.Tensor:
@@ -372,7 +375,9 @@ def _with_moments(family: ParamFamily, step: torch.Tensor, indices: list[int]) -
         update = update + along * (2 * decay * second.sqrt() / first) + decay**2 * param
     rate: float | torch.Tensor = family.group["lr"]
     update = update * rate * rate
-    return torch.stack([param, grad, m, v, update, zeros, grad_dot_m, grad, grad_to_v * second])
+    known = torch.zeros_like(grad)
+    whole = (zeros, grad_dot_m, grad, grad_to_v * second)
+    return torch.stack([param, grad, m, v, update, known, *whole])
 
 
 def _sum_adam(
@@ -478,8 +483,14 @@ def _zeros(chunk: ParamChunk, pieces: Tensors) -> Tensors:
 
 
 def _sum_pieces(chunk: ParamChunk, joined: torch.Tensor) -> Tensors:
-    lengths = torch.tensor(chunk.lengths, dtype=torch.int64, device=joined.device)
+    lengths = _as_tensor(tuple(chunk.lengths))
     return torch.segment_reduce(joined, "sum", lengths=lengths, unsafe=True).unbind()
+
+
+@lru_cache(maxsize=64)
+def _as_tensor(lengths: tuple[int, ...]) -> torch.Tensor:
+    """Return lengths as a tensor on the processor, where alone pieces are joined."""
+    return torch.tensor(lengths, dtype=torch.int64, device="cpu")
 
 
 def _wide(piece: torch.Tensor) -> torch.Tensor:

@@ -372,6 +372,12 @@ class StepMeter:
         return known
 
 
+def is_finite_step(head: Mapping[str, float]) -> bool:
+    """Return whether the losses and gradients of a step were finite on all ranks."""
+    norm = head["given_norm"] + head["grad_squares"]
+    return math.isfinite(norm) and head["nan"] + head["inf"] == 0
+
+
 def have_slipped(sums: Mapping[str, float]) -> bool:
     """Whether ranks that recorded are at different steps; the same answer on every rank."""
     return sums["recorded"] * sums["phase_squares"] != sums["phase"] ** 2

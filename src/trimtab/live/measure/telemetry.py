@@ -34,7 +34,7 @@ from trimtab.live.shield import Shields
 from trimtab.state.host_copy import local
 from trimtab.state.training_state import parameters_of
 
-BY_LAYER = ("param", "grad", "update")
+BY_LAYER = ("param", "grad", "update", "unknown")
 """What of BY_ROLE is also added up by layer."""
 
 COUNTS = ("adam_step", "has_adam", "elements", "reporting")
@@ -69,7 +69,7 @@ class Telemetry:
         self.prepare()
 
     def prepare(self) -> None:
-        """Look up the parameters: at the start, and when some have been added."""
+        """Look up the parameters: at the start, and when some have been added or replaced."""
         self.parameters = parameters_of(self._optimizers)
         self._index_of = {parameter: index for index, parameter in enumerate(self.parameters)}
         roles = assign_roles(self._model, self.parameters, self._role_names, self._layers)
@@ -83,9 +83,7 @@ class Telemetry:
     @torch.no_grad()
     def measure(self) -> torch.Tensor:
         """This rank's part of every sum, as one vector in the order of `slots`."""
-        if sum(len(g["params"]) for o in self._optimizers for g in o.param_groups) > len(
-            self.parameters
-        ):
+        if any(parameter not in self._index_of for parameter in parameters_of(self._optimizers)):
             self.prepare()
         state = sum_state(self._optimizers, self._index_of, self._device)
         size = len(self.slots)
@@ -99,7 +97,8 @@ class Telemetry:
                 (
                     self._weights.by_role(state.indices, by_role).flatten(),
                     self._weights.by_layer(
-                        state.indices, values[[BY_ROLE.index(what) for what in BY_LAYER]]
+                        state.indices,
+                        torch.stack([values[BY_ROLE.index(what)] for what in BY_LAYER]),
                     ).flatten(),
                     whole.sum(dim=1),
                     none,
@@ -126,15 +125,17 @@ def read_telemetry(sums: Mapping[str, float], world: int) -> dict[str, float]:
         found[f"{signals.GRAD_NORM_OF}layer.{layer}"] = root(sums[f"grad_layer:{layer}"])
         weights = root(sums[f"param_layer:{layer}"])
         found[f"{signals.LAYER_PARAM_NORM}{layer}"] = weights
-        if sums["has_adam"] > 0 and weights > 0:
+        if sums["has_adam"] > 0 and weights > 0 and not sums[f"unknown_layer:{layer}"]:
             ratio = root(sums[f"update_layer:{layer}"]) / weights
             found[f"{signals.LAYER_UPDATE_RATIO}{layer}"] = ratio
     elements = max(sums["elements"], 1.0)
     found[signals.ZERO_GRAD_SHARE] = sums["zeros"] / elements
     if sums["has_adam"] > 0:
-        found |= _norms(signals.ADAM_M_NORM, "m", sums, roles)
-        found |= _norms(signals.ADAM_V_NORM, "v", sums, roles)
-        found |= _norms(signals.UPDATE_NORM, "update", sums, roles)
+        # An update that is not known is not 0: Adam-mini has one second moment for many elements.
+        known = [role for role in roles if not sums[f"unknown:{role}"]]
+        found |= _norms(signals.ADAM_M_NORM, "m", sums, roles, known)
+        found |= _norms(signals.ADAM_V_NORM, "v", sums, roles, known)
+        found |= _norms(signals.UPDATE_NORM, "update", sums, roles, known)
         found[signals.GRAD_TO_V_RMS] = root(sums["grad_to_v"] / elements)
         found[signals.ADAM_STEP] = sums["adam_step"] / sums["has_adam"]
         scale = root(sums["adam_grads"]) * found[signals.ADAM_M_NORM]
@@ -147,12 +148,16 @@ def read_telemetry(sums: Mapping[str, float], world: int) -> dict[str, float]:
 
 
 def _norms(
-    signal: str, what: str, sums: Mapping[str, float], roles: Sequence[str]
+    signal: str,
+    what: str,
+    sums: Mapping[str, float],
+    roles: Sequence[str],
+    known: Sequence[str] | None = None,
 ) -> dict[str, float]:
-    """The norm of the whole and of each role."""
-    of_role = {role: sums[f"{what}:{role}"] for role in roles}
-    return {signal: root(sum(of_role.values()))} | {
-        f"{signal}/{role}": root(square) for role, square in of_role.items()
+    """Return the norm of the whole, and of each role of which all of it is known."""
+    squares = {role: sums[f"{what}:{role}"] for role in roles}
+    return {signal: root(sum(squares.values()))} | {
+        f"{signal}/{role}": root(squares[role]) for role in (roles if known is None else known)
     }
 
 

@@ -229,6 +229,11 @@ class RankSync:
         return None if self._largest is None else value_and_rank(self._largest)
 
     @property
+    def last_total(self) -> torch.Tensor:
+        """The sums of the last exchange, on the device; ranks that leave are counted in front."""
+        return self._recent[-1]
+
+    @property
     def is_starting(self) -> bool:
         """Whether ranks that step unequally often would still be meeting for the first time."""
         return self._num_exchanges < FIRST_EXCHANGES
@@ -246,7 +251,7 @@ class RankSync:
                 self._num_made = 1 + self._votes  # no other rank waits for this one
             else:
                 self._reduce(total, dist.ReduceOp.SUM)
-            self._recent.append(total)
+        self._recent.append(total)
         return total
 
     def vote(self, discards: torch.Tensor | None, loss: torch.Tensor | None) -> torch.Tensor:

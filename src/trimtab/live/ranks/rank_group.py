@@ -10,6 +10,7 @@ reads does not grow with their number.
     turn/RANK      how often this rank has called `watch`
     kind/DIGEST    how many ranks have these facts; the first of them writes facts/ and slots/
     rank/RANK      whether this rank watches
+    host/NAME      how many ranks run on this machine
     arrived        how many ranks have written; the last one writes `complete`
     agreed         the answer
 """
@@ -60,6 +61,8 @@ class Agreed:
     """The ranks that do not watch; usually none."""
     num_holders: int
     """How many ranks hold parameters of the same names as this one."""
+    num_here: int
+    """How many ranks run on this machine."""
     slots: tuple[str, ...]
 
 
@@ -96,6 +99,7 @@ class Agreement:
             first = {"digest": digest, "rank": self._me}
             store.set(self._key("kinds", place), json.dumps(first))
         store.set(self._key("rank", self._me), str(int(facts.is_enabled)))
+        store.add(self._key("host", socket.gethostname()), 1)
         # Last: once all have arrived, all of the above is there.
         if store.add(self._key("arrived"), 1) == len(self._ranks):
             store.set(self._key("complete"), "1")
@@ -119,6 +123,7 @@ class Agreement:
         return Agreed(
             off=tuple(answer["off"]),
             num_holders=int(holders),
+            num_here=int(self._store.add(self._key("host", socket.gethostname()), 0)),
             slots=slots,
         )
 
@@ -234,6 +239,8 @@ class RankGroup:
     world: int = 1
     num_holders: int = 1
     """How many ranks hold parameters of the same names: all, or the replicas of a stage."""
+    num_here: int = 0
+    """How many ranks run on this machine; 0 if that is not known."""
     handle: Any = None
     """The process group; None if there is only one rank."""
     slots: tuple[str, ...] = ()
@@ -280,6 +287,7 @@ def join_group(
         rank=members.index(me),
         world=len(members),
         num_holders=agreed.num_holders,
+        num_here=agreed.num_here,
         handle=_new_group(members, device, seconds) if len(members) > 1 else None,
         slots=agreed.slots,
         seconds=0.0 if _is_of_tests(dist.get_backend()) else seconds,

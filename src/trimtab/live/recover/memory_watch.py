@@ -2,144 +2,56 @@
 
 After an update the bits of weights and optimizer state are summed as whole numbers; before the next
 one they are summed again. Between the two nothing but code can write them, and code counts: an
-operation of torch raises the tensor's version, an assignment to `.data` moves its address. A sum
-that differs while both are the same has two explanations:
+operation of torch raises the tensor's version, an assignment to `.data` moves its address. Each
+tensor is laid out as a square of 64-bit words, and its rows and its columns are summed. If version
+and address are the same and sums differ, there are two explanations:
 
-    difference is +-2**k, and  one bit of one element flipped that changes its value by 6 % or
-    the bit is a high one      more: memory, not code
-    any other difference       `p.data.clamp_(...)`, a NumPy view, a broken kernel: not known
+    one row and one column differ,    one bit of one element flipped, and made it at least 4 times
+    by +-2**k, k is a high bit        as large or small: memory, not code
+    anything else                     `p.data.clamp_(...)`, a NumPy view, a broken kernel: not known
 
-Only the first is proof. A low bit is none: in bf16 a clamp moves a weight by one unit in the last
-place, which is a power of two, and a low bit does little harm. The second marks the tensor for
-good: what code writes past torch's counters will one day change by a power of two as well. What is
-left of the doubt: code that doubles, halves or negates exactly one element through `.data` looks
-like a flipped bit.
+Only the first is proof. Rows and columns fix the element, whatever the bit. A second sum that is
+weighted by the index would not: modulo 2**64 a difference of 2**k keeps 64 - k bits of the index,
+2 for the highest exponent bit, and a column that is halved passes by chance.
 
-Sums cost no memory and are computed on the device; nothing here is read on the host. Where the
-state is too large to sum all of it twice in every step, each step takes the next share.
+What counts as a high bit is every bit of the exponent but the lowest. Doubling, halving, negating
+or setting one element is what code does, and such a flip does less harm than an undo costs. Vectors
+of fewer than 64 elements (gates, scales of heads) are set by hand, one element at a time: a flip is
+not proven there. The second explanation marks the tensor for good: what code writes past torch's
+counters will one day change by a power of two as well.
+
+Sums are computed on the device, and nothing here is read or built on the host. Where the state is
+too large to sum all of it twice in every step, each step takes the next chunk.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch.optim import Optimizer
 
 from trimtab.live.ranks.shards import bits, has_bits, is_in_words
-from trimtab.state.host_copy import detached, local, version_of
+from trimtab.state.host_copy import WriteCount, detached, local, write_count
 
-SHARE_BYTES = 2 << 20
+CHUNK_BYTES = 2 << 20
 """State that is summed in each step whatever its size. Source: two sums of 8 MB cost 0.8 % of a
-step of a model with 10 million parameters on one CPU core, so 2 MB cost 0.2 %."""
+step of a model with 10 million parameters on one CPU core, so 2 MB cost 0.2 %; rows and columns
+take 2.1 times as long as one sum (measured for 2 to 8 MB)."""
 
-SHARES = 64
+MAX_CHUNKS = 64
 """A larger state is summed in at most this many steps."""
 
-HIGH_BITS = 4
-"""Bits of the mantissa that count, besides exponent and sign: the lowest changes a value by 3 to
-6 %. Chosen: a clamp after each update has to take back less than that."""
+MIN_ELEMENTS = 64
+"""Elements of a tensor in which a flipped bit is proven. Chosen: as many heads, gates or experts as
+people set one by one; a flip there is improbable, as they hold next to nothing of a state."""
+
+COPIED_WORDS = 1024
+"""Words of a tensor that is small enough to be one row: its columns are its words. Chosen: 8 kB."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Watched:
-    """A tensor as it was after an update."""
-
-    place: int
-    """Its place among all tensors of the optimizer."""
-    tensor: torch.Tensor
-    is_weight: bool
-    version: int
-    address: int
-
-    @classmethod
-    def of(cls, place: int, part: "StateTensor") -> "_Watched":
-        # Of the local part: a DTensor does not count what is written to it.
-        held = detached(part.tensor)
-        return cls(place, part.tensor, part.key is None, version_of(held), held.data_ptr())
-
-    @property
-    def is_unwritten(self) -> bool:
-        """Whether no code that counts has written it since."""
-        part = detached(self.tensor)
-        return version_of(part) == self.version and part.data_ptr() == self.address
-
-
-class MemoryWatch:
-    """Sums the bits of one optimizer's weights and state after an update and before the next."""
-
-    def __init__(self, optimizer: Optimizer, device: torch.device) -> None:
-        self._optimizer = optimizer
-        self._device = device
-        self._share: list[_Watched] = []
-        self._sums: torch.Tensor | None = None
-        self._next = 0
-        """The place of the first tensor of the next share."""
-        self._by_code = torch.zeros(0, dtype=torch.bool, device=device)
-        """The tensors that code writes behind torch's back."""
-        self._nothing = torch.zeros(3, device=device)
-
-    def after_update(self) -> None:
-        """Sum the bits of the next share of the state."""
-        parts = state_tensors(self._optimizer)
-        if len(self._by_code) != len(parts):  # the first update, or parameters were added
-            self._by_code = torch.zeros(len(parts), dtype=torch.bool, device=self._device)
-            self._next = 0
-        places = self._choose([part.tensor for part in parts])
-        self._share = [_Watched.of(place, parts[place]) for place in places]
-        self._sums = self._sum(self._share) if self._share else None
-
-    def before_update(self) -> torch.Tensor:
-        """Compare: tensors with one flipped bit, weights that were written, place of the first.
-
-        The place counts from 1 and is a sum: it names the tensor only if there is one. Moments that
-        were written are not counted: code writes weights past torch's counters, not those.
-        """
-        before, self._sums = self._sums, None
-        kept = [at for at, watched in enumerate(self._share) if watched.is_unwritten]
-        if before is None or not kept:
-            return self._nothing
-        share = [self._share[at] for at in kept]
-        if len(kept) < len(self._share):
-            before = before[torch.tensor(kept, device=self._device)]
-        difference = (self._sum(share) - before).abs()
-        has_changed = difference != 0
-        masks = torch.tensor([_high_bits(detached(w.tensor)) for w in share], device=self._device)
-        is_one_bit = (difference & (difference - 1) == 0) & (difference & masks != 0)
-        places = torch.tensor([watched.place for watched in share], device=self._device)
-        known = self._by_code[places]
-        self._by_code[places] = known | (has_changed & ~is_one_bit)
-        flipped = is_one_bit & ~known
-        is_weight = torch.tensor([watched.is_weight for watched in share], device=self._device)
-        found = torch.stack((flipped, has_changed & ~flipped & is_weight, flipped)).float()
-        found[2] *= places + 1
-        return found.sum(dim=1)
-
-    def forget(self) -> None:
-        """Drop what was summed: the state has been restored from a snapshot."""
-        self._share, self._sums = [], None
-
-    def _choose(self, tensors: Sequence[torch.Tensor]) -> Iterator[int]:
-        """Yield the places of the next share, in turn."""
-        sizes = [local(tensor).nbytes for tensor in tensors]
-        room = max(SHARE_BYTES, sum(sizes) // SHARES)
-        for _ in tensors:
-            place = self._next
-            self._next = (place + 1) % len(tensors)
-            # One element may be doubled by code on purpose.
-            if has_bits(tensors[place]) and local(tensors[place]).numel() > 1:
-                room -= sizes[place]
-                yield place
-            if room <= 0:
-                return
-
-    def _sum(self, share: Sequence[_Watched]) -> torch.Tensor:
-        sums = [bits(detached(watched.tensor)).sum(dtype=torch.int64) for watched in share]
-        return torch.stack([part.to(self._device) for part in sums])
-
-
-@dataclass(frozen=True, slots=True)
-class StateTensor:
+class StateTensor(NamedTuple):
     """A parameter of an optimizer, or a tensor of its state."""
 
     parameter: torch.Tensor
@@ -168,11 +80,243 @@ def state_tensors(optimizer: Optimizer) -> list[StateTensor]:
     return found
 
 
-def _high_bits(tensor: torch.Tensor) -> int:
-    """Return sign, exponent and high mantissa bits of all elements in one number of `bits`."""
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    """A tensor as it was after an update."""
+
+    index: int
+    """Its index among all tensors of the optimizer."""
+    part: StateTensor
+    written: WriteCount
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether no code that counts has written it since."""
+        return write_count(self.part.tensor) == self.written
+
+
+class _LayoutKey(NamedTuple):
+    """What the layout of a tensor depends on: code may replace it by a larger one."""
+
+    tensor_index: int
+    num_words: int
+    dtype: torch.dtype
+
+    @classmethod
+    def from_watched(cls, watched: _Watched) -> "_LayoutKey":
+        tensor = watched.part.tensor
+        return cls(watched.index, _words(tensor).numel(), tensor.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Layout:
+    """What is the same whenever a chunk is summed; on the device, without a copy from the host."""
+
+    row_lengths: list[int]
+    column_lengths: list[int]
+    row_owner: torch.Tensor
+    """The tensor in the chunk that each row belongs to."""
+    column_owner: torch.Tensor
+    indices: torch.Tensor
+    """The index of each tensor of the chunk among all tensors of the optimizer."""
+    masks: torch.Tensor
+    """The bits of each tensor that are proof of a flip."""
+    is_weight: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """The sums of all rows and of all columns of a chunk."""
+
+    rows: torch.Tensor
+    columns: torch.Tensor
+
+
+class MemoryWatch:
+    """Sums the bits of one optimizer's weights and state after an update and before the next."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._chunk: list[_Watched] = []
+        self._sums: _Sums | None = None
+        self._layout: _Layout
+        self._next = 0
+        """The index of the first tensor of the next chunk."""
+        self._by_code = torch.zeros(0, dtype=torch.bool, device=device)
+        """The tensors that code writes behind torch's back."""
+        self._layouts: dict[tuple[_LayoutKey, ...], _Layout] = {}
+        self._nothing = torch.zeros(4, device=device)
+
+    def after_update(self, parts: Sequence[StateTensor]) -> None:
+        """Sum the bits of the next chunk of the state."""
+        if len(self._by_code) != len(parts):  # the first update, or parameters were added
+            self._by_code = torch.zeros(len(parts), dtype=torch.bool, device=self._device)
+            self._next = 0
+            self._layouts.clear()
+        self._chunk = [
+            _Watched(index, parts[index], write_count(parts[index].tensor))
+            for index in self._choose(parts)
+        ]
+        self._sums = None
+        if self._chunk:
+            self._sums = self._join([_square(watched.part.tensor) for watched in self._chunk])
+            self._layout = self._find_layout()
+
+    def before_update(self) -> torch.Tensor:
+        """Compare; returns `MEMORY_FIELDS`.
+
+        The index counts from 1 and is a sum: it names the tensor only if there is one. Moments that
+        were written are not counted: code writes weights past torch's counters, not those.
+        """
+        before, self._sums = self._sums, None
+        if before is None:
+            return self._nothing
+        layout = self._layout
+        drawn = zip(
+            self._chunk,
+            before.rows.split(layout.row_lengths),
+            before.columns.split(layout.column_lengths),
+            strict=True,
+        )
+        # What code has written is as it was: a mask of it would have to be copied to the device.
+        now = [
+            _square(watched.part.tensor) if watched.is_unwritten else _Sums(rows, columns)
+            for watched, rows, columns in drawn
+        ]
+        after = self._join(now)
+        rows, columns = after.rows - before.rows, after.columns - before.columns
+        zeros = torch.zeros_like(layout.indices)
+        num_rows = zeros.index_add(0, layout.row_owner, (rows != 0).long())
+        num_columns = zeros.index_add(0, layout.column_owner, (columns != 0).long())
+        difference = zeros.index_add(0, layout.row_owner, rows).abs()
+        has_changed = (num_rows > 0) | (num_columns > 0)
+        is_one_element = (num_rows == 1) & (num_columns == 1)
+        is_one_bit = (difference & (difference - 1) == 0) & (difference & layout.masks != 0)
+        is_flip = is_one_element & is_one_bit
+        known = self._by_code.index_select(0, layout.indices)
+        self._by_code.index_copy_(0, layout.indices, known | (has_changed & ~is_flip))
+        flipped = is_flip & ~known
+        written = has_changed & ~flipped & layout.is_weight
+        return torch.stack(
+            (
+                flipped.sum(),
+                flipped.any().long(),
+                written.sum(),
+                (flipped * (layout.indices + 1)).sum(),
+            )
+        ).float()
+
+    def forget(self) -> None:
+        """Drop what was summed: the state has been restored from a snapshot."""
+        self._chunk, self._sums = [], None
+
+    def _choose(self, parts: Sequence[StateTensor]) -> Iterator[int]:
+        """Yield the indices of the next chunk, in turn."""
+        sizes = [local(part.tensor).nbytes for part in parts]
+        bytes_left = max(CHUNK_BYTES, sum(sizes) // MAX_CHUNKS)
+        for _ in parts:
+            index = self._next
+            self._next = (index + 1) % len(parts)
+            if _is_watched(parts[index]):
+                bytes_left -= sizes[index]
+                yield index
+            if bytes_left <= 0:
+                return
+
+    def _join(self, squares: Sequence[_Sums]) -> _Sums:
+        return _Sums(
+            torch.cat([sums.rows.to(self._device) for sums in squares]),
+            torch.cat([sums.columns.to(self._device) for sums in squares]),
+        )
+
+    def _find_layout(self) -> _Layout:
+        keys = [_LayoutKey.from_watched(watched) for watched in self._chunk]
+        if (known := self._layouts.get(tuple(keys))) is not None:
+            return known
+        shapes = [_shape(key.num_words) for key in keys]
+        rows = [shape.num_rows for shape in shapes]
+        columns = [shape.width for shape in shapes]
+        layout = _Layout(
+            row_lengths=rows,
+            column_lengths=columns,
+            row_owner=self._filled(range(len(keys)), rows),
+            column_owner=self._filled(range(len(keys)), columns),
+            indices=self._filled([key.tensor_index for key in keys]),
+            masks=self._filled([_proven_bits(watched.part) for watched in self._chunk]),
+            is_weight=self._filled([watched.part.key is None for watched in self._chunk]).bool(),
+        )
+        self._layouts[tuple(keys)] = layout
+        return layout
+
+    def _filled(self, values: Sequence[int], lengths: Sequence[int] = ()) -> torch.Tensor:
+        """Return each value as often as its length says, filled in by the device."""
+        pairs = zip(values, lengths or [1] * len(values), strict=True)
+        return torch.cat(
+            [torch.full((n,), v, dtype=torch.int64, device=self._device) for v, n in pairs]
+        )
+
+
+def _is_watched(part: StateTensor) -> bool:
+    is_small = local(part.tensor).numel() < MIN_ELEMENTS
+    return has_bits(part.tensor) and (part.key is None or not is_small)
+
+
+class _Shape(NamedTuple):
+    """How the words of a tensor are laid out; the last row may be shorter."""
+
+    width: int
+    num_rows: int
+
+
+def _shape(num_words: int) -> _Shape:
+    width = num_words if num_words <= COPIED_WORDS else 1 << (num_words.bit_length() // 2)
+    return _Shape(width, -(-num_words // width))
+
+
+def _in_memory_order(tensor: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part with its dimensions sorted, such as of channels last."""
+    part = detached(tensor)
+    if part.is_contiguous():
+        return part
+    order = sorted(range(part.dim()), key=part.stride, reverse=True)
+    return part.permute(order).contiguous()  # a copy only of what has gaps
+
+
+def _words(tensor: torch.Tensor) -> torch.Tensor:
+    """View a tensor as a vector of whole numbers, in the order of its memory."""
+    return bits(_in_memory_order(tensor)).view(-1)
+
+
+def _square(tensor: torch.Tensor) -> _Sums:
+    """Sum the rows and the columns of a tensor's words."""
+    words = _words(tensor)
+    shape = _shape(words.numel())
+    if shape.num_rows == 1:
+        return _Sums(words.sum(dtype=torch.int64).view(1), words)
+    num_whole = words.numel() // shape.width
+    square = words[: num_whole * shape.width].view(num_whole, shape.width)
+    rows = square.sum(dim=1, dtype=torch.int64)
+    columns = square.sum(dim=0, dtype=torch.int64)
+    if num_whole < shape.num_rows:
+        rest = words[num_whole * shape.width :]
+        rows = torch.cat((rows, rest.sum(dtype=torch.int64).view(1)))
+        columns[: rest.numel()] += rest
+    return _Sums(rows, columns)
+
+
+def _proven_bits(part: StateTensor) -> int:
+    """Return the bits whose flip is proof, of all elements in one number of `bits`.
+
+    All of the exponent but its lowest; in optimizer state also the sign, since nobody negates one
+    element of a second moment and the next update makes a NaN of it.
+    """
+    tensor = _in_memory_order(part.tensor)
+    if tensor.numel() < MIN_ELEMENTS:
+        return 0
     width = 8 * tensor.element_size()
     mantissa = round(-math.log2(torch.finfo(tensor.dtype).eps))
-    one = ((1 << width) - 1) & ~((1 << (mantissa - HIGH_BITS)) - 1)
+    sign = 1 << (width - 1)
+    one = sign - (1 << (mantissa + 1)) + (0 if part.key is None else sign)
     count = 64 // width if is_in_words(tensor) else 1
     mask = sum(one << (width * place) for place in range(count))
     return mask - (1 << 64) if mask >= 1 << 63 else mask  # as a signed number

@@ -1,50 +1,66 @@
 """What proves that a run's state was harmed, and what follows: pure functions of reduced numbers.
 
 Only the state itself is proof. The loss is none: in purposeful phases (another data mix, a new loss
-term, a head that is reset) it jumps as far as in faults, and it is the user's to change.
+term, a head that is reset) it jumps as far as in faults, and it is the user's to change. What code
+has written is the user's too.
 
-    flipped      one bit of a tensor changed between two updates, and no code wrote it
-    nonfinite    a weight or a moment is not finite
-    impossible   a moment is beyond what Adam can make of any gradients
+    flipped      exactly one bit of one element changed between two updates, and no code wrote it
+    nonfinite    a weight or a moment is not finite, and neither is what is computed with it
+    too far      a weight is further from its snapshot than Adam can have moved it, and nothing that
+                 is computed with it is finite
+    impossible   a moment is beyond what Adam can make of any gradients, and no code wrote it
     stuck        no gradient is finite any more, although every update has been discarded since
     ordered      a person asked for it
 
-`stuck` is no proof of where the harm is. A weight that a flipped bit made 1e36 is finite itself,
-but everything computed with it overflows, so the run cannot go on without an undo. If the data was
+`stuck` is no proof of where the harm is, but the run cannot go on without an undo. If the data was
 to blame instead, the undo costs the few updates since the last snapshot, once.
 
 All ranks decide from the same sums at the same exchange, so they decide alike.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from trimtab.live.protect.gate_reporter import HARM
 
+MEMORY_FIELDS = ("flipped", "flipped_ranks", "written", "flipped_tensor")
+"""Findings of `MemoryWatch`: tensors with a flipped bit, ranks that have one, weights that code has
+written past torch's counters, index of the tensor."""
+
+AUDIT_FIELDS = (
+    *("nonfinite", "impossible", "too_far", "broken_tensor"),
+    *("nonfinite_buffers", "broken_buffer"),
+)
+"""Findings of `StateAudit`: counts of tensors, and the index of one; the same of buffers."""
+
 FIELDS = (
-    *("flipped", "written", "flipped_place"),
-    *("nonfinite", "impossible", "broken_place"),
+    *(*MEMORY_FIELDS, *AUDIT_FIELDS, "returned"),
     *("audited", "edited", "ordered", "relaunch", "unable", HARM),
 )
-"""What each rank adds to the exchange of an update. `audited` and `edited` count ranks. `ordered`
-is the first rank's: 1 more than the updates to lose at least; `relaunch` is 1 where it ends the
-run. Places count from 1; 0 is none. The last one counts ranks whose state waits for an undo."""
+"""What each rank adds to the exchange of an update. `audited`, `edited` and `unable` count ranks.
+`ordered` is the first rank's: 1 more than the updates to lose at least; `relaunch` is 1 where it
+ends the run. Indices count from 1; 0 is none. The last one counts ranks whose state waits for an
+undo."""
 
 RETURN_STEPS = 100
-"""Updates within which the same trouble is no accident any more. Chosen: an undo loses up to 30
-updates, and a cause that stays shows again soon after them."""
+"""Updates within which the same trouble is no accident any more, and within which a refusal stands.
+Chosen: an undo loses up to 30 updates, and a cause that stays shows again soon after them."""
 
-STUCK_STEPS = 50
+STUCK_STEPS = 6
 """Updates in a row without a finite gradient, after which the state is assumed to be harmed.
-Source: a GradScaler that starts at 2^16 needs at most 40 to find its scale."""
+Source: one more than the longest run of bad batches in the lab."""
+
+STUCK_STEPS_WITH_SCALER = 50
+"""The same limit with a GradScaler. Source: one that starts at 2^16 needs at most 40 updates to
+find its scale."""
 
 MAX_UNDOS, PER_UPDATES = 3, 1000
 """Undos within so many updates. Chosen: a machine whose memory flips bits more often should be
 replaced, and three lines in the log say so."""
 
-HABIT = 100
-"""Updates between two edits of the weights by code, below which code makes them as a habit, such as
+FREQUENT_EDIT_UPDATES = 100
+"""Updates between two edits of the state by code, below which code makes them all the time, such as
 a projection after each update: it repeats those that an undo takes back. Chosen."""
 
 
@@ -53,21 +69,32 @@ class Proof(StrEnum):
 
     FLIPPED = "one bit flipped in memory"
     NONFINITE = "not finite"
+    TOO_FAR = "further than updates can move it"
     IMPOSSIBLE = "moments that no gradients can lead to"
     STUCK = "no finite gradient any more"
     ORDERED = "asked for"
 
+    @property
+    def stands_still(self) -> bool:
+        """Whether training does not go on: an undo then takes back edits by code, too."""
+        return self in (Proof.NONFINITE, Proof.TOO_FAR, Proof.STUCK)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    """What the ranks have found in one exchange, summed over them."""
+class StateFindings:
+    """Findings of all ranks in one exchange, summed over them."""
 
     flipped: float = 0
+    flipped_ranks: float = 0
     written: float = 0
-    flipped_place: float = 0
+    flipped_tensor: float = 0
     nonfinite: float = 0
     impossible: float = 0
-    broken_place: float = 0
+    too_far: float = 0
+    broken_tensor: float = 0
+    nonfinite_buffers: float = 0
+    broken_buffer: float = 0
+    returned: float = 0
     audited: float = 0
     edited: float = 0
     ordered: float = 0
@@ -77,44 +104,52 @@ class Found:
 
     @property
     def is_sound(self) -> bool:
-        """Whether an audit was made and has found nothing."""
-        return self.audited > 0 and not self.nonfinite and not self.impossible
+        """Whether the state that was audited may be restored later."""
+        return not (self.nonfinite or self.impossible or self.nonfinite_buffers)
 
-    @property
-    def proof(self) -> Proof | None:
-        """What is proven, the surest first."""
-        if self.nonfinite:
+    def proof(self, *, is_finite: bool, world: int) -> Proof | None:
+        """Return what is proven, the surest first.
+
+        Replicas do not all flip the same bit in one update: code has written it on all of them.
+        """
+        if self.nonfinite and not is_finite:
             return Proof.NONFINITE
-        if self.flipped:
+        if self.flipped and (world == 1 or self.flipped_ranks < world):
             return Proof.FLIPPED
+        if self.too_far and not is_finite:
+            return Proof.TOO_FAR
         if self.impossible:
             return Proof.IMPOSSIBLE
         return Proof.ORDERED if self.ordered else None
 
     @property
-    def place(self) -> int | None:
-        """The place of the tensor, from 0; None if there is none or more than one."""
-        if self.nonfinite + self.impossible == 1:
-            return int(self.broken_place) - 1
-        return int(self.flipped_place) - 1 if self.flipped == 1 else None
+    def tensor_index(self) -> int | None:
+        """The index of the harmed tensor, from 0; None if there is none or more than one."""
+        if self.nonfinite + self.impossible + self.too_far == 1:
+            return int(self.broken_tensor) - 1
+        return int(self.flipped_tensor) - 1 if self.flipped == 1 else None
 
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """When code has last written the weights of an optimizer, outside of its updates."""
+    """When code has last written the state of an optimizer, outside of its updates."""
 
     last: int = -1
     """The number of updates that had been made before the last edit; -1 without one."""
-    is_habit: bool = False
+    is_frequent: bool = False
     """Whether there was another one shortly before it."""
 
     def add(self, update: int) -> "Edits":
         """Return the edits with one more."""
-        return Edits(update, self.last >= 0 and update - self.last < HABIT)
+        return Edits(update, self.last >= 0 and update - self.last < FREQUENT_EDIT_UPDATES)
+
+    def would_be_lost(self, snapshot: int) -> bool:
+        """Return whether a snapshot lacks an edit that code does not repeat by itself."""
+        return snapshot <= self.last and not self.is_frequent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Undone:
+class PastUndo:
     """One undo of the past."""
 
     proof: Proof
@@ -122,17 +157,43 @@ class Undone:
     """The number of the update that was not made."""
 
 
-def why_not(proof: Proof, update: int, past: Sequence[Undone]) -> str | None:
-    """Return why an undo would not help; None if it may.
+@dataclass(slots=True)
+class UndoHistory:
+    """Undos and refusals so far: trouble that returns at once is no accident."""
 
-    Trouble that returns at once is no accident: fighting it would lose updates for ever.
-    """
-    if proof is Proof.ORDERED:
+    undos: list[PastUndo] = field(default_factory=list)
+    refusals: dict[Proof, int] = field(default_factory=dict)
+    """The update at which each proof was refused last."""
+
+    def why_not(self, proof: Proof, update: int, edits: Sequence[Edits] = ()) -> str | None:
+        """Return why an undo would not help; None if it may."""
+        if proof is Proof.ORDERED:
+            return None
+        last = next((undo for undo in reversed(self.undos) if _is_alike(undo.proof, proof)), None)
+        if last is not None and update - last.update <= RETURN_STEPS:
+            if any(edit.last > last.update for edit in edits):
+                return f"it is back {update - last.update} updates after an undo: {SECOND_COPY}"
+            return f"it is back {update - last.update} updates after an undo, so it has a cause"
+        recent = [undo for undo in self.undos if update - undo.update < PER_UPDATES]
+        if len(recent) >= MAX_UNDOS:
+            return f"{len(recent)} undos in the last {PER_UPDATES} updates did not end it"
         return None
-    same = [undone for undone in past if undone.proof is proof]
-    if proof is not Proof.FLIPPED and same and update - same[-1].update <= RETURN_STEPS:
-        return f"it is back {update - same[-1].update} updates after an undo, so it has a cause"
-    recent = [undone for undone in past if update - undone.update < PER_UPDATES]
-    if len(recent) >= MAX_UNDOS:
-        return f"{len(recent)} undos in the last {PER_UPDATES} updates did not end it"
-    return None
+
+    def is_refused(self, proof: Proof, update: int) -> bool:
+        """Return whether a refusal still stands: harm that lasts is found again and again.
+
+        A flipped bit is found once, so each is decided and told by itself.
+        """
+        at = self.refusals.get(proof)
+        return at is not None and 0 <= update - at <= RETURN_STEPS and proof is not Proof.FLIPPED
+
+
+SECOND_COPY = "another copy of the weights brings it back: pass it as state={...}"
+"""What to do where code writes harm into the weights again that it has copied out of them."""
+
+
+def _is_alike(one: Proof, other: Proof) -> bool:
+    """Return whether the second kind of harm may be the first one again; flipped bits never are."""
+    if Proof.FLIPPED in (one, other) or Proof.ORDERED in (one, other):
+        return False
+    return one is other or (one.stands_still and other.stands_still)

@@ -1,8 +1,9 @@
 """Undo: puts a harmed state back to a snapshot, inside `optimizer.step()`.
 
     pre-hook    bits are summed again (`MemoryWatch`); what all ranks found `lag` exchanges ago
-                arrives, and if it is proof of harm, the snapshot is restored and the gradients at
-                hand are dropped: no step is taken
+                arrives. If nothing was finite then, the state is audited in the next exchange,
+                which is read at once. If there is proof of harm, the snapshot is restored and the
+                gradients at hand are dropped: no step is taken
     post-hook   every `snapshot_every` updates the state is audited (`StateAudit`) and copied
                 (`Snapshots`); bits are summed (`MemoryWatch`)
 
@@ -11,7 +12,7 @@ loop, its data, its schedules and its random numbers go on: some updates are los
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -22,23 +23,31 @@ from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.measure.step_meter import HEAD, is_finite_step
 from trimtab.live.protect.discard import Discard
 from trimtab.live.ranks.exchange import RankSync
-from trimtab.live.recover.audit import StateAudit
+from trimtab.live.recover.audit import Reference
 from trimtab.live.recover.experiments import Experiments
-from trimtab.live.recover.memory_watch import MemoryWatch, state_tensors
+from trimtab.live.recover.memory_watch import StateTensor, state_tensors
 from trimtab.live.recover.rules import (
+    AUDIT_FIELDS,
     FIELDS,
+    MEMORY_FIELDS,
+    RETURN_STEPS,
     STUCK_STEPS,
-    Edits,
-    Found,
+    STUCK_STEPS_WITH_SCALER,
+    PastUndo,
     Proof,
-    Undone,
-    why_not,
+    StateFindings,
+    UndoHistory,
+)
+from trimtab.live.recover.tracked_optimizer import (
+    Fingerprint,
+    RestoredTensor,
+    TrackedOptimizer,
 )
 from trimtab.live.shield import Shield, log
-from trimtab.state.host_copy import local, version_of
-from trimtab.state.snapshots import Snapshots, reshard
+from trimtab.state.snapshots import Snapshots, reshard, running_statistics
 
 MAX_WAIT = 32
 """Updates that one optimizer waits for another to be restored with it. Chosen: a GAN steps one of
@@ -49,15 +58,24 @@ EDITED = "your code has written weights since the last snapshot, which would be 
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sent:
-    """What one exchange was about."""
+class StateCheck:
+    """The subject of one exchange."""
 
-    which: int
-    """The place of the optimizer."""
+    tracked: TrackedOptimizer
     update: int
-    """How many updates that optimizer has made before it."""
-    audited: int | None
+    """How many updates the optimizer had made before it."""
+    audited_snapshot: int | None
     """The snapshot whose state was audited; None if none was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PendingUndo:
+    """An undo that was decided and is not carried out everywhere yet."""
+
+    snapshots: dict[int, int]
+    """The snapshot to restore, by the index of each optimizer that is not restored yet."""
+    tensor: StateTensor | None
+    """The tensor that was harmed, where it is known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +88,24 @@ class UndoReport:
     """None if nothing was undone."""
     updates_discarded: int = 0
     """Updates since the restored state that were not applied, so that nothing of them is lost."""
+    num_nonfinite: int = 0
+    """Updates in a row without a finite gradient."""
+    reverts_edits: bool = False
+    """Whether writes by code since the snapshot, counted by torch, are taken back, too."""
     why_not: str | None = None
+
+
+class StateReporter:
+    """Hears what is done about the trained state; does nothing by itself."""
+
+    def undo(self, report: UndoReport) -> None:
+        """Harm was undone, or was not."""
+
+    def harm_returned(self, tensor: str | None) -> None:
+        """Code has written the harm into the weights again after an undo."""
+
+    def buffers(self, name: str | None, *, is_repaired: bool) -> None:
+        """Running statistics of normalization layers were not finite."""
 
 
 class Undo:
@@ -84,15 +119,18 @@ class Undo:
         config: RecoverConfig,
         shield: Shield,
         *,
-        report: Callable[[UndoReport], None],
+        report: StateReporter,
         polls: Sequence[Callable[[], None]],
         experiments: Experiments | None,
         scaler: Any,
     ) -> None:
-        optimizers, device = monitor.optimizers, monitor.meter.device
+        device = monitor.meter.device
         self._model = model
         self._monitor = monitor
-        self._optimizers = list(optimizers)
+        self._tracked = {
+            optimizer: TrackedOptimizer(optimizer, index, device, model)
+            for index, optimizer in enumerate(monitor.optimizers)
+        }
         self._snapshots = snapshots
         self._every = config.snapshot_every
         self._device = device
@@ -100,50 +138,27 @@ class Undo:
         self._report = report
         self._experiments = experiments
         self._names = {id(p): name for name, p in model.named_parameters()}
-        self._watches = [MemoryWatch(optimizer, device) for optimizer in optimizers]
-        self._audits = [StateAudit(optimizer, device) for optimizer in optimizers]
-        self._num_updates = [0] * len(self._optimizers)
-        self._stepped_at = [0] * len(self._optimizers)
-        """Updates that all of them had made together when each was stepped last."""
-        self._audited: list[tuple[int, torch.Tensor] | None] = [None] * len(self._optimizers)
-        """The snapshot that was audited last and what was found, until it is sent."""
-        self._last_finite = [-1] * len(self._optimizers)
-        """Updates that each had made before its last one with finite gradients; -1 without one."""
-        self._num_nonfinite = [0] * len(self._optimizers)
-        """Updates in a row whose gradients were not finite, as all ranks know it."""
-        self._audit_at = [-1] * len(self._optimizers)
-        """Updates after which the state is audited besides, because something is odd."""
         self.num_fields = len(FIELDS)
         self.unable = torch.tensor([float(name == "unable") for name in FIELDS], device=device)
         """What is sent where the watch itself has failed."""
         self.harm = torch.zeros(1, device=device)
         """1 from when this rank found harm until it is dealt with: the gate discards meanwhile."""
         self._constants: dict[tuple[float, ...], torch.Tensor] = {}
-        self._nothing = torch.zeros(3, device=device)
         self._order = 0
         self._polls = polls
         """Are called in every update; each has a shield of its own."""
         self._relaunch_reason = ""
         self._must_end = False
-        self._targets: dict[int, int] = {}
-        """Optimizers whose state is to be restored at their next update, and the snapshot."""
-        self._asked_at = [0] * len(self._optimizers)
-        """Updates that each had made when those targets were chosen."""
-        self._restored = [-1] * len(self._optimizers)
-        """The last update of each optimizer that was not made because its state was restored."""
-        self._undone: list[Undone] = []
-        self._accepted: set[Proof] = set()
+        self._pending: PendingUndo | None = None
+        self._history = UndoHistory()
+        self._buffers_repaired_at = -RETURN_STEPS
+        """Updates made when running statistics were repaired last, or could not be."""
         self._has_told_of_writes = False
         self._discard = Discard()
         self.is_off = False
         """Whether all ranks have agreed that there are no snapshots."""
+        self._stuck_steps = STUCK_STEPS if scaler is None else STUCK_STEPS_WITH_SCALER
         self._scaler = None if scaler is None else ScalerWatch(scaler, self)
-        self._marks: list[list[tuple[int, int]]] = [[] for _ in self._optimizers]
-        """Version and address of each parameter after the last update."""
-        self._edits = [Edits() for _ in self._optimizers]
-        """When code has written parameters of each optimizer, as all ranks know it."""
-        self._take_at = [-1] * len(self._optimizers)
-        """Updates after which a snapshot is taken besides, because code has made an edit."""
 
     def request(self, updates: int) -> None:
         """Undo at least so many updates as soon as all ranks know; the first rank's call counts."""
@@ -163,84 +178,85 @@ class Undo:
     def _ranks(self) -> RankSync:
         return self._monitor.sync.ranks
 
+    @property
+    def _is_idle(self) -> bool:
+        return self.is_off or self._shield.is_down
+
     def num_updates(self, optimizer: Optimizer) -> int | None:
         """Return how often an optimizer has been stepped; None if it is not watched."""
-        if optimizer not in self._optimizers:
-            return None
-        return self._num_updates[self._optimizers.index(optimizer)]
+        tracked = self._tracked.get(optimizer)
+        return None if tracked is None else tracked.num_updates
 
     # In every update, on all ranks.
 
-    def to_send(self, optimizer: Optimizer) -> tuple[Sent, torch.Tensor]:
+    def to_send(self, optimizer: Optimizer) -> tuple[StateCheck, torch.Tensor]:
         """Return what this rank found in an optimizer's state since its last update."""
-        which = self._optimizers.index(optimizer)
-        flips, audit, audited, is_edited = self._nothing, self._nothing, None, False
-        if not (self.is_off or self._shield.is_down):
+        tracked = self._tracked[optimizer]
+        memory, audit = (self._constant((0.0,) * len(f)) for f in (MEMORY_FIELDS, AUDIT_FIELDS))
+        returned, audited, is_edited = self._constant((0.0,)), None, False
+        if not self._is_idle:
             with self._shield.guarding("watching memory"):
-                flips = self._watches[which].before_update()
-                is_edited = bool(self._marks[which]) and self._marks[which] != _marks(optimizer)
-                if (done := self._audited[which]) is not None:
-                    audited, audit = done
-                    self._audited[which] = None
-                proven = torch.stack((flips[0], audit[0], audit[1])) * self._counted()
+                memory = tracked.memory_watch.before_update()
+                is_edited = tracked.find_edit()
+                returned = self._has_returned(tracked, is_edited=is_edited)
+                self._snapshots.before_update(tracked.index, tracked.num_updates)
+                if tracked.pending_audit is not None:
+                    audited, audit = tracked.pending_audit
+                    tracked.pending_audit = None
+                if tracked.is_examined:
+                    parts = state_tensors(optimizer)
+                    audited, audit = None, tracked.audit.audit(parts, self._reference(tracked))
+                # What is not finite stops training by itself, or is the user's.
+                impossible = audit[AUDIT_FIELDS.index("impossible")]
+                proven = torch.stack((memory[0], impossible)) * self._unrefused(tracked)
                 self.harm = torch.maximum(self.harm, proven.sum().clamp(max=1.0))
         order, self._order = self._order, 0
         facts = (
             *(float(audited is not None), float(is_edited)),
             *(float(order), float(bool(self._relaunch_reason)), float(self._shield.is_down)),
         )
-        sent = Sent(which=which, update=self._num_updates[which], audited=audited)
-        return sent, torch.cat((flips, audit, self._constant(facts), self.harm))
+        tracked.is_sent_examined, tracked.is_examined = tracked.is_examined, False
+        check = StateCheck(tracked=tracked, update=tracked.num_updates, audited_snapshot=audited)
+        return check, torch.cat((memory, audit, returned, self._constant(facts), self.harm))
 
-    def receive(self, sent: Sent, values: Sequence[float], *, is_finite: bool) -> None:
+    def receive(self, check: StateCheck, values: Sequence[float], *, is_finite: bool) -> None:
         """Take what all ranks found in an exchange, and decide; the same on every rank.
 
-        Gradients that are not finite may come from a weight that is not: it is looked at now.
+        Gradients that are not finite may come from the state: it is audited with the next exchange,
+        and that one is read at once, since waiting costs nothing while a run stands still.
         """
-        found = Found(**dict(zip(FIELDS, values, strict=True)))
-        self._must_end = self._must_end or found.relaunch > 0
+        findings = StateFindings(**dict(zip(FIELDS, values, strict=True)))
+        self._must_end = self._must_end or findings.relaunch > 0
         if self.is_off:
             return
-        if sent.update > self._restored[sent.which]:
-            self._count_nonfinite(sent, is_finite=is_finite)
-        if not is_finite:
-            self._audit_at[sent.which] = self._num_updates[sent.which] + 1
-        if found.unable:
+        tracked = check.tracked
+        is_about_now = check.update > tracked.last_restored_update  # else it has been undone
+        if is_about_now:
+            tracked.count_nonfinite(check.update, is_finite=is_finite)
+            tracked.is_examined = not is_finite and self._pending is None
+        if findings.unable:
             self._give_up()
             return
-        if found.is_sound and found.audited == self._ranks.world and sent.audited is not None:
-            self._snapshots.mark_clean(sent.which, sent.audited)
-        if found.written or found.edited:
-            self._note_edit(sent)
-        if found.written and not self._has_told_of_writes:
+        if check.audited_snapshot is not None and findings.audited == self._ranks.world:
+            if is_finite:
+                tracked.audit.accept_infinities()
+            if findings.is_sound:
+                self._snapshots.mark_clean(tracked.index, check.audited_snapshot)
+        if findings.written or findings.edited:
+            tracked.note_edit(check.update, is_counted=findings.edited > 0)
+        if findings.written and not self._has_told_of_writes:
             self._has_told_of_writes = True
             log.info("trimtab: weights are written past autograd (`.data`, NumPy): not judged")
-        proof = self._proof(found, sent.which)
-        if proof is None or self._targets:
-            return
-        if sent.update > self._restored[sent.which]:  # else it is about what has been undone
-            self._decide(proof, found, sent)
-
-    def _count_nonfinite(self, sent: Sent, *, is_finite: bool) -> None:
-        """Count the updates in a row without a finite gradient."""
-        which = sent.which
-        self._num_nonfinite[which] = 0 if is_finite else self._num_nonfinite[which] + 1
-        if is_finite:
-            self._last_finite[which] = sent.update
-
-    def _proof(self, found: Found, which: int) -> Proof | None:
-        """Return what is proven and not accepted."""
-        proof = found.proof
-        if proof is None and self._num_nonfinite[which] >= STUCK_STEPS:
-            proof = Proof.STUCK
-        return None if proof in self._accepted else proof
-
-    def _note_edit(self, sent: Sent) -> None:
-        """Remember that code has written weights; take a snapshot soon, unless it does so often."""
-        which = sent.which
-        self._edits[which] = self._edits[which].add(sent.update)
-        if not self._edits[which].is_habit:
-            self._take_at[which] = self._num_updates[which] + 1
+        if findings.returned and tracked.restored_tensor is not None:
+            tensor, tracked.restored_tensor = tracked.restored_tensor.tensor, None
+            self._report.harm_returned(self._names.get(id(tensor)))
+        if findings.nonfinite_buffers and is_finite:
+            self._repair_buffers(tracked, findings)
+        proof = self._proof(tracked, findings, is_finite=is_finite)
+        if proof is not None and self._pending is None and is_about_now:
+            self._decide(proof, findings, check)
+        elif proof is None and findings.flipped:  # on all ranks alike: code
+            self.harm = torch.zeros_like(self.harm)
 
     def restores(self, optimizer: Optimizer) -> bool:
         """Restore an optimizer's state if that is due; then its step is not to be taken."""
@@ -248,55 +264,56 @@ class Undo:
             self._end()
         for poll in self._polls:
             poll()
-        which = self._optimizers.index(optimizer)
-        if self._targets and self._num_updates[which] - self._asked_at[which] > MAX_WAIT:
+        tracked = self._tracked[optimizer]
+        self._examine(tracked)
+        pending = self._pending
+        if pending is None:
+            return False
+        targets = pending.snapshots
+        if tracked.num_updates - tracked.requested_at > MAX_WAIT:
             # The others do not step any more: their training may be over.
-            self._targets = {at: step for at, step in self._targets.items() if at == which}
-        if which not in self._targets:
+            for index in [index for index in targets if index != tracked.index]:
+                del targets[index]
+        if tracked.index not in targets:
+            self._pending = pending if targets else None
             return False
-        self._discard.via_missing_grads(optimizer)
-        if which > 0 and 0 in self._targets:
-            return True  # all begin in the same step: gradients of a mixed state are of no use
-        if which == 0 and any(self._snapshots.newest(*at) != at[1] for at in self._targets.items()):
+        if tracked.index > 0 and 0 in targets:
+            # All begin in the same step: gradients of a mixed state are of no use.
+            self._discard.via_missing_grads(optimizer)
+            return True
+        if tracked.index == 0 and any(
+            self._snapshots.newest(*at) != at[1] for at in targets.items()
+        ):
             # Code has added or replaced parameters since it was decided; nothing is written yet.
-            self._cancel()
+            self._cancel(tracked)
             return False
-        target = self._targets.pop(which)
-        try:
-            self._snapshots.restore(which, target)
-            if which == 0 and self._monitor.gate is not None:
-                self._monitor.gate.buffers.renew()
-            reshard(self._model)
-        except Exception as error:
-            raise RestoreError(
-                f"an undo failed half-way ({type(error).__name__}: {error}), so weights and "
-                "optimizer may be of different steps: restart from the last checkpoint"
-            ) from error
-        self._restored[which] = self._num_updates[which]
-        self._num_nonfinite[which] = 0
-        self._watches[which].forget()
-        self._audited[which] = None
-        self.harm = torch.zeros_like(self.harm)
+        self._restore(tracked, targets.pop(tracked.index), pending)
+        # Last: it notes the optimizer's counters, to put them back after the step.
+        self._discard.via_missing_grads(optimizer)
+        if not targets:
+            self._pending = None
         return True
 
     def after_update(self, optimizer: Optimizer) -> None:
         """Audit and copy the state if that is due, and sum its bits."""
-        which = self._optimizers.index(optimizer)
+        tracked = self._tracked[optimizer]
         self._discard.undo(optimizer)
-        self._num_updates[which] += 1
-        self._stepped_at[which] = sum(self._num_updates)
-        if self.is_off or self._shield.is_down:
+        tracked.num_updates += 1
+        tracked.last_step_total = self._total_updates
+        if self._is_idle:
             return
         with self._shield.guarding("snapshot"):
-            done = self._num_updates[which]
-            is_due = done == 1 or done % self._every == 0 or done == self._take_at[which]
-            if is_due or done == self._audit_at[which]:
-                self._audited[which] = (done, self._audits[which].audit())
-            # A snapshot would overwrite the one that is to be restored, or may have to be.
-            if is_due and not self._targets and not self._num_nonfinite[which]:
-                self._snapshots.take(which, done)
-            self._watches[which].after_update()
-            self._marks[which] = _marks(optimizer)
+            self._snapshots.numbers[tracked.index].after_step()
+            tracked.travel = tracked.travel.add(optimizer)
+            parts = state_tensors(optimizer)
+            if tracked.is_snapshot_due(self._every):
+                tracked.pending_audit = (tracked.num_updates, tracked.audit.audit(parts))
+                # A snapshot would overwrite the one that is to be restored, or may have to be.
+                if self._pending is None and not tracked.num_nonfinite:
+                    self._snapshots.take(tracked.index, tracked.num_updates)
+                    tracked.mark_snapshot()
+            tracked.memory_watch.after_update(parts)
+            tracked.fingerprint = Fingerprint.from_tensors(parts)
 
     def after_skip(self, optimizer: Optimizer) -> None:
         """Look at the state after a GradScaler has not called `optimizer.step()`.
@@ -305,29 +322,26 @@ class Undo:
         large that every gradient overflows, no hook would ever run again. The scaler has read the
         device already. With several ranks there is no exchange here, and they could not agree.
         """
-        if self.is_off or self._shield.is_down or self._ranks.world > 1:
+        if self._is_idle or self._ranks.world > 1:
             return
-        which = self._optimizers.index(optimizer)
+        tracked = self._tracked[optimizer]
         with self._shield.guarding("skipped step"):
-            watch = self._watches[which]
-            flipped, _, flipped_place = watch.before_update().tolist()
-            watch.after_update()
-            nonfinite, _, broken_place = self._audits[which].audit().tolist()
-            found = Found(
-                flipped=flipped,
-                flipped_place=flipped_place,
-                nonfinite=nonfinite,
-                broken_place=broken_place,
-            )
-            sent = Sent(which=which, update=self._num_updates[which], audited=None)
-            self._count_nonfinite(sent, is_finite=False)
-            proof = self._proof(found, which)
+            memory = tracked.memory_watch.before_update().tolist()
+            tracked.memory_watch.after_update(state_tensors(optimizer))
+            findings = StateFindings(**dict(zip(MEMORY_FIELDS, memory, strict=True)))
+            check = StateCheck(tracked=tracked, update=tracked.num_updates, audited_snapshot=None)
+            tracked.count_nonfinite(check.update, is_finite=False)
+            audit = tracked.audit.audit(state_tensors(optimizer), self._reference(tracked))
+            numbers = dict(zip(AUDIT_FIELDS, audit.tolist(), strict=True))
+            findings = replace(findings, **numbers)
+            proof = self._proof(tracked, findings, is_finite=False)
             if proof is None:
                 return
-            self._decide(proof, found, sent)
-        for restored in sorted(self._targets):
-            self.restores(self._optimizers[restored])
-            self._discard.undo(self._optimizers[restored])
+            self._decide(proof, findings, check)
+        by_index = list(self._tracked)
+        for index in sorted(self._pending.snapshots) if self._pending is not None else ():
+            self.restores(by_index[index])
+            self._discard.undo(by_index[index])
 
     def close(self) -> None:
         """Give the memory back."""
@@ -336,6 +350,160 @@ class Undo:
         self._discard.forget()
         if self._scaler is not None:
             self._scaler.close()
+
+    # The parts of a decision, the same on all ranks.
+
+    def _examine(self, tracked: TrackedOptimizer) -> None:
+        """Read the exchange that was just made, if the state was audited for it on all ranks."""
+        if not tracked.is_sent_examined:
+            return
+        tracked.is_sent_examined = False
+        is_known = not (self.is_off or self._ranks.has_left or self._monitor.is_joining)
+        if not is_known or self._pending is not None:
+            return
+        with self._shield.guarding("examination"):
+            num_leaving, *values = self._ranks.last_total.tolist()
+            head = dict(zip(HEAD, values[: len(HEAD)], strict=True))
+            found = values[len(HEAD) : len(HEAD) + len(FIELDS)]
+            findings = StateFindings(**dict(zip(FIELDS, found, strict=True)))
+            proof = self._proof(tracked, findings, is_finite=is_finite_step(head))
+            if proof is not None and not num_leaving and not findings.unable:
+                check = StateCheck(
+                    tracked=tracked, update=tracked.num_updates, audited_snapshot=None
+                )
+                self._decide(proof, findings, check)
+
+    def _reference(self, tracked: TrackedOptimizer) -> Reference | None:
+        """Return the last snapshot that finite gradients were computed with, if no code has written
+        weights since."""
+        step = self._snapshots.newest(tracked.index, tracked.last_finite_update)
+        then = None if step is None else tracked.travel_at.get(step)
+        if step is None or then is None or step <= max(tracked.edits.last, tracked.last_edit_here):
+            return None
+        saved = self._snapshots.parameters(tracked.index, step)
+        return Reference(saved, tracked.travel.since(then))
+
+    def _proof(
+        self, tracked: TrackedOptimizer, findings: StateFindings, *, is_finite: bool
+    ) -> Proof | None:
+        """Return what is proven and not refused."""
+        proof = findings.proof(is_finite=is_finite, world=self._ranks.world)
+        if proof is None and tracked.num_nonfinite >= self._stuck_steps:
+            proof = Proof.STUCK
+        if proof is None or self._history.is_refused(proof, tracked.num_updates):
+            return None
+        return proof
+
+    def _decide(self, proof: Proof, findings: StateFindings, check: StateCheck) -> None:
+        """Choose the snapshots to restore, or refuse; tell the user which."""
+        tracked = check.tracked
+        every = list(self._tracked.values())
+        age = max(int(findings.ordered) - 1, 0)
+        applied = {one.index: one.num_updates for one in every}
+        latest = {one.index: one.num_updates - age for one in every}
+        if proof.stands_still:
+            # The state that the last finite gradients were computed with is sound; the updates
+            # after that one were discarded.
+            applied = {one.index: one.last_finite_update + 1 for one in every}
+            latest = {one.index: one.last_finite_update for one in every}
+        problem = self._history.why_not(proof, tracked.num_updates, [one.edits for one in every])
+        targets = self._find_targets(latest) or {}
+        pairs = [(one, targets[one.index]) for one in every if one.index in targets]
+        reverts_edits = any(one.edits.would_be_lost(step) for one, step in pairs)
+        if problem is None and not targets:
+            problem = NO_SNAPSHOT
+        # A run that stands still is lost otherwise; a person who asks for an undo knows.
+        elif problem is None and reverts_edits and proof in (Proof.FLIPPED, Proof.IMPOSSIBLE):
+            problem = EDITED
+        tensor = self._find_tensor(tracked, findings.tensor_index)
+        lost = None
+        if problem is None:
+            self._pending = PendingUndo(snapshots=targets, tensor=tensor)
+            for one in every:
+                one.requested_at = one.num_updates
+            self._history.undos.append(PastUndo(proof=proof, update=tracked.num_updates))
+            lost = max(applied[index] - step for index, step in targets.items())
+        else:
+            self._refuse(proof, tracked)
+        self._report.undo(
+            UndoReport(
+                proof=proof,
+                tensor=None if tensor is None else tensor.name(self._names),
+                updates_lost=lost,
+                updates_discarded=tracked.num_updates - applied[tracked.index],
+                num_nonfinite=tracked.num_nonfinite,
+                # What torch has not counted may be the harm itself.
+                reverts_edits=any(step <= one.last_counted_edit for one, step in pairs),
+                why_not=problem,
+            )
+        )
+
+    def _find_targets(self, latest: dict[int, int]) -> dict[int, int] | None:
+        """Return the newest clean snapshot of each optimizer in use, up to an update of each."""
+        found = {}
+        for one in self._tracked.values():
+            if self._total_updates - one.last_step_total > MAX_WAIT * len(self._tracked):
+                continue  # its training is over
+            target = self._snapshots.newest(one.index, latest[one.index])
+            if target is None:
+                return None
+            found[one.index] = target
+        return found
+
+    def _restore(self, tracked: TrackedOptimizer, step: int, pending: PendingUndo) -> None:
+        try:
+            self._snapshots.restore(tracked.index, step)
+            if tracked.index == 0 and self._monitor.gate is not None:
+                self._monitor.gate.buffers.renew()
+            reshard(self._model)
+        except Exception as error:
+            raise RestoreError(
+                f"an undo failed half-way ({type(error).__name__}: {error}), so weights and "
+                "optimizer may be of different steps: restart from the last checkpoint"
+            ) from error
+        tracked.mark_restored()
+        tracked.restored_tensor = None
+        if pending.tensor is not None and pending.tensor.key is None:
+            weight = pending.tensor.tensor
+            tracked.restored_tensor = RestoredTensor.from_tensor(weight)
+        self.harm = torch.zeros_like(self.harm)
+
+    def _repair_buffers(self, tracked: TrackedOptimizer, findings: StateFindings) -> None:
+        """Replace running statistics that are not finite: training goes on without them, and every
+        evaluation would be NaN. Nobody writes those on purpose."""
+        is_back = tracked.num_updates - self._buffers_repaired_at < RETURN_STEPS
+        step = self._snapshots.newest(tracked.index, tracked.num_updates)
+        if not is_back and step is not None and not self._shield.is_down:
+            with self._shield.guarding("running statistics"):
+                self._snapshots.repair_buffers(step)
+                if self._monitor.gate is not None:
+                    self._monitor.gate.buffers.renew()
+        names = list(running_statistics(self._model))
+        index = int(findings.broken_buffer) - 1
+        is_one = findings.nonfinite_buffers == 1 and 0 <= index < len(names)
+        if not is_back:
+            self._buffers_repaired_at = tracked.num_updates
+            name = names[index] if is_one else None
+            self._report.buffers(name, is_repaired=step is not None)
+
+    def _cancel(self, tracked: TrackedOptimizer) -> None:
+        """Give up an undo before anything is restored."""
+        self._pending = None
+        proof = self._history.undos.pop().proof
+        self._refuse(proof, tracked)
+        report = UndoReport(proof=proof, tensor=None, updates_lost=None, why_not=NO_SNAPSHOT)
+        self._report.undo(report)
+
+    def _refuse(self, proof: Proof, tracked: TrackedOptimizer) -> None:
+        self._history.refusals[proof] = tracked.num_updates
+        self.harm = torch.zeros_like(self.harm)
+
+    def _give_up(self) -> None:
+        self.is_off = True
+        self._snapshots.drop()
+        self.harm = torch.zeros_like(self.harm)
+        if not self._shield.is_down:
+            log.warning("trimtab: a rank has no snapshots, so nothing can be undone on any")
 
     def _end(self) -> None:
         """End the run; every rank comes here at the same update."""
@@ -348,94 +516,30 @@ class Undo:
                 request.write(recorder.run)
         raise RunStopped(reason, RunExit.RELAUNCH)
 
-    def _find_targets(self, latest: Sequence[int]) -> dict[int, int] | None:
-        """Return the newest clean snapshot of each optimizer in use, up to an update of each."""
-        now = sum(self._num_updates)
-        found = {}
-        for which in range(len(self._optimizers)):
-            if now - self._stepped_at[which] > MAX_WAIT * len(self._optimizers):
-                continue  # its training is over
-            target = self._snapshots.newest(which, latest[which])
-            if target is None:
-                return None
-            found[which] = target
-        return found
+    @property
+    def _total_updates(self) -> int:
+        return sum(one.num_updates for one in self._tracked.values())
 
-    def _cancel(self) -> None:
-        """Give up an undo before anything is restored."""
-        self._targets.clear()
-        proof = self._undone.pop().proof
-        self._accepted.add(proof)
-        self.harm = torch.zeros_like(self.harm)
-        self._report(UndoReport(proof=proof, tensor=None, updates_lost=None, why_not=NO_SNAPSHOT))
+    def _has_returned(self, tracked: TrackedOptimizer, *, is_edited: bool) -> torch.Tensor:
+        """Return whether code has written harm into the tensor that was restored last."""
+        age = tracked.num_updates - tracked.last_restored_update
+        if not is_edited or tracked.restored_tensor is None or age > RETURN_STEPS:
+            return self._constant((0.0,))
+        return tracked.restored_tensor.is_harmed_again.float().view(1).to(self._device)
 
-    def _decide(self, proof: Proof, found: Found, sent: Sent) -> None:
-        """Choose the snapshots to restore, or accept the harm; tell the user which."""
-        problem = why_not(proof, sent.update, self._undone)
-        applied, age = self._num_updates, max(int(found.ordered) - 1, 0)
-        latest = [done - age for done in applied]
-        if proof is Proof.STUCK:
-            # The state that the last finite gradients were computed with is sound; the updates
-            # after that one were discarded.
-            applied, latest = [last + 1 for last in self._last_finite], self._last_finite
-        targets = self._find_targets(latest) or {}
-        # A run that is not finite is lost otherwise; a person who asks for an undo knows.
-        must_keep_edits = proof not in (Proof.NONFINITE, Proof.ORDERED)
-        loses_edits = any(
-            at <= self._edits[which].last and not self._edits[which].is_habit
-            for which, at in targets.items()
-        )
-        lost = None
-        if problem is None and not targets:
-            problem = NO_SNAPSHOT
-        elif problem is None and loses_edits and must_keep_edits:
-            problem = EDITED
-        if problem is None:
-            self._targets, self._asked_at = targets, list(self._num_updates)
-            self._undone.append(Undone(proof=proof, update=sent.update))
-            lost = max(applied[which] - at for which, at in targets.items())
-        else:
-            if problem != EDITED or proof is not Proof.FLIPPED:  # else the next one may be undone
-                self._accepted.add(proof)
-            self.harm = torch.zeros_like(self.harm)
-        self._report(
-            UndoReport(
-                proof=proof,
-                tensor=self._name(sent.which, found.place),
-                updates_lost=lost,
-                updates_discarded=self._num_updates[sent.which] - applied[sent.which],
-                why_not=problem,
-            )
-        )
+    def _find_tensor(self, tracked: TrackedOptimizer, index: int | None) -> StateTensor | None:
+        parts = state_tensors(tracked.optimizer)
+        return None if index is None or not 0 <= index < len(parts) else parts[index]
 
-    def _name(self, which: int, place: int | None) -> str | None:
-        parts = state_tensors(self._optimizers[which])
-        if place is None or not 0 <= place < len(parts):
-            return None
-        return parts[place].name(self._names)
-
-    def _give_up(self) -> None:
-        self.is_off = True
-        self._snapshots.drop()
-        self.harm = torch.zeros_like(self.harm)
-        if not self._shield.is_down:
-            log.warning("trimtab: a rank has no snapshots, so nothing can be undone on any")
-
-    def _counted(self) -> torch.Tensor:
-        """Return which findings stop training: not those that were accepted."""
-        rules = (Proof.FLIPPED, Proof.NONFINITE, Proof.IMPOSSIBLE)
-        return self._constant(tuple(float(rule not in self._accepted) for rule in rules))
+    def _unrefused(self, tracked: TrackedOptimizer) -> torch.Tensor:
+        """Return which findings stop training: not those whose undo was refused."""
+        proofs, now = (Proof.FLIPPED, Proof.IMPOSSIBLE), tracked.num_updates
+        return self._constant(tuple(float(not self._history.is_refused(p, now)) for p in proofs))
 
     def _constant(self, values: tuple[float, ...]) -> torch.Tensor:
         if values not in self._constants:
             self._constants[values] = torch.tensor(values, device=self._device)
         return self._constants[values]
-
-
-def _marks(optimizer: Optimizer) -> list[tuple[int, int]]:
-    """Return version and address of each parameter, without reading any."""
-    parts = (local(p) for group in optimizer.param_groups for p in group["params"])
-    return [(version_of(part), part.data_ptr()) for part in parts]
 
 
 class ScalerWatch:
@@ -445,9 +549,9 @@ class ScalerWatch:
         self._scaler = scaler
         self._undo = undo
         self._step = scaler.step
-        scaler.step = self.step
+        scaler.step = self
 
-    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Step as the scaler does."""
         inner = getattr(optimizer, "optimizer", optimizer)  # such as Accelerate's wrapper
         before = self._undo.num_updates(inner)
@@ -456,7 +560,11 @@ class ScalerWatch:
             self._undo.after_skip(inner)
         return result
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Leave a copy of the scaler with a method of its own: it is not watched."""
+        return getattr, (self._scaler, "step")
+
     def close(self) -> None:
         """Give the scaler its own method back, if nobody has wrapped it again."""
-        if vars(self._scaler).get("step") == self.step:
+        if vars(self._scaler).get("step") is self:
             del self._scaler.step

@@ -8,13 +8,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
-from trimtab.core.events import NOT_UNDONE, UNDO, UNDO_OUTCOME
+from trimtab.core.events import (
+    BUFFER_REPAIRED,
+    NOT_UNDONE,
+    UNDO,
+    UNDO_OUTCOME,
+    UNDO_REFUSED,
+)
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.text import digits
 from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.live.recover.rules import STUCK_STEPS, Proof
-from trimtab.live.recover.undo import UndoReport
+from trimtab.live.recover.rules import SECOND_COPY, Proof
+from trimtab.live.recover.undo import StateReporter, UndoReport
 from trimtab.live.shield import Shield, log
 
 AFTER, BEFORE = 20, 32
@@ -26,16 +32,17 @@ SIGMAS = 4.0
 that is no noise."""
 
 _HOW_SURE = {
-    Proof.FLIPPED: "certain, because no code has written it",
-    Proof.NONFINITE: "certain, because training would not go on",
-    Proof.IMPOSSIBLE: "certain, because it follows from Adam's formula",
+    Proof.FLIPPED: "certain, because exactly one bit of it changed and no code has written it",
+    Proof.NONFINITE: "certain, because training does not go on with it",
+    Proof.TOO_FAR: "certain, because the updates since the snapshot cannot move it that far",
+    Proof.IMPOSSIBLE: "certain, because it follows from Adam's formula and torch counted no write",
     Proof.STUCK: "likely, because every update since the last finite gradient was discarded",
     Proof.ORDERED: "as asked",
 }
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
+class _PendingOutcome:
     """An undo whose outcome is not known yet."""
 
     step: int
@@ -44,7 +51,7 @@ class _Pending:
     """The first step that the restored state does not contain."""
 
 
-class UndoReporter:
+class UndoReporter(StateReporter):
     """Reports what was undone and why, or why nothing was, and what came of it."""
 
     def __init__(
@@ -57,19 +64,55 @@ class UndoReporter:
         self._shield = shield
         self._give_up_after = give_up_after
         """Doubts the checkpoints that hold what has been undone."""
-        self._pending: list[_Pending] = []
+        self._pending: list[_PendingOutcome] = []
+        self._last_undo: int | None = None
+        """The first step after the last undo."""
 
-    def __call__(self, report: UndoReport) -> None:
+    @property
+    def _recorder(self) -> RunRecorder | None:
+        return None if self._shield.is_down else self._monitor.recorder
+
+    def undo(self, report: UndoReport) -> None:
         """Log and journal one undo, or that there is none."""
-        recorder = self._monitor.recorder
-        if recorder is not None and not self._shield.is_down:
+        if (recorder := self._recorder) is not None:
             with self._shield.guarding("undo"):
                 self._report(report, recorder, self._monitor.next_step)
 
+    def harm_returned(self, tensor: str | None) -> None:
+        """Log and journal that the last undo was in vain."""
+        recorder, undone_at = self._recorder, self._last_undo
+        if recorder is None or undone_at is None:
+            return
+        with self._shield.guarding("harm that returned"):
+            self._pending = [undo for undo in self._pending if undo.step != undone_at]
+            log.warning(
+                "trimtab: the undo at step %d has NOT helped: your code has written the harm into "
+                "%s again; %s",
+                undone_at,
+                tensor or "the weights",
+                SECOND_COPY,
+            )
+            facts = {"undone_at": undone_at, "helped": False, "because": SECOND_COPY}
+            recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts)
+
+    def buffers(self, name: str | None, *, is_repaired: bool) -> None:
+        """Log and journal running statistics that were not finite."""
+        if (recorder := self._recorder) is None:
+            return
+        with self._shield.guarding("running statistics"):
+            done = "replaced by those of the last snapshot"
+            left = "left alone, as no snapshot has finite ones"
+            sentence = (
+                f"{name or 'running statistics of several layers'} not finite while the loss is: "
+                f"evaluation would be NaN; {done if is_repaired else left}"
+            )
+            step = self._monitor.next_step
+            log.warning("trimtab: step %d: %s", step, sentence)
+            recorder.event(BUFFER_REPAIRED, step, {"tensor": name, "sentence": sentence})
+
     def poll(self) -> None:
         """Report the outcome of an undo as soon as enough losses have followed it."""
-        recorder = self._monitor.recorder
-        if not self._pending or recorder is None or self._shield.is_down:
+        if not self._pending or (recorder := self._recorder) is None:
             return
         if self._monitor.next_step > self._pending[0].step + AFTER:
             with self._shield.guarding("outcome of an undo"):
@@ -86,20 +129,26 @@ class UndoReporter:
             facts["is_ordered"] = True
         if report.updates_lost is None:
             log.warning("trimtab: step %d: %s; nothing is undone: %s", step, why, report.why_not)
-            recorder.event(NOT_UNDONE, step, {**facts, "because": report.why_not})
+            kind = UNDO_REFUSED if report.proof is Proof.ORDERED else NOT_UNDONE
+            recorder.event(kind, step, {**facts, "because": report.why_not})
             return
         lost = report.updates_lost
         restored = max(step - lost - report.updates_discarded, 0)
         log.warning(
-            "trimtab: step %d: undone to step %d, %d updates are lost: %s (%s)",
+            "trimtab: step %d: undone to step %d, %d updates are lost: %s (%s)%s",
             step,
             restored,
             lost,
             why,
             how_sure.partition(",")[0],  # the reason is in the event and in the report
+            "; what your code has written since is taken back, too" * report.reverts_edits,
         )
-        recorder.event(UNDO, step, {**facts, "to_step": restored, "updates_lost": lost})
-        self._pending.append(_Pending(step, restored))
+        facts |= {"to_step": restored, "updates_lost": lost}
+        if report.reverts_edits:
+            facts["reverts_edits"] = True
+        recorder.event(UNDO, step, facts)
+        self._pending.append(_PendingOutcome(step, restored))
+        self._last_undo = step
         if self._give_up_after is not None:
             self._give_up_after(restored)
 
@@ -111,32 +160,46 @@ class UndoReporter:
             return  # records come some steps late
         self._pending.pop(0)
         before = [loss for step, loss in losses if loss is not None and step < undo.restored]
-        helped = has_helped(before[-BEFORE:], after)
+        before = before[-BEFORE:]
+        helped = is_at_level(before, after)
         if helped is None:
             return
-        now, then = median(after), median(before[-BEFORE:])
+        during = [
+            loss for step, loss in losses if loss is not None and undo.restored <= step < undo.step
+        ]
+        showed = any(not is_at_level(before, [loss]) for loss in during)
+        now, then = median(after), median(before)
+        verdict = f"has {'helped' if helped else 'NOT helped'}"
+        if helped and not showed:
+            verdict = "is over, and the harm never showed in the loss"
         sentence = (
-            f"the undo at step {undo.step} has {'helped' if helped else 'NOT helped'}: the loss is "
-            f"{digits(now)}, before the harm it was {digits(then)}"
+            f"the undo at step {undo.step} {verdict}: the loss is {digits(now)}, before the harm "
+            f"it was {digits(then)}"
         )
         (log.info if helped else log.warning)("trimtab: %s", sentence)
-        facts = {"undone_at": undo.step, "helped": helped, "loss_before": then, "loss_after": now}
+        facts = {
+            "undone_at": undo.step,
+            "helped": helped,
+            "showed": showed,
+            "loss_before": then,
+            "loss_after": now,
+        }
         recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts)
 
 
-def has_helped(before: Sequence[float], after: Sequence[float]) -> bool | None:
-    """Return whether losses after an undo are like those before the harm; None if it is not known.
+def is_at_level(before: Sequence[float], losses: Sequence[float]) -> bool | None:
+    """Return whether losses are like those before the harm; None if that is not known.
 
     Args:
         before: Losses of the steps that the restored state has learnt from.
-        after: Losses of the first steps after the undo.
+        losses: Losses of the first steps after the undo, or during the harm.
     """
     known = [loss for loss in before if math.isfinite(loss)]
-    if len(known) < BEFORE // 4 or not after:
+    if len(known) < BEFORE // 4 or not losses:
         return None
     usual = median(known)
     # Most of them must be finite: the median of numbers with a NaN among them is none.
-    finite = [loss if math.isfinite(loss) else math.inf for loss in after]
+    finite = [loss if math.isfinite(loss) else math.inf for loss in losses]
     return median(finite) <= usual + SIGMAS * sigma_around(usual, known)
 
 
@@ -144,10 +207,11 @@ def _describe(report: UndoReport) -> str:
     if report.proof is Proof.ORDERED:
         return "asked for by guard.undo"
     if report.proof is Proof.STUCK:
-        return f"no finite gradient in {STUCK_STEPS} updates, although all weights are finite"
+        return f"no finite gradient in {report.num_nonfinite} updates, although weights are finite"
     where = report.tensor or "several tensors"
     return {
         Proof.FLIPPED: f"one bit of {where} flipped in memory",
         Proof.NONFINITE: f"{where} not finite",
+        Proof.TOO_FAR: f"{where} further from the last snapshot than updates can have moved it",
         Proof.IMPOSSIBLE: f"{where} beyond what any gradients can lead to",
     }[report.proof]

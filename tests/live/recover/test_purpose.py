@@ -1,0 +1,391 @@
+"""What ordinary code does to weights, moments and buffers on purpose is never undone."""
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from tests.kit.launch import run_ranks
+from tests.kit.tiny import journal_of
+from tests.kit.undo import KINDS, Edit, Loop, flip_weight, lose_weight, refusals, train, undos
+from torch import nn, optim
+from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
+
+import trimtab
+
+AT = 25
+
+
+def acts(run_dir: Path) -> list[str]:
+    """Return what was undone, refused or discarded."""
+    kinds = ("undo", "harm not undone", "step discarded", "gradient scaled down")
+    return [event.kind for event in journal_of(run_dir).events if event.kind in kinds]
+
+
+def weight(loop: Loop, name: str) -> torch.Tensor:
+    found: torch.Tensor = dict(loop.model.named_parameters())[name].detach()
+    return found
+
+
+def halve_column(loop: Loop) -> None:
+    weight(loop, "head.weight").data[:, 4] *= 0.5
+
+
+def double_column_by_numpy(loop: Loop) -> None:
+    weight(loop, "embed.weight").numpy()[:, 2] *= 2
+
+
+def halve_half_of_a_column_by_numpy(loop: Loop) -> None:
+    weight(loop, "blocks.0.attention.weight").numpy()[:8, 0] *= 0.5
+
+
+def halve_one(loop: Loop) -> None:
+    weight(loop, "head.weight").data[3, 3] *= 0.5
+
+
+def negate_one(loop: Loop) -> None:
+    weight(loop, "head.weight").data[3, 3] *= -1
+
+
+def double_two_gates(loop: Loop) -> None:
+    gates = weight(loop, "blocks.0.norm.weight").numpy()
+    gates[[0, 2]] = 2 * gates[[0, 2]]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        *(halve_column, double_column_by_numpy, halve_half_of_a_column_by_numpy),
+        *(halve_one, negate_one, double_two_gates),
+    ],
+)
+def test_powers_of_two_written_past_torch_are_no_flipped_bit(edit: Edit, tmp_path: Path) -> None:
+    train(KINDS["plain"], tmp_path, "recover", edits={AT: edit})
+    assert acts(tmp_path) == []
+
+
+class WithBias(nn.Module):
+    """A classifier whose classes can be switched off, with a mask and running statistics."""
+
+    mask: torch.Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(12, 24)
+        self.norm = nn.BatchNorm1d(24)
+        self.head = nn.Linear(24, 8)
+        self.register_buffer("mask", torch.ones(24))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        logits: torch.Tensor = self.head(self.norm(self.inner(x)).relu() * self.mask)
+        return logits
+
+
+def classify(
+    run_dir: Path,
+    edits: dict[int, Callable[[Any, optim.Optimizer], None]],
+    *,
+    after: Callable[[int, Any], None] = lambda number, model: None,
+    steps: int = 60,
+) -> Any:
+    """Train the classifier on the first seven of its eight classes."""
+    torch.manual_seed(0)
+    model = WithBias()
+    optimizer = optim.AdamW(model.parameters(), lr=3e-3, fused=True)
+    centers = torch.randn(8, 12)
+    with trimtab.watch(model, optimizer, run_dir=run_dir, mode="recover") as guard:
+        for number in range(steps):
+            if number in edits:
+                edits[number](model, optimizer)
+            labels = torch.randint(0, 7, (16,))
+            loss = F.cross_entropy(model(centers[labels] + torch.randn(16, 12)), labels)
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            after(number, model)
+    return model
+
+
+def switch_off(model: Any, optimizer: optim.Optimizer) -> None:
+    with torch.no_grad():
+        model.head.bias[7] = -torch.inf
+
+
+def switch_off_by_data(model: Any, optimizer: optim.Optimizer) -> None:
+    model.head.bias.data[7] = -torch.inf
+
+
+@pytest.mark.parametrize("edit", [switch_off, switch_off_by_data])
+def test_a_bias_of_minus_infinity_is_left_alone(edit: Any, tmp_path: Path) -> None:
+    model = classify(tmp_path, {AT: edit})
+    assert acts(tmp_path) == []
+    assert model.head.bias[7] == -torch.inf
+
+
+def test_a_flip_after_an_infinity_on_purpose_is_still_undone(tmp_path: Path) -> None:
+    """Snapshots with the user's infinity in them are good ones."""
+
+    def flip(model: Any, optimizer: optim.Optimizer) -> None:
+        bits = model.inner.weight.detach().numpy().reshape(-1).view(np.uint32)
+        bits[5] ^= np.uint32(1 << 28)
+
+    model = classify(tmp_path, {AT: switch_off, AT + 30: flip}, steps=80)
+    assert len(undos(tmp_path)) == 1
+    assert model.head.bias[7] == -torch.inf
+
+
+# Moments that code writes: torch counts it.
+
+
+def every(loop: Loop, change: Callable[[dict[str, Any]], None]) -> None:
+    for state in loop.optimizers[0].state.values():
+        change(state)
+
+
+def zero_squares(loop: Loop) -> None:
+    every(loop, lambda state: state["exp_avg_sq"].zero_())
+
+
+def shrink_squares(loop: Loop) -> None:
+    every(loop, lambda state: state["exp_avg_sq"].mul_(1e-4))
+
+
+def prune_moments(loop: Loop) -> None:
+    """Prune both moments at random, as ReLoRA does."""
+    generator = torch.Generator().manual_seed(1)
+
+    def prune(state: dict[str, Any]) -> None:
+        for key in ("exp_avg", "exp_avg_sq"):
+            state[key].mul_(torch.rand(state[key].shape, generator=generator) > 0.9)
+
+    every(loop, prune)
+
+
+def load_other_moments(loop: Loop) -> None:
+    optimizer = loop.optimizers[0]
+    saved = optimizer.state_dict()
+    for state in saved["state"].values():
+        state["exp_avg_sq"] = state["exp_avg_sq"] * 1e-4
+    optimizer.load_state_dict(saved)
+
+
+def clear(loop: Loop) -> None:
+    loop.optimizers[0].state.clear()
+
+
+@pytest.mark.parametrize(
+    "edit", [zero_squares, shrink_squares, prune_moments, load_other_moments, clear]
+)
+@pytest.mark.parametrize("at", [27, 29])
+def test_moments_that_code_writes_are_no_proof(edit: Edit, at: int, tmp_path: Path) -> None:
+    train(KINDS["plain"], tmp_path, "recover", edits={at: edit})
+    assert undos(tmp_path) == refusals(tmp_path) == []
+
+
+@pytest.mark.parametrize("at", range(20, 30))
+def test_at_no_step_are_zeroed_moments_undone(at: int, tmp_path: Path) -> None:
+    """An audit follows every tenth update: the outcome must not depend on when that is."""
+    train(KINDS["fused"], tmp_path, "recover", edits={at: zero_squares}, steps=45)
+    assert undos(tmp_path) == refusals(tmp_path) == []
+
+
+# Everything that belongs to the state returns, and nothing else.
+
+
+class OwnNumbers(optim.Optimizer):
+    """Keeps numbers in its groups, as Prodigy does, and state that belongs to no parameter."""
+
+    def __init__(self, params: Any) -> None:
+        super().__init__(params, {"lr": 1e-2, "k": 0, "d": 1.0, "weight_sum": 0.0})
+        self.calls = 0
+        self.state["global"] = {"n": 0}  # type: ignore[index]
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            trained = [p for p in group["params"] if p.grad is not None]
+            if not trained:
+                continue
+            self.calls += 1
+            group["k"] += 1
+            group["weight_sum"] += group["lr"]
+            group["d"] = max(group["d"], float(sum(p.grad.norm() for p in trained)))
+            self.state["global"]["n"] += 1  # type: ignore[index]
+            for parameter in trained:
+                state = self.state[parameter]
+                if "mean" not in state:
+                    state["mean"] = torch.zeros_like(parameter)
+                state["mean"].mul_(0.9).add_(parameter.grad)
+                parameter.add_(state["mean"], alpha=-group["lr"])
+
+
+def test_numbers_that_the_optimizer_writes_itself_are_restored(tmp_path: Path) -> None:
+    numbers: list[tuple[float, ...]] = []
+    rates: list[float] = []
+
+    def note(optimizer: Any) -> None:
+        group = optimizer.param_groups[0]
+        calls, shared = optimizer.calls, optimizer.state["global"]["n"]
+        numbers.append((calls, shared, group["k"], group["weight_sum"], group["d"]))
+        rates.append(group["lr"])
+
+    torch.manual_seed(0)
+    model = nn.Linear(8, 8)
+    optimizer = OwnNumbers(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+        for step in range(40):
+            optimizer.param_groups[0]["lr"] = 1e-2 * (1 - step / 100)  # the user's own schedule
+            loss = model(torch.randn(4, 8)).square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            if step == AT:
+                guard.undo(1)
+            optimizer.step()
+            optimizer.zero_grad()
+            note(optimizer)
+    (undo,) = undos(tmp_path)
+    assert numbers[undo.step] == numbers[int(undo.facts["to_step"]) - 1]
+    assert rates == [1e-2 * (1 - step / 100) for step in range(40)]
+
+
+def test_a_mask_that_code_has_changed_stays_and_running_statistics_return(tmp_path: Path) -> None:
+    means: list[torch.Tensor] = []
+
+    def prune(model: Any, optimizer: optim.Optimizer) -> None:
+        model.mask[:6] = 0
+
+    def flip(model: Any, optimizer: optim.Optimizer) -> None:
+        bits = model.inner.weight.detach().numpy().reshape(-1).view(np.uint32)
+        bits[5] ^= np.uint32(1 << 26)
+
+    def note(number: int, model: Any) -> None:
+        means.append(model.norm.running_mean.clone())
+
+    model = classify(tmp_path, {31: prune, 32: flip}, after=note)
+    (undo,) = undos(tmp_path)
+    assert int((model.mask == 0).sum()) == 6
+    assert torch.equal(means[undo.step], means[int(undo.facts["to_step"]) - 1])
+
+
+def test_running_statistics_that_are_not_finite_are_repaired_and_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The loss stays finite; every evaluation would be NaN for ever."""
+
+    def lose(model: Any, optimizer: optim.Optimizer) -> None:
+        model.norm.running_mean.numpy()[3] = np.nan
+
+    model = classify(tmp_path, {AT: lose})
+    assert torch.isfinite(model.norm.running_mean).all()
+    (event,) = (e for e in journal_of(tmp_path).events if e.kind == "buffer repaired")
+    assert event.facts["tensor"] == "norm.running_mean"
+    assert caplog.text.count("evaluation would be NaN") == 1
+    assert undos(tmp_path) == []
+
+
+# What is said.
+
+
+def lookahead() -> Callable[[int, Any], None]:
+    """Return a Lookahead that keeps slow weights of its own and writes them back."""
+    slow: list[torch.Tensor] = []
+
+    def sync(number: int, model: Any) -> None:
+        if not slow:
+            slow.extend(p.detach().clone() for p in model.parameters())
+        if number % 5 == 4:
+            with torch.no_grad():
+                for kept, parameter in zip(slow, model.parameters(), strict=True):
+                    kept.lerp_(parameter, 0.5)
+                    parameter.copy_(kept)
+
+    return sync
+
+
+def test_a_second_copy_that_brings_the_harm_back_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def flip(model: Any, optimizer: optim.Optimizer) -> None:
+        bits = model.head.weight.detach().numpy().reshape(-1).view(np.uint32)
+        bits[5] ^= np.uint32(1 << 30)
+
+    classify(tmp_path, {34: flip}, after=lookahead(), steps=50)
+    assert "another copy of the weights brings it back: pass it as state={...}" in caplog.text
+    (outcome,) = (e for e in journal_of(tmp_path).events if e.kind == "undo outcome")
+    assert outcome.facts["helped"] is False
+
+
+def test_harm_that_never_showed_in_the_loss_is_not_said_to_be_helped(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    bit = partial(flip_weight, bit=24)
+    train(KINDS["plain"], tmp_path, "recover", steps=110, edits={60: bit})
+    (outcome,) = (e for e in journal_of(tmp_path).events if e.kind == "undo outcome")
+    assert outcome.facts["showed"] is False
+    assert "the harm never showed in the loss" in caplog.text
+    assert "has helped" not in caplog.text
+
+
+def test_an_undo_that_is_refused_harms_nothing(tmp_path: Path) -> None:
+    train(KINDS["plain"], tmp_path, "recover", steps=12, edits={1: lambda loop: loop.guard.undo(9)})
+    events = journal_of(tmp_path).events
+    (refusal,) = (event for event in events if event.kind == "not undone as asked")
+    assert refusal.facts["why"] == "asked for by guard.undo"
+    assert refusals(tmp_path) == []
+    assert trimtab.diagnose(tmp_path).incidents == ()
+
+
+# Replicas that all have it are code.
+
+
+def quadruple_one(parameter: torch.Tensor) -> None:
+    """Look like one flipped bit."""
+    parameter.data[3, 3] *= 4
+
+
+def halve_columns(parameter: torch.Tensor) -> None:
+    parameter.data[:, 4] *= 0.5
+
+
+def replicas(folder: Path, edit: Any, ranks: tuple[int, ...], rank: int) -> float:
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)))
+    optimizer = optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    generator = torch.Generator().manual_seed(rank)
+    with trimtab.watch(model, optimizer, run_dir=folder, mode="recover") as guard:
+        for number in range(40):
+            if number == AT and rank in ranks:
+                edit(next(model.parameters()))
+            loss = model(torch.randn(4, 16, generator=generator)).square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    dist.barrier()
+    return float(next(model.parameters()).detach().double().sum())
+
+
+@pytest.mark.parametrize("edit", [quadruple_one, halve_columns])
+def test_the_same_on_all_ranks_is_code(edit: Any, tmp_path: Path) -> None:
+    sums = run_ranks(partial(replicas, tmp_path, edit, (0, 1)), 2)
+    assert undos(tmp_path) == refusals(tmp_path) == []
+    assert sums[0] == sums[1]
+
+
+def test_the_same_on_one_rank_is_not(tmp_path: Path) -> None:
+    sums = run_ranks(partial(replicas, tmp_path, quadruple_one, (1,)), 2)
+    assert len(undos(tmp_path)) == 1
+    assert sums[0] == sums[1]
+
+
+def test_a_weight_that_is_lost_is_restored_in_three_steps(tmp_path: Path) -> None:
+    train(KINDS["plain"], tmp_path, "recover", edits={AT - 1: lose_weight})
+    (undo,) = undos(tmp_path)
+    assert undo.step <= AT + 3
