@@ -51,7 +51,12 @@ ALLOWED = {
     "trimtab.live.step_iterator.StepIterator.next_step": ENTRANCE,
     "trimtab.live.step_iterator.StepIterator.end_step": ENTRANCE,
     "trimtab.live.step_iterator.StepIterator.leave": ENTRANCE,
+    "trimtab.live.step_iterator.CheckpointBoundary.request": "what guard.checkpoint calls",
+    "trimtab.live.step_iterator.CheckpointBoundary.save_if_wanted": "it saves what is the user's",
     # Torch calls these.
+    "trimtab.live.loop.skips.Backward.__call__": ENTRANCE,
+    "trimtab.live.measure.activations._Hook.__call__": ENTRANCE,
+    "trimtab.live.recover.undo.ScalerWatch.__call__": ENTRANCE,
     "trimtab.live.loop.step_hooks._Before.__call__": ENTRANCE,
     "trimtab.live.loop.step_hooks._After.__call__": ENTRANCE,
     "trimtab.live.shield.*": "it catches what others raise; nothing catches what it raises",

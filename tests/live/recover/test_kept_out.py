@@ -11,7 +11,7 @@ import trimtab
 from trimtab.core.actions import ActionKind
 from trimtab.core.config import Config
 from trimtab.core.errors import NonFiniteRun
-from trimtab.core.events import NOT_UNDONE
+from trimtab.core.events import UNDO_REFUSED
 from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
 from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
@@ -95,7 +95,7 @@ def test_an_undo_that_was_asked_for_and_refused_is_no_incident(tmp_path: Path) -
             loss.backward()
             optimizer.step()
             optimizer.zero_grad()
-    assert NOT_UNDONE in {event.kind for event in journal_of(tmp_path).events}
+    assert UNDO_REFUSED in {event.kind for event in journal_of(tmp_path).events}
     assert trimtab.diagnose(tmp_path).incidents == ()
 
 

@@ -140,7 +140,8 @@ def overflow(model: Any, optimizer: Any) -> None:
 def test_ranks_return_together(layout: str, tmp_path: Path) -> None:
     results = run_ranks(partial(body, layout, overflow, 1, tmp_path, steps=AT + 20), 2)
     (undo,) = undos(tmp_path)
-    assert undo.step <= AT + 1 + 3  # its gradients were computed before
+    # Its gradients were computed before; ranks make sure of each other with one more exchange.
+    assert undo.step <= AT + 1 + 4
     assert all(seen[undo.step] in seen[:AT] for seen in results)
     if layout == "ddp":
         assert results[0][-1] == results[1][-1]

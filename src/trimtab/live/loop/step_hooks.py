@@ -85,7 +85,7 @@ class _Before:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         listener = self._listener()
-        if listener is None or _is_nested(optimizer):
+        if listener is None or listener.entrance(PLACE, _is_nested, optimizer):
             return None
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
@@ -110,7 +110,7 @@ class _After:
     @_disable_dynamo
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         listener = self._listener()
-        if listener is not None and not _is_nested(optimizer):
+        if listener is not None and not listener.entrance(PLACE, _is_nested, optimizer):
             listener.entrance(PLACE, listener.after_update, optimizer)
 
 

@@ -414,6 +414,7 @@ class StepSync:
         if gate.has_left:
             self.ranks.accept()
         elif note.num_exchanges == 0:
+            is_unable = self._shields.recovery.is_down
             gate.decide(
                 self.ranks,
                 total,
@@ -421,7 +422,7 @@ class StepSync:
                 is_recorded=note.is_recorded_here,
                 may_shrink=measured.may_shrink,
                 has_bad_data=note.has_bad_data,
-                harm=None if self._keeper is None else self._keeper.harm,
+                harm=None if self._keeper is None or is_unable else self._keeper.harm,
             )
         else:
             gate.decide_further(self.ranks, total)

@@ -355,7 +355,9 @@ class Experiments:
             if self._is_due(recorder, step) and batches:
                 self._num_rounds += 1
                 self._last_step = step
-                self._run(recorder, step, batches)
+                # Torch restores its random numbers whatever becomes of our own trace.
+                with torch.random.fork_rng(range(torch.accelerator.device_count())):
+                    self._run(recorder, step, batches)
 
     def _is_due(self, recorder: RunRecorder, step: int) -> bool:
         """Return whether an incident has opened, or a step was not finite, since the last call."""

@@ -46,7 +46,7 @@ from trimtab.live.recover.tracked_optimizer import (
     RestoredTensor,
     TrackedOptimizer,
 )
-from trimtab.live.shield import Shield, log
+from trimtab.live.shield import DELIBERATE, Entrance, Shield, log
 from trimtab.state.snapshots import Snapshots, reshard, running_statistics
 
 MAX_WAIT = 32
@@ -54,6 +54,7 @@ MAX_WAIT = 32
 its two at most some ten times as often as the other."""
 
 NO_SNAPSHOT = "there is no snapshot of these parameters from before it"
+UNABLE = "a rank has left, or its snapshots have failed"
 EDITED = "your code has written weights since the last snapshot, which would be lost"
 
 
@@ -68,7 +69,7 @@ class StateCheck:
     """The snapshot whose state was audited; None if none was."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class PendingUndo:
     """An undo that was decided and is not carried out everywhere yet."""
 
@@ -76,6 +77,20 @@ class PendingUndo:
     """The snapshot to restore, by the index of each optimizer that is not restored yet."""
     tensor: StateTensor | None
     """The tensor that was harmed, where it is known."""
+    decided_at: int
+    """Number of the exchange at which it was decided."""
+    report: "UndoReport"
+    """What is said of it once it is done."""
+    has_begun: bool = False
+    """Whether one of the optimizers has been restored."""
+
+    def report_after(self, updates: int) -> "UndoReport":
+        """Return the report, so many updates after the decision."""
+        report = self.report
+        if report.proof is Proof.ORDERED and report.updates_lost is not None:
+            return replace(report, updates_lost=report.updates_lost + updates)
+        # The gate has discarded them: the state was known to be harmed.
+        return replace(report, updates_discarded=report.updates_discarded + updates)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +173,7 @@ class Undo:
         self.is_off = False
         """Whether all ranks have agreed that there are no snapshots."""
         self._stuck_steps = STUCK_STEPS if scaler is None else STUCK_STEPS_WITH_SCALER
-        self._scaler = None if scaler is None else ScalerWatch(scaler, self)
+        self._scaler = None if scaler is None else ScalerWatch(scaler, self, monitor.entrance)
 
     def request(self, updates: int) -> None:
         """Undo at least so many updates as soon as all ranks know; the first rank's call counts."""
@@ -192,6 +207,8 @@ class Undo:
     def to_send(self, optimizer: Optimizer) -> tuple[StateCheck, torch.Tensor]:
         """Return what this rank found in an optimizer's state since its last update."""
         tracked = self._tracked[optimizer]
+        if self._is_idle:  # nothing is restored any more, so nothing waits for it
+            self.harm = self._constant((0.0,))
         memory, audit = (self._constant((0.0,) * len(f)) for f in (MEMORY_FIELDS, AUDIT_FIELDS))
         returned, audited, is_edited = self._constant((0.0,)), None, False
         if not self._is_idle:
@@ -262,13 +279,36 @@ class Undo:
         """Restore an optimizer's state if that is due; then its step is not to be taken."""
         if self._must_end:
             self._end()
-        for poll in self._polls:
-            poll()
-        tracked = self._tracked[optimizer]
+        try:
+            for poll in self._polls:
+                poll()
+            return not self._is_idle and self._restores(self._tracked[optimizer])
+        except DELIBERATE:
+            raise
+        except Exception as error:
+            if self._pending is not None and self._ranks.world > 1:
+                # The other ranks restore theirs.
+                raise _half_way(f"{type(error).__name__}: {error}") from error
+            self._pending = None
+            self._shield.catch("undo", error)
+            return False
+
+    def _restores(self, tracked: TrackedOptimizer) -> bool:
+        optimizer = tracked.optimizer
         self._examine(tracked)
         pending = self._pending
         if pending is None:
             return False
+        if self._ranks.world > 1:
+            # A rank may have failed to hear of it. With the next exchange it says so, to all alike.
+            if pending.decided_at == self._monitor.sync.num_exchanges:
+                return False
+            num_leaving, findings, _ = self._last_exchange()
+            if num_leaving or findings.unable:
+                if pending.has_begun:
+                    raise _half_way(UNABLE)
+                self._cancel(tracked, UNABLE)
+                return False
         targets = pending.snapshots
         if tracked.num_updates - tracked.requested_at > MAX_WAIT:
             # The others do not step any more: their training may be over.
@@ -285,7 +325,7 @@ class Undo:
             self._snapshots.newest(*at) != at[1] for at in targets.items()
         ):
             # Code has added or replaced parameters since it was decided; nothing is written yet.
-            self._cancel(tracked)
+            self._cancel(tracked, NO_SNAPSHOT)
             return False
         self._restore(tracked, targets.pop(tracked.index), pending)
         # Last: it notes the optimizer's counters, to put them back after the step.
@@ -362,16 +402,24 @@ class Undo:
         if not is_known or self._pending is not None:
             return
         with self._shield.guarding("examination"):
-            num_leaving, *values = self._ranks.last_total.tolist()
-            head = dict(zip(HEAD, values[: len(HEAD)], strict=True))
-            found = values[len(HEAD) : len(HEAD) + len(FIELDS)]
-            findings = StateFindings(**dict(zip(FIELDS, found, strict=True)))
+            num_leaving, findings, head = self._last_exchange()
             proof = self._proof(tracked, findings, is_finite=is_finite_step(head))
             if proof is not None and not num_leaving and not findings.unable:
                 check = StateCheck(
                     tracked=tracked, update=tracked.num_updates, audited_snapshot=None
                 )
                 self._decide(proof, findings, check)
+
+    def _last_exchange(self) -> tuple[float, StateFindings, dict[str, float]]:
+        """Read the exchange that was just made: ranks that leave, findings, step sums.
+
+        Waits for the device, which only a run that stands still may do.
+        """
+        queue = iter(self._ranks.last_total.tolist())
+        num_leaving = next(queue)
+        head = {name: next(queue) for name in HEAD}
+        findings = StateFindings(**{name: next(queue) for name in FIELDS})
+        return num_leaving, findings, head
 
     def _reference(self, tracked: TrackedOptimizer) -> Reference | None:
         """Return the last snapshot that finite gradients were computed with, if no code has written
@@ -416,27 +464,30 @@ class Undo:
         elif problem is None and reverts_edits and proof in (Proof.FLIPPED, Proof.IMPOSSIBLE):
             problem = EDITED
         tensor = self._find_tensor(tracked, findings.tensor_index)
-        lost = None
-        if problem is None:
-            self._pending = PendingUndo(snapshots=targets, tensor=tensor)
-            for one in every:
-                one.requested_at = one.num_updates
-            self._history.undos.append(PastUndo(proof=proof, update=tracked.num_updates))
-            lost = max(applied[index] - step for index, step in targets.items())
-        else:
-            self._refuse(proof, tracked)
-        self._report.undo(
-            UndoReport(
-                proof=proof,
-                tensor=None if tensor is None else tensor.name(self._names),
-                updates_lost=lost,
-                updates_discarded=tracked.num_updates - applied[tracked.index],
-                num_nonfinite=tracked.num_nonfinite,
-                # What torch has not counted may be the harm itself.
-                reverts_edits=any(step <= one.last_counted_edit for one, step in pairs),
-                why_not=problem,
-            )
+        report = UndoReport(
+            proof=proof,
+            tensor=None if tensor is None else tensor.name(self._names),
+            updates_lost=None,
+            updates_discarded=tracked.num_updates - applied[tracked.index],
+            num_nonfinite=tracked.num_nonfinite,
+            # What torch has not counted may be the harm itself.
+            reverts_edits=any(step <= one.last_counted_edit for one, step in pairs),
+            why_not=problem,
         )
+        if problem is not None:
+            self._refuse(proof, tracked)
+            self._report.undo(report)
+            return
+        lost = max(applied[index] - step for index, step in targets.items())
+        self._pending = PendingUndo(
+            snapshots=targets,
+            tensor=tensor,
+            decided_at=self._monitor.sync.num_exchanges,
+            report=replace(report, updates_lost=lost),
+        )
+        for one in every:
+            one.requested_at = one.num_updates
+        self._history.undos.append(PastUndo(proof=proof, update=tracked.num_updates))
 
     def _find_targets(self, latest: dict[int, int]) -> dict[int, int] | None:
         """Return the newest clean snapshot of each optimizer in use, up to an update of each."""
@@ -457,10 +508,10 @@ class Undo:
                 self._monitor.gate.buffers.renew()
             reshard(self._model)
         except Exception as error:
-            raise RestoreError(
-                f"an undo failed half-way ({type(error).__name__}: {error}), so weights and "
-                "optimizer may be of different steps: restart from the last checkpoint"
-            ) from error
+            raise _half_way(f"{type(error).__name__}: {error}") from error
+        if not pending.has_begun:
+            pending.has_begun = True
+            self._report.undo(pending.report_after(tracked.num_updates - tracked.requested_at))
         tracked.mark_restored()
         tracked.restored_tensor = None
         if pending.tensor is not None and pending.tensor.key is None:
@@ -486,12 +537,12 @@ class Undo:
             name = names[index] if is_one else None
             self._report.buffers(name, is_repaired=step is not None)
 
-    def _cancel(self, tracked: TrackedOptimizer) -> None:
+    def _cancel(self, tracked: TrackedOptimizer, why: str) -> None:
         """Give up an undo before anything is restored."""
         self._pending = None
         proof = self._history.undos.pop().proof
         self._refuse(proof, tracked)
-        report = UndoReport(proof=proof, tensor=None, updates_lost=None, why_not=NO_SNAPSHOT)
+        report = UndoReport(proof=proof, tensor=None, updates_lost=None, why_not=why)
         self._report.undo(report)
 
     def _refuse(self, proof: Proof, tracked: TrackedOptimizer) -> None:
@@ -545,20 +596,24 @@ class Undo:
 class ScalerWatch:
     """Tells `Undo` of the steps that a GradScaler skips: then no hook of the optimizer runs."""
 
-    def __init__(self, scaler: Any, undo: Undo) -> None:
+    def __init__(self, scaler: Any, undo: Undo, entrance: Entrance) -> None:
         self._scaler = scaler
         self._undo = undo
+        self._entrance = entrance
         self._step = scaler.step
         scaler.step = self
 
     def __call__(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         """Step as the scaler does."""
         inner = getattr(optimizer, "optimizer", optimizer)  # such as Accelerate's wrapper
-        before = self._undo.num_updates(inner)
-        result = self._step(optimizer, *args, **kwargs)
-        if before is not None and self._undo.num_updates(inner) == before:
-            self._undo.after_skip(inner)
+        before = self._entrance("scaler.step", self._undo.num_updates, inner)
+        result = self._step(optimizer, *args, **kwargs)  # what it raises is the user's
+        self._entrance("scaler.step", self._look, inner, before)
         return result
+
+    def _look(self, optimizer: Any, num_updates: int | None) -> None:
+        if num_updates is not None and self._undo.num_updates(optimizer) == num_updates:
+            self._undo.after_skip(optimizer)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Leave a copy of the scaler with a method of its own: it is not watched."""
@@ -568,3 +623,10 @@ class ScalerWatch:
         """Give the scaler its own method back, if nobody has wrapped it again."""
         if vars(self._scaler).get("step") is self:
             del self._scaler.step
+
+
+def _half_way(what: str) -> RestoreError:
+    return RestoreError(
+        f"an undo failed half-way ({what}), so weights and optimizer may be of different steps: "
+        "restart from the last checkpoint"
+    )
