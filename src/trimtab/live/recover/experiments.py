@@ -66,7 +66,7 @@ class Answer:
 
 
 class Trace:
-    """All that a forward pass may change, as it was before; gradients are set aside meanwhile."""
+    """All that a forward pass may change, as it was before."""
 
     def __init__(self, model: nn.Module) -> None:
         self._random = get_random_state()
@@ -78,8 +78,6 @@ class Trace:
         if not self._contents.is_complete:
             raise ValueError("the model holds too many objects to be put back")
         self._weights = weights
-        for weight in weights:
-            weight.parameter.grad = None  # a backward pass would add to it in place
 
     def restore(self) -> str | None:
         """Restore what can be restored; return the name of the first thing that has moved besides.
@@ -119,7 +117,7 @@ class _Weight:
     def __init__(self, name: str, parameter: nn.Parameter) -> None:
         self.name = name
         self.parameter = parameter
-        self._data, self._grad = parameter.data, parameter.grad
+        self._data = parameter.data
         self._requires_grad = parameter.requires_grad
         self._mark = _mark(parameter)
         found = {name: getattr(parameter, name, None) for name in self._HOOKS}
@@ -133,7 +131,6 @@ class _Weight:
         if detached(parameter).data_ptr() != detached(self._data).data_ptr():
             parameter.data = self._data
         parameter.requires_grad_(self._requires_grad)
-        parameter.grad = self._grad
         for name, (hooks, saved) in self._hooks.items():
             if hooks is not None:  # the same dict: handles remove their hooks from it
                 hooks.clear()
@@ -369,15 +366,22 @@ class Experiments:
     def _run(self, recorder: RunRecorder, step: int, batches: list[Any]) -> None:
         end = time.monotonic() + MAX_SECONDS
         trace, answers = Trace(self._model), []
+        gradients = [(parameter, parameter.grad) for parameter in self._model.parameters()]
         refusal = register_optimizer_step_pre_hook(_refuse_step)
         try:
+            for parameter, _ in gradients:
+                parameter.grad = None  # a backward pass would add to it in place
             for answer in self._laboratory.answers(batches):
                 answers.append(answer)
                 if time.monotonic() > end:
                     break
         finally:
             refusal.remove()
-            self.refusal = trace.restore()
+            try:
+                self.refusal = trace.restore()
+            finally:
+                for parameter, gradient in gradients:
+                    parameter.grad = gradient
         if self.refusal:
             log.warning(
                 "trimtab: batch_loss changes %s, so no experiments are made with it", self.refusal
