@@ -21,6 +21,7 @@ from trimtab.core.incidents import IncidentClass, Moment, Outlook
 from trimtab.core.robust import median
 from trimtab.explain.incidents.course import (
     BAD_RECORDS,
+    CONFIRM_RECORDS,
     TAIL_RECORDS,
     Course,
     stride_of,
@@ -224,9 +225,11 @@ class TrimtabClosing(ClosingRules):
             return Ruling(outlook=outlook, incident_class=named)
         if incident.is_silent:  # its losses never left the old level
             return Ruling(outlook=outlook, incident_class=named, closed_as=IncidentClass.SILENT)
-        if incident.course.returned is not None:  # NaNs now and then kept it from being confirmed
+        course = incident.course
+        if course.returned is not None and course.finite_records < CONFIRM_RECORDS:
+            # NaNs now and then have kept it from being confirmed.
             return Ruling(outlook=outlook, closed_as=_class_if_back(incident))
-        normal = list(incident.course.tail)[-LEVEL_RECORDS:]
+        normal = list(course.tail)[-LEVEL_RECORDS:]
         return Ruling(
             outlook=outlook,
             incident_class=named,
