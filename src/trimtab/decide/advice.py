@@ -59,8 +59,11 @@ SKIPPABLE = frozenset({*ONE_BATCH, Cause.DUPLICATE_BATCH, Cause.DATA_MIX_SHIFT})
 batches come."""
 
 FIRST_CHECKPOINT = 200
-"""A run that is younger in steps has no checkpoint to go back to. Source: the stability guides save
-one every 200 steps."""
+"""Steps within which a run that has not learnt anything has no checkpoint to go back to. Source:
+the stability guides save one every 200 steps."""
+
+LEARNT = 0.95
+"""Fraction of its first loss that a run must have come below to be worth going back to. Chosen."""
 
 MILD = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
 """What a resume may leave out without hurting the weights: a scaler finds its range again."""
@@ -166,7 +169,9 @@ def _before(incident: Incident) -> str:
 
 
 def _is_young(incident: Incident) -> bool:
-    return 0 <= incident.onset.step <= FIRST_CHECKPOINT
+    before, start = incident.baseline_mean, incident.start_loss
+    has_learnt = before is not None and start is not None and before < start * LEARNT
+    return 0 <= incident.onset.step <= FIRST_CHECKPOINT and not has_learnt
 
 
 # The textbook: one action per class
