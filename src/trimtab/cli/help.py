@@ -43,7 +43,6 @@ class App(typer.Typer):
         super().__init__(cls=Group, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Any:
-        """Return the decorator of a command."""
         return super().command(name, **{"cls": Command, **options})
 
 

@@ -135,14 +135,12 @@ def split_facts(pairs: Iterable[str] | None, manifest: Path | None) -> tuple["Ru
 
 
 def formats(incomplete: str) -> list[str]:
-    """Return the log formats that begin with what was typed."""
     from trimtab.readers.reading import FORMATS
 
     return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 def sinks(incomplete: str) -> list[str]:
-    """Return the sinks that begin with what was typed."""
     from trimtab.core.plugins import SINKS, list_plugins
     from trimtab.integrations.shipper.shipper import OWN_SINKS
 

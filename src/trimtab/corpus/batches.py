@@ -216,7 +216,6 @@ class SpreadBatches:
         return _Batches(self)
 
     def batch(self, index: int) -> list[int]:
-        """Return the rows of a micro-batch of this rank."""
         step, micro = divmod(index, self._accumulate)
         first = step * self.step_rows
         first += (micro * self._world_size + self._rank) * self._micro_rows

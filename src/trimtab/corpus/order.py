@@ -73,7 +73,6 @@ class FileRows:
             return reader.read(first, first + self._lengths[file]).copy()
 
     def place(self, at: int) -> str:
-        """Return file and token at which a row begins."""
         file, first = self._find(at)
         return f"{self._files[file].path}:{first}"
 
@@ -202,7 +201,6 @@ def _likeness(distance: int, near: NDArray[np.float64], random: NDArray[np.float
 
 
 def _pockets(anchors: Ids, is_odd: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield first and last batch of each stretch of odd ones."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], is_odd, [False]))))
     for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield int(anchors[first]), int(anchors[end - 1]) + 1

@@ -36,7 +36,6 @@ from trimtab.corpus.token_files import FlatFile, FlatReader, TokenFile, open_fil
 
 
 def scan_shard(plan: ScanPlan, index: int) -> Statistics:
-    """Read and count the units of one shard."""
     found = Statistics()
     opened: tuple[int, TokenFile] | None = None
     for unit in plan.shard(index):
@@ -188,7 +187,6 @@ until they are written."""
 
 
 def run_here(plan: ScanPlan, shards: Sequence[int]) -> Iterator[ShardStatistics]:
-    """Scan one shard after the other in this process."""
     for index in shards:
         yield index, scan_shard(plan, index)
 
@@ -284,7 +282,6 @@ def scan_one(plan: ScanPlan, index: int, folder: Path) -> bool:
 
 
 def shard_file(folder: Path, plan: ScanPlan, index: int) -> Path:
-    """Return the result file of a shard."""
     return folder / f"shard-{index:05d}-of-{plan.num_shards:05d}.npz"
 
 

@@ -187,7 +187,6 @@ class TextbookRise(Detector):
         return [self.finding(record, Symptom.RISING_LOSS, Severity.ALARM, LOSS, facts=facts)]
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows with a loss."""
         return np.flatnonzero(block.column(LOSS).present)
 
 
@@ -216,7 +215,6 @@ class TextbookScale(Detector):
         ]
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows with a loss scale."""
         return np.flatnonzero(block.column(LOSS_SCALE).present)
 
 

@@ -69,7 +69,6 @@ def discarded_records(block: Block) -> BoolArray:
 
 
 def undone_records(block: Block) -> BoolArray:
-    """Return which records are of steps whose update an undo has taken back."""
     is_undone = np.zeros(len(block), dtype=np.bool_)
     for event in block.events:
         if event.kind == UNDO:
@@ -117,7 +116,6 @@ def _done_with_destroyed_weights(block: Block) -> BoolArray:
 
 
 def _attempts(block: Block) -> IntArray:
-    """Return the numbers of the attempts."""
     if len(block) and block.attempt.min() == block.attempt.max():
         return block.attempt[:1]
     return np.unique(block.attempt)

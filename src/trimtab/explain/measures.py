@@ -273,7 +273,6 @@ def compute_cost(context: IncidentContext) -> Cost:
 
 
 def _undos(context: IncidentContext) -> list[Event]:
-    """Return the undos that came with the incident."""
     first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
     return [e for e in context.block.events if e.kind == UNDO and first <= e.step <= last]
 

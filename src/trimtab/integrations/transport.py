@@ -58,7 +58,6 @@ class Secrets:
         self._values |= {piece for piece in pieces if len(piece) >= _MIN_LENGTH}
 
     def hide(self, text: str) -> str:
-        """Return the text without the secrets."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, HIDDEN)
         return text
@@ -90,7 +89,6 @@ class Connections:
                 _shut_down(connection)
 
     def shut_down(self) -> None:
-        """End everything that waits for the other side."""
         with self._lock:
             self._is_over = True
             for connection in self._sockets:

@@ -134,7 +134,6 @@ class _OutsideReaders:
 
     @property
     def formats(self) -> list[str]:
-        """The names of all log formats, trimtab's included."""
         return sorted({*FORMATS, *(reader.name for reader in (*self.given, *self.installed))})
 
     def named(self, format: str) -> Reader | None:

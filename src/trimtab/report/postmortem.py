@@ -113,7 +113,6 @@ def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
 
 
 def write_postmortem(diagnosis: Diagnosis, run: RunReport) -> str:
-    """Return the post-mortem as Markdown, without figures."""
     return to_markdown(build_postmortem(diagnosis, run), with_figures=False)
 
 

@@ -235,7 +235,6 @@ def _has_look_alikes(diagnosis: Diagnosis) -> bool:
 
 
 def _foreign(finding: Finding, package: str) -> str:
-    """Return a finding of a plug-in's detector in words."""
     expected = "" if finding.expected is None else f", expected {digits(finding.expected)}"
     return printable(
         f"{finding.symptom}: {finding.signal} {digits(finding.value)} at step {finding.step:,}"
@@ -276,7 +275,6 @@ class LiveView:
         """What the run asks a person."""
 
     def update(self, block: Block) -> None:
-        """Add new records."""
         self._totals.add(block)
         # Cut before joining as well: the first poll of a long run has millions of records.
         joined = Block.concat([self._recent, block[max(len(block) - KEPT_RECORDS, 0) :]])

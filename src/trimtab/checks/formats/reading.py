@@ -25,7 +25,6 @@ class Values:
         return name in self.given
 
     def raw(self, name: str) -> Any:
-        """Return the value as it was read."""
         return self.given.get(name, self._defaults.get(name))
 
     def number(self, name: str) -> float | None:

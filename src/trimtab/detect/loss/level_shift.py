@@ -66,7 +66,6 @@ class LastingRise(Stateful):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a rise waits."""
         return self._level is not None
 
     def wait_for(self, warning: Finding, rise: Rise) -> None:
@@ -80,7 +79,6 @@ class LastingRise(Stateful):
             )
 
     def stop(self) -> None:
-        """Stop waiting."""
         self._level, self._onset_tick, self._facts, self._means = None, None, {}, []
 
     def update(self, cell: Cell) -> Finding | None:
@@ -185,7 +183,6 @@ class LevelShift(Stateful):
         self._lasting = LastingRise(domain)
 
     def update(self, cell: Cell) -> Finding | None:
-        """Judge the next cell."""
         confirmed = self._lasting.update(cell)
         finding = self._compare(cell)
         return confirmed or finding

@@ -119,7 +119,6 @@ class LossDetectors(Detector):
         self._norm_spikes = StatefulDict(NormSpike)
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         self._meaning.observe(record)
         findings: list[Finding | None] = []
         norm_z = math.nan
@@ -177,7 +176,6 @@ class LossDetectors(Detector):
     def _judge_loss(
         self, record: Record, loss: float, norm_z: float
     ) -> tuple[list[Finding | None], float]:
-        """Return what the loss shows, and its score."""
         self._is_signed |= loss < 0
         tests = self._signed if self._is_signed else self._positive
         found, z = tests.update(record, loss, norm_z)
@@ -229,7 +227,6 @@ def _new_norm_baseline(_: str) -> SignalBaseline:
 
 
 def _with_confidence(finding: Finding | None, trust: float) -> Finding | None:
-    """Return the finding with the trust in its values as confidence."""
     if finding is None or trust == 1:
         return finding
     return dataclasses.replace(finding, confidence=trust)

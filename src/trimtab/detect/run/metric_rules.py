@@ -44,14 +44,12 @@ class MetricRules(Detector):
     not_saved = ("_rules",)
 
     def __init__(self, rules: Mapping[str, MetricRule]) -> None:
-        """Create the rules of one run, by the names of the metrics."""
         self._rules = rules
         self._states = StatefulDict(lambda name: _State())
         self._nonfinite: dict[str, int] = {}
         """Non-finite values in a row, of the metrics that were finite before."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = [
             self._broken(record, name, rule)
             for name, rule in self._rules.items()

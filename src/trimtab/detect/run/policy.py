@@ -156,7 +156,6 @@ class PolicySignals(Detector):
         self._entropies.clear()
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         signals = record.signals
         self._is_policy |= not POLICY_SIGNALS.isdisjoint(signals)
         if not self._is_policy or _JUDGED.isdisjoint(signals):
@@ -326,7 +325,6 @@ class _Track(Stateful):
         self._ticks: deque[int] = deque(maxlen=LONG)
 
     def add(self, value: float, tick: int) -> None:
-        """Add the next value."""
         self._values.append(min(max(value, -LARGEST), LARGEST))
         self._ticks.append(tick)
 

@@ -45,11 +45,9 @@ class HarmedState(Detector):
         self._is_harmed = False
 
     def on_event(self, change: KnownChange) -> None:
-        """Remember it until the next record."""
         self._is_harmed = True
 
     def update(self, record: Record) -> list[Finding]:
-        """Report it once."""
         if not self._is_harmed:
             return []
         self._is_harmed = False
@@ -86,7 +84,6 @@ class Replicas(Detector):
         self._num_equal = self._num_different = 0
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         bits = record.signals.get(REPLICAS_DIFFER)
         if bits is None or not 0.0 <= bits < 1 << len(ROLES):
             return []
@@ -120,7 +117,6 @@ class Replicas(Detector):
         ]
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows with a check."""
         return np.flatnonzero(block.column(REPLICAS_DIFFER).present)
 
 
@@ -152,7 +148,6 @@ class NonFinite(Detector):
         self._is_inside = dict.fromkeys(SYMPTOMS, False)
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = []
         for signal, was_inside in self._is_inside.items():
             value = record.signals.get(signal)
@@ -219,7 +214,6 @@ class FrozenUpdates(Detector):
         self._reported: dict[str, bool] = {}
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         signals = record.signals
         if 0.0 not in signals.values() and not self._zeros:
             return []
@@ -316,7 +310,6 @@ class LossScale(Detector):
         """Steps of the recent falls."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         value = record.signals.get(LOSS_SCALE)
         if value is None or value != value:
             return []
@@ -391,7 +384,6 @@ class AttentionLogits(Detector):
         """The step of the first of them."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         value = record.signals.get(MAX_ATTENTION_LOGIT)
         findings: list[Finding] = []
         if value is None:
@@ -413,7 +405,6 @@ class AttentionLogits(Detector):
         return findings
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows in which the logits were measured."""
         return np.flatnonzero(block.column(MAX_ATTENTION_LOGIT).present)
 
 

@@ -95,7 +95,6 @@ class JumpTest(Stateful):
         self.restart()
 
     def restart(self) -> None:
-        """Forget the past: what comes now is not comparable."""
         self._last, self._step, self._gap = 0.0, 0, 0
         self._in_cell, self._top = 0, 0.0
         self._tops, self._highest = [], 0.0
@@ -105,7 +104,6 @@ class JumpTest(Stateful):
         self._last = 0.0
 
     def update(self, value: float, step: int) -> Jump | None:
-        """Judge the next value."""
         last, gap, last_gap = self._last, step - self._step, self._gap
         self._last, self._step, self._gap = value, step, gap
         # Over more steps than usual a signal may move further than usual.
@@ -354,7 +352,6 @@ class StateJumps(Detector):
                 test.skip_next()
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = []
         signals = record.signals
         for name, value in signals.items():
@@ -378,7 +375,6 @@ class StateJumps(Detector):
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
         return [finding for name in block.columns for finding in self._judge_signal(block, name)]
 
     def _judge_signal(self, block: Block, name: str) -> Iterator[Finding]:

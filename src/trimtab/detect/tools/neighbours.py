@@ -87,7 +87,6 @@ class Neighbours(Stateful):
         return scores
 
     def restart(self) -> None:
-        """Forget the neighbours: what comes now is not comparable."""
         self._near = []
 
     def _score_steady(self, values: FloatArray, scores: Scores, offset: int) -> int:

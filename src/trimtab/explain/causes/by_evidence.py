@@ -94,7 +94,6 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
 
 
 def observe_all(context: IncidentContext) -> dict[str, Observed]:
-    """Make every observation, by its id."""
     return {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
 
 
@@ -209,7 +208,6 @@ def _doubt(ranking: Ranking) -> str:
 
 
 def would_decide(ranking: Ranking) -> str:
-    """Return what would decide between the first two causes."""
     if ranking.decides is None:
         return "replaying the step from the state before it would show whether it is the batch"
     missing = ranking.results[ranking.decides].signal

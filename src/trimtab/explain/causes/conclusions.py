@@ -34,7 +34,6 @@ def opening(incident: Incident) -> Sequence[Finding]:
 
 
 def first_explained(findings: Sequence[Finding]) -> tuple[Finding, Explanation] | None:
-    """Return the first finding that carries its explanation."""
     return next(((f, f.explanation) for f in findings if f.explanation is not None), None)
 
 
@@ -133,7 +132,6 @@ RECORDED_BY: Mapping[str, str] = {
 
 
 def how_to_record(signal: str) -> str:
-    """Return how a signal gets into the records."""
     return RECORDED_BY.get(signal, _WATCHED)
 
 

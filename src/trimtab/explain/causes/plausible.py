@@ -78,7 +78,6 @@ _CIRCUMSTANCES = frozenset({"resumes", "half_precision", "several_ranks", "nan_i
 
 @cache
 def base_rates() -> Mapping[str, Any]:
-    """Load the data file beside this one."""
     text = resources.files(__package__).joinpath(BASE_RATES).read_text(encoding="utf-8")
     loaded: Mapping[str, Any] = json.loads(text)
     return loaded

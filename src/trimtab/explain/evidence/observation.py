@@ -219,7 +219,6 @@ def _dtype(context: IncidentContext) -> str | None:
 
 
 def _norm_drifts(context: IncidentContext) -> tuple[Finding, ...]:
-    """Return the findings of weight norms whose growth has changed."""
     findings = context.incident.findings
     return tuple(f for f in findings if f.symptom == Symptom.NORM_DRIFT and "growth" in f.facts)
 

@@ -26,11 +26,9 @@ class HardBatch(Intervention):
 
     @property
     def steps(self) -> int:
-        """A single batch."""
         return 1
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Shuffle the batch of the onset."""
         return change_batches(parts.run, self._change)
 
     def _change(self, step: int, batch: Batch) -> Batch:

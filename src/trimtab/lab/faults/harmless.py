@@ -96,11 +96,9 @@ class LongEvaluation(Intervention):
 
     @property
     def strength(self) -> float:
-        """From 20 batches to 200."""
         return float(round(interpolate(20, 200, self.severity)))
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Evaluate at the onset, on more batches."""
         return dataclasses.replace(
             config, eval_steps=max(self.onset, 1), eval_batches=int(self.strength)
         )
@@ -143,7 +141,6 @@ class Cooldown(Intervention):
 
     @property
     def strength(self) -> float:
-        """Always 0."""
         return 0.0
 
     def attach(self, parts: RunParts) -> LabRun:
@@ -173,11 +170,9 @@ class LateWarmup(Intervention):
 
     @property
     def strength(self) -> float:
-        """The steps up to the onset."""
         return float(self.onset)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Lengthen the warm-up."""
         return dataclasses.replace(config, warmup_steps=self.onset)
 
     def attach(self, parts: RunParts) -> LabRun:

@@ -41,7 +41,6 @@ class _BitFlip(Intervention):
         return _LOWEST + math.ceil((_HIGHEST - _LOWEST) * self.severity)
 
     def _choose(self, parts: RunParts) -> tuple[str, nn.Parameter, int]:
-        """Return a random element of a random matrix."""
         matrices = [(n, p) for n, p in parts.run.model.named_parameters() if p.ndim == 2]
         name, parameter = matrices[int(self.random.integers(len(matrices)))]
         element = int(self.random.spawn(1)[0].integers(parameter.numel()))
@@ -65,11 +64,9 @@ class GradientBitFlip(_BitFlip):
 
     @property
     def steps(self) -> int:
-        """One gradient."""
         return 1
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Flip it on the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
         name, parameter, element = self._choose(parts)
@@ -92,7 +89,6 @@ class WeightBitFlip(_BitFlip):
     title = "a bit flip in a weight"
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Flip it on the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
         name, parameter, element = self._choose(parts)
@@ -191,7 +187,6 @@ class LoaderStall(Intervention):
 
     @property
     def steps(self) -> int:
-        """Four stalls."""
         return 4 * _EVERY
 
     def attach(self, parts: RunParts) -> LabRun:

@@ -41,11 +41,9 @@ class RateJump(Intervention):
 
     @property
     def steps(self) -> int:
-        """5 to 40 steps."""
         return int(self.random.integers(5, 41))
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Multiply the learning rate from onset to end."""
         scale_lr(parts.run, lambda step: self.strength if self.covers(step) else 1.0)
         return parts.run
 
@@ -160,7 +158,6 @@ class RateTooHigh(Intervention):
     from_start = True
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Raise the peak."""
         lr = config.optimizer.lr * self.strength
         return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=lr))
 
@@ -181,7 +178,6 @@ class StrongDecay(Intervention):
     """From 10 to 300 times."""
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Multiply the decay at the onset."""
         groups = parts.run.optimizer.param_groups
 
         def act(step: int) -> None:
@@ -310,7 +306,6 @@ class LogicNan(Intervention):
 
     @property
     def steps(self) -> int:
-        """The number of batches."""
         return round(self.strength)
 
     def attach(self, parts: RunParts) -> LabRun:
@@ -344,7 +339,6 @@ class LossReduction(Intervention):
         return float(round(interpolate(2, 32, self.severity)))
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Multiply the loss from the onset on."""
         is_logged = bool(self.random.integers(2))
         self.truth["logged_loss_too"] = is_logged
 

@@ -43,7 +43,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised vectors, in the input's dtype."""
         normed = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), _NORM_EPSILON)
         return normed.to(x.dtype)
 
@@ -147,7 +146,6 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to each position."""
         out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
         return out
 

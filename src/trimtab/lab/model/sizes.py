@@ -84,7 +84,6 @@ class ModelConfig:
 
     @property
     def head_size(self) -> int:
-        """Channels of one attention head."""
         return self.width // self.heads
 
     @property

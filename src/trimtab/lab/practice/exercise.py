@@ -145,12 +145,10 @@ class Exercise:
 
     @property
     def steps(self) -> int:
-        """Length of the run."""
         return self.scenario.steps
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run is stopped at the onset and resumed."""
         return self.scenario.required_base is Base.RESUME
 
     @property
@@ -165,7 +163,6 @@ class Exercise:
         return max(step for step in self.checkpoints if step <= self.onset)
 
     def intervention(self) -> Intervention:
-        """Return the fault or harmless change in the run."""
         kind = kind_named(self.scenario.kind)
         return kind(onset=self.onset, severity=self.severity, seed=self.seed)
 

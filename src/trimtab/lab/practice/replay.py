@@ -82,7 +82,6 @@ class RemedyAndFault(Intervention):
 
 
 def no_remedy(run: LabRun) -> LabRun:
-    """Change nothing."""
     return run
 
 
@@ -236,7 +235,6 @@ class ExerciseReplay:
 
     @property
     def shown(self) -> Block:
-        """The records up to the decision step."""
         return self.run[: int((self.run.step < self._exercise.decision_step).sum())]
 
     @cached_property

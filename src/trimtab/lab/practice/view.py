@@ -64,7 +64,6 @@ _COMPARED = {"onset": "Onset step", "class": "Class", "cause": "Cause", "action"
 
 
 def empty_write_up(title: str) -> str:
-    """Return the template to fill in."""
     return "\n".join(_template(title)) + "\n"
 
 
@@ -79,7 +78,6 @@ def _template(title: str) -> Iterator[str]:
 
 
 def read_write_up(text: str) -> WriteUp | None:
-    """Read what the learner filled in; None if nothing can be compared."""
     found = {}
     for name, line in _COMPARED.items():
         filled = re.search(rf"^{line}:[ \t]*(.*)$", text, re.MULTILINE)

@@ -157,12 +157,10 @@ class Scenario:
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens of its model."""
         return _VOCAB_SIZES[self.shape]
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         kind = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
         mode = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
         shape = "" if self.shape is ModelShape.SMALL else f"-{self.shape}"
@@ -170,7 +168,6 @@ class Scenario:
 
     @property
     def setting(self) -> Setting:
-        """How the run is trained."""
         return Setting.from_seed(self.seed)
 
     @property
@@ -180,7 +177,6 @@ class Scenario:
 
     @property
     def required_base(self) -> Base:
-        """The kind of run that the intervention needs."""
         return self.base if self.kind == CLEAN else kind_named(self.kind).base
 
     @property
@@ -202,7 +198,6 @@ class Scenario:
         return kind_named(self.kind)(onset=self.onset, severity=severity, seed=self.seed)
 
     def config(self) -> TrainConfig:
-        """Return the settings of the run."""
         config = self.setting.config(self.required_base, self.steps, self.shape)
         intervention = self.intervention()
         if self.stop is not None:

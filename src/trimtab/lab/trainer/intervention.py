@@ -42,11 +42,9 @@ class WrappedLoader:
         return iter(self._wrap(self._loader))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the loader inside."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of the loader inside."""
         self._loader.load_state_dict(state)
 
 
@@ -204,7 +202,6 @@ class Intervention:
         return np.random.default_rng([self.seed, *type(self).__name__.encode()])
 
     def covers(self, step: int) -> bool:
-        """Return whether it is active at this step."""
         return self.onset <= step and (self.end is None or step < self.end)
 
     def settings(self, config: TrainConfig) -> TrainConfig:

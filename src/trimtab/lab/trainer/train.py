@@ -249,7 +249,6 @@ def train_in_parts(
 def _batch_loss(
     config: TrainConfig, run: checkpoints.LabRun, forward: Forward, ranks: LabRanks, batch: Batch
 ) -> Tensor:
-    """Return the loss of a batch as the loop records it."""
     batch = batch.to(ranks.device)
     with run.clock.at_batch(batch.position), config.dtype.autocast(ranks.device):
         return forward(batch.tokens, batch.targets).cross_entropy

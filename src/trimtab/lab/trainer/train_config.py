@@ -122,7 +122,6 @@ class TrainConfig:
 
     @property
     def warmup(self) -> int:
-        """Steps of warm-up: `warmup_steps` or its default."""
         if self.warmup_steps is not None:
             return self.warmup_steps
         return min(_LONGEST_WARMUP, self.steps // 10)

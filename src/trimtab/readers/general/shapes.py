@@ -88,16 +88,13 @@ class Shape:
 
     @property
     def line_numbers(self) -> IntArray:
-        """The numbers of its lines."""
         return np.array(self.lines, dtype=np.int64)
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether its lines hold nothing but numbers."""
         return self.names[0].startswith(COLUMN)
 
     def add(self, line: int, rank: int, cells: tuple[str, ...]) -> None:
-        """Add the numbers of a line."""
         if self.is_dropped:
             return
         self.lines.append(line)
@@ -110,7 +107,6 @@ class Shape:
         self.lines, self.ranks, self._cells, self._blocks = [], [], [], []
 
     def flush(self) -> None:
-        """Convert what was added."""
         if self._cells:
             self._blocks.append(_to_floats(self._cells, len(self.names)))
             self._cells = []
@@ -159,11 +155,9 @@ class Shape:
         self.names = tuple(names[place] for place in keep)
 
     def column(self, name: str) -> FloatArray:
-        """The numbers under a name."""
         return self.matrix[:, self.names.index(name)]
 
     def present(self, name: str) -> BoolArray:
-        """Return which lines have a number under a name."""
         if not self._missing:
             return np.ones(len(self.lines), dtype=np.bool_)
         if len(self._missing) > 1:
@@ -214,7 +208,6 @@ class ShapeCollector:
         self._table_shapes: dict[tuple[Header, frozenset[str]], Shape] = {}
 
     def add_lines(self, lines: Sequence[str]) -> None:
-        """Add the next lines of the log."""
         known, noise = self._known, self._noise
         first = self.num_lines + 1
         numbered: Iterable[tuple[int, str]] = enumerate(lines, first)

@@ -100,7 +100,6 @@ class Database:
         }
 
     def rows(self, query: str, *parameters: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query."""
         yield from self._connection.execute(query, parameters)
 
     def sound_rows(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:

@@ -68,7 +68,6 @@ def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
 
 
 def _add(table: Table, batch: Any, rows: BoolArray, renamed: Mapping[str, str]) -> None:
-    """Add some rows of a batch."""
     index = table.new_rows(int(np.count_nonzero(rows)))
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         values = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)[rows]
