@@ -186,7 +186,6 @@ class SpreadBatches:
 
     @property
     def step_rows(self) -> int:
-        """Rows of a step, over all ranks and micro-batches."""
         return self._micro_rows * self._accumulate * self._world_size
 
     @property

@@ -139,7 +139,6 @@ class OrderCheck:
 
     @property
     def is_shuffled(self) -> bool:
-        """Whether neighbours are not alike, and no batches are odd together."""
         return not self.stretch and not self.pockets
 
 

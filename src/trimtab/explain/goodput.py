@@ -23,7 +23,6 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """The share of steps that was kept."""
         return self.steps_kept / self.steps_done if self.steps_done else 0.0
 
 

@@ -63,7 +63,6 @@ class Secrets:
         return text
 
     def describe(self, error: BaseException) -> str:
-        """Return an error in one line, without the secrets."""
         return self.hide(describe_error(error))
 
 

@@ -39,7 +39,6 @@ class KeptBatch:
         return NO_POSITION if self.data_position == NO_POSITION else self.data_position + part
 
     def tokens(self) -> TokenRows:
-        """Return all token ids, without padding."""
         return flat_tokens(self.parts)
 
 

@@ -85,7 +85,6 @@ def each_cause_once(found: Iterable[Hypothesis | None]) -> Iterable[Hypothesis]:
 
 
 def is_users_alarm(incident: Incident) -> bool:
-    """Return whether only users' detectors raised the alarm."""
     return not any(isinstance(finding.symptom, Symptom) for finding in opening(incident))
 
 

@@ -157,7 +157,6 @@ def gradient_grows(grad_norm: SignalView) -> YesNo | None:
 
 @observation("The gradient norm falls at once", source=_LAB)
 def gradient_fell(grad_norm: SignalView) -> YesNo | None:
-    """Is the norm smaller from the onset on?"""
     first = grad_norm.median(0, 8)
     if first is None:
         return None

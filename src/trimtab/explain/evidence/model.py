@@ -152,7 +152,6 @@ def gains_grow(
 
 @observation("Weights shrink", source="decay pulls norms to zero: stability guides")
 def weights_shrink(param_norms: tuple[SignalView, ...]) -> YesNo | None:
-    """Does a group's norm fall from the onset on?"""
     found = [(g[1], g[1] - g[0], v.name) for v in param_norms if (g := v.growth(16)) is not None]
     if not found:
         return None

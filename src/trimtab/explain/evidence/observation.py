@@ -73,7 +73,6 @@ class SignalView:
 
     @property
     def usual(self) -> float:
-        """The median before the onset."""
         return float(np.median(self.before))
 
     @property
@@ -95,7 +94,6 @@ class SignalView:
         return self.ratio(float(self.soon(records).max()))
 
     def ratio(self, value: float) -> float:
-        """Return a value in multiples of the usual one."""
         return value / self.usual if self.usual else (1.0 if value == 0 else np.inf)
 
     def sigmas(self, value: float) -> float:

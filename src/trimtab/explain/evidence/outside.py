@@ -161,7 +161,6 @@ def _stated(settings: Stated, name: str, *, least: float = -math.inf, most: floa
 
 @observation("beta2 is 0.99 or more", source="stability guides: 0.95; StableAdamW on 0.999")
 def beta2_high(settings: Stated) -> YesNo | None:
-    """Does the second moment remember a hundred steps or more?"""
     return _stated(settings, "beta2", least=0.99, most=1.0)
 
 

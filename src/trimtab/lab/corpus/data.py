@@ -217,7 +217,6 @@ class WindowDataset(Dataset[Batch]):
         return windows
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the order of all windows in an epoch."""
         if epoch not in self._orders:
             random = np.random.default_rng((self.config.seed, epoch))
             # Keep the previous epoch only: a batch may span two epochs.

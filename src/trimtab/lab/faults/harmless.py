@@ -28,13 +28,11 @@ class BatchRamp(Intervention):
     title = "batch-size ramp"
     strength_name = "times more rows"
     strengths = (2, 4)
-    """From twice the rows to four times."""
     is_fault = False
     from_start = True
     planned = True
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Truncate the batches before the onset."""
         self.truth["changes_at"] = self.onset
 
         def change(step: int, batch: Batch) -> Batch:
@@ -56,13 +54,11 @@ class LongerSequences(Intervention):
     title = "sequence-length change"
     strength_name = "times longer"
     strengths = (1.5, 4)
-    """From 1.5 times as long to four times as long."""
     is_fault = False
     from_start = True
     planned = True
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Truncate the windows before the onset."""
         self.truth["changes_at"] = self.onset
         short = max(4, round(parts.config.length / self.strength))
 
@@ -111,7 +107,6 @@ class RightResume(Intervention):
     title = "correct resume"
     strength_name = "seconds of pause"
     strengths = (0.1, 1.0)
-    """Up to a second."""
     is_fault = False
     base = Base.RESUME
 

@@ -71,7 +71,6 @@ class NoWarmup(_Natural):
     title = "no warm-up"
     strength_name = "as learning rate"
     strengths = (1e-2, 5e-2)
-    """From 1e-2 to 5e-2."""
 
     def settings(self, config: TrainConfig) -> TrainConfig:
         return dataclasses.replace(_with_lr(config, self.strength), warmup_steps=0)

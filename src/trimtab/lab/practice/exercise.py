@@ -159,7 +159,6 @@ class Exercise:
 
     @property
     def last_good(self) -> int:
-        """The newest checkpoint from before the onset."""
         return max(step for step in self.checkpoints if step <= self.onset)
 
     def intervention(self) -> Intervention:

@@ -72,7 +72,6 @@ class RemedyAndFault(Intervention):
     fault: Intervention | None
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Apply the remedy, then attach the fault."""
         run = self.remedy(parts.run)
         if self.fault is None:
             return run
@@ -98,8 +97,6 @@ def skip_batches(count: int) -> ChangeRun:
 
 
 def lower_lr_from(factor: float, from_step: int) -> ChangeRun:
-    """Divide the learning rate from a step on."""
-
     def apply(run: LabRun) -> LabRun:
         scale_lr(run, lambda step: 1 / factor if step >= from_step else 1.0)
         return run

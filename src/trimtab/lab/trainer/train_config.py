@@ -117,7 +117,6 @@ class TrainConfig:
 
     @property
     def micro_batch_size(self) -> int:
-        """Windows per micro-batch, over all ranks."""
         return self.batch_size // self.accumulate
 
     @property

@@ -112,7 +112,6 @@ class Shape:
             self._cells = []
 
     def add_values(self, line: int, values: Sequence[float | None]) -> None:
-        """Add the numbers of a row of a table."""
         self.lines.append(line)
         self.ranks.append(-1)
         row = [np.nan if value is None else value for value in values]

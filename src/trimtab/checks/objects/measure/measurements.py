@@ -183,7 +183,6 @@ class Measurements:
 
     @measured
     def short_run(self) -> training.ShortRun:
-        """Ten steps at the peak rate."""
         self.first_pass  # noqa: B018
         batches = [cut(batch, PASS_ROWS, PASS_ELEMENTS) for batch in self.batches]
         return training.short_run(self.inputs, batches, self.peak_rates)

@@ -94,7 +94,6 @@ def _is_enough(losses: Sequence[float]) -> bool:
 
 
 def set_rates(inputs: Inputs, rates: Sequence[Sequence[float]]) -> None:
-    """Set the learning rate of every group."""
     for optimizer, values in zip(inputs.optimizers, rates, strict=True):
         for group, rate in zip(optimizer.param_groups, values, strict=True):
             if isinstance(group.get("lr"), torch.Tensor):
