@@ -38,8 +38,7 @@ class _Document:
 
 
 def read_config(
-    config: str | PathLike[str] | Mapping[str, Any] | object,
-    known: Mapping[str, Any] | None = None,
+    config: str | PathLike[str] | Mapping[str, Any] | object, known: Mapping[str, Any] | None = None
 ) -> ConfigReading:
     """Read a config: a file, a mapping, or an instance of HF's TrainingArguments.
 

@@ -57,11 +57,7 @@ def json_text(command: str, values: Mapping[str, Any], *, is_line: bool = False)
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Settings in TOML, or a table tool.trimtab.",
-    ),
+    typer.Option("--config", metavar="FILE", help="Settings in TOML, or a table tool.trimtab."),
 ]
 
 _FACTS = ("dtype", "seed", "world")
@@ -69,16 +65,11 @@ _DTYPES = ("fp32", "bf16", "fp16", "fp8")
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="A setting or a fact: dtype=bf16.",
-    ),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting or a fact: dtype=bf16."),
 ]
 
 RuleSet = Annotated[
-    RuleSetName | None,
-    typer.Option("--rules", help="The rules to judge by.", show_default=False),
+    RuleSetName | None, typer.Option("--rules", help="The rules to judge by.", show_default=False)
 ]
 
 

@@ -169,9 +169,7 @@ def check_order(rows: RowSequence, batch_rows: int) -> OrderCheck:
     limit = usual + ODD_SIGMAS * sigma_around(usual, sizes[0].tolist())
     is_odd = (sizes[0] > limit) & (sizes[1] > limit)
     return OrderCheck(
-        num_batches=num_batches,
-        likeness=tuple(likeness),
-        pockets=tuple(_pockets(anchors, is_odd)),
+        num_batches=num_batches, likeness=tuple(likeness), pockets=tuple(_pockets(anchors, is_odd))
     )
 
 

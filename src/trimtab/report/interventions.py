@@ -162,10 +162,7 @@ def _resumed(events: Sequence[Event]) -> _Words:
 
 def _note(events: Sequence[Event]) -> _Words:
     facts = events[0].facts
-    return {
-        "what": f"note: {_text(facts, 'text')}",
-        "author": _text(facts, "author") or PERSON,
-    }
+    return {"what": f"note: {_text(facts, 'text')}", "author": _text(facts, "author") or PERSON}
 
 
 _WORDS: Mapping[str, Callable[[Sequence[Event]], _Words]] = {

@@ -13,14 +13,7 @@ from trimtab.core.block import Column
 from trimtab.core.causes import AnyCause, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import (
-    CLOCK,
-    GRAD_NORM,
-    LOSS,
-    LR,
-    TOKEN_RARITY,
-    UNIQUE_TOKEN_SHARE,
-)
+from trimtab.core.signals import CLOCK, GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.comparison import StepWindow

@@ -277,10 +277,7 @@ class LevelShift(Stateful):
         may_last = self._domain.share(rise.height, rise.reference) > ALARM_SHARE
         self._has_warned = not may_last
         is_news = self._start.is_news(
-            best=self._best,
-            before=rise.reference,
-            now=rise.reference + rise.height,
-            is_slow=True,
+            best=self._best, before=rise.reference, now=rise.reference + rise.height, is_slow=True
         )
         if may_last and is_news:
             span = int(finding.facts["records"]) // RECORDS_PER_CELL

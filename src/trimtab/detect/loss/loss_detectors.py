@@ -18,24 +18,13 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.cells import CellMeans
-from trimtab.detect.loss.domain import (
-    POSITIVE,
-    SIGNED,
-    START_RECORDS,
-    Domain,
-    LossStart,
-)
+from trimtab.detect.loss.domain import POSITIVE, SIGNED, START_RECORDS, Domain, LossStart
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
 from trimtab.detect.loss.turn import Turn
-from trimtab.detect.tools.baseline import (
-    LOG_NORM_BASELINE,
-    Scores,
-    SignalBaseline,
-    trust_in,
-)
+from trimtab.detect.tools.baseline import LOG_NORM_BASELINE, Scores, SignalBaseline, trust_in
 from trimtab.detect.tools.neighbours import Neighbours
 from trimtab.detect.tools.series import Point, Series
 

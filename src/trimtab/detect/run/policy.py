@@ -74,10 +74,7 @@ RULES: dict[str, tuple[_Rule, ...]] = {
     # A KL grows from 0 by itself; the explosions of public threads by up to 1,000. Chosen: under
     # 0.01 nats it says nothing.
     KL: (_Rule(Symptom.KL_JUMP, 1, 2.0, 0.01, is_of_peak=True),),
-    ENTROPY: (
-        _Rule(Symptom.ENTROPY_FELL, -1, 0.5, 0.05),
-        _Rule(Symptom.ENTROPY_ROSE, 1, 1.4, 0.1),
-    ),
+    ENTROPY: (_Rule(Symptom.ENTROPY_FELL, -1, 0.5, 0.05), _Rule(Symptom.ENTROPY_ROSE, 1, 1.4, 0.1)),
     # Policies that learn to reason write more, and episodes of games last longer: no fault alone.
     RESPONSE_LENGTH: (
         _Rule(Symptom.LENGTH_ROSE, 1, 1.3, severity=Severity.WARN),
@@ -87,10 +84,7 @@ RULES: dict[str, tuple[_Rule, ...]] = {
     # Chosen: above what the rounding of two engines may differ by.
     LOGPROB_GAP: (_Rule(Symptom.ROLLOUT_GAP, 1, 3.0, 0.05),),
     CLIP_FRACTION: (_Rule(Symptom.ROLLOUT_GAP, 1, 3.0, 0.1),),
-    RATIO: (
-        _Rule(Symptom.ROLLOUT_GAP, 1, 1.2, 0.2),
-        _Rule(Symptom.ROLLOUT_GAP, -1, 0.8, 0.2),
-    ),
+    RATIO: (_Rule(Symptom.ROLLOUT_GAP, 1, 1.2, 0.2), _Rule(Symptom.ROLLOUT_GAP, -1, 0.8, 0.2)),
     ADVANTAGE_STD: (_Rule(Symptom.ADVANTAGES_JUMPED, 1, 3.0, is_of_peak=True),),
     GRAD_NORM: (_Rule(Symptom.GRADIENT_DIED, -1, 0.01),),
     # From 1, the best, to 0: no better than the mean of the returns.

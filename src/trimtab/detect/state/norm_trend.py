@@ -169,12 +169,7 @@ class _Trend(Stateful):
         return slice(RECORDS_PER_CHANGE - 1 - self._count, count, RECORDS_PER_CHANGE)
 
     def update_many(
-        self,
-        values: FloatArray,
-        steps: IntArray,
-        rates: FloatArray,
-        moved: FloatArray,
-        count: int,
+        self, values: FloatArray, steps: IntArray, rates: FloatArray, moved: FloatArray, count: int
     ) -> Iterator[tuple[int, OutOfRange]]:
         """Judge the records that end a change, out of `count` records in all."""
         self._count += count - RECORDS_PER_CHANGE * len(values)

@@ -283,11 +283,7 @@ class ExerciseReplay:
             run_dir = Path(folder)
             shutil.copytree(self._run_dir / "checkpoints" / name, run_dir / "checkpoints" / name)
             outcome = train(
-                config,
-                run_dir,
-                resume=True,
-                cache_dir=self._cache_dir,
-                intervention=intervention,
+                config, run_dir, resume=True, cache_dir=self._cache_dir, intervention=intervention
             )
             self._trained[key] = outcome, read_journal(RunDirectory(run_dir)).block
         return self._trained[key]

@@ -207,11 +207,7 @@ class Scenario:
     def twin(self) -> "Scenario":
         """Return the same run without the intervention."""
         return Scenario(
-            kind=CLEAN,
-            seed=self.seed,
-            base=self.required_base,
-            steps=self.steps,
-            shape=self.shape,
+            kind=CLEAN, seed=self.seed, base=self.required_base, steps=self.steps, shape=self.shape
         )
 
     def description(self) -> dict[str, Any]:
