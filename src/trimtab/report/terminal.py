@@ -14,19 +14,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.signals import (
-    CLOCK,
-    GRAD_NORM,
-    LOSS,
-    LR,
-    PARAM_NORM,
-    TOKENS_PER_SECOND,
-    UPDATE_NORM,
-)
 from trimtab.core.sink import RunStatus
 from trimtab.core.text import counted, digits, printable
 from trimtab.explain.diagnosis import Diagnosis
@@ -67,7 +59,14 @@ symptom, which the explanation names."""
 KEPT_RECORDS = 2000
 """Records in the curves: in a terminal of 100 columns, one character is 20 records."""
 
-_LIVE_SIGNALS = (LOSS, GRAD_NORM, LR, UPDATE_NORM, PARAM_NORM, TOKENS_PER_SECOND)
+_LIVE_SIGNALS = (
+    signals.LOSS,
+    signals.GRAD_NORM,
+    signals.LR,
+    signals.UPDATE_NORM,
+    signals.PARAM_NORM,
+    signals.TOKENS_PER_SECOND,
+)
 _MAX_LIVE_INCIDENTS = 10
 
 _STYLES = {
@@ -134,7 +133,7 @@ def _heading(report: RunReport, width: int) -> Text:
 
 def _curves(block: Block, onsets: Sequence[tuple[int, str]], width: int) -> list[Text]:
     """Return loss and gradient norm as wide as the terminal, with marks under some rows."""
-    names = [name for name in (LOSS, GRAD_NORM) if block.column(name).recorded]
+    names = [name for name in (signals.LOSS, signals.GRAD_NORM) if block.column(name).recorded]
     indent = max((len(name) for name in names), default=0) + 1
     room = max(width - indent, 10)
     lines = [
@@ -328,7 +327,7 @@ class LiveView:
             text.append(f", {totals.num_discarded:,} discarded", style="yellow")
         if self.ended is not None:
             text.append(f", ended: {printable(self.ended)}", style="bold yellow")
-        elif CLOCK in totals.latest:
+        elif signals.CLOCK in totals.latest:
             silent = max(totals.seconds_silent(time.time()), 0.0)
             is_stalled = totals.status(None, silent) is RunStatus.STALLED
             text.append(f", last record {silent:.0f} s ago", style="red" if is_stalled else "dim")

@@ -18,24 +18,8 @@ import torch
 from torch import Tensor
 
 import trimtab
+from trimtab.core import signals
 from trimtab.core.config import Mode
-from trimtab.core.signals import (
-    ADVANTAGE_STD,
-    CLIP_FRACTION,
-    ENTROPY,
-    EVAL_REWARD,
-    GRAD_NORM,
-    KL,
-    LOGPROB_GAP,
-    LOSS,
-    LR,
-    NO_SIGNAL_SHARE,
-    RATIO,
-    RESPONSE_LENGTH,
-    REWARD,
-    REWARD_STD,
-    TRUNCATED_SHARE,
-)
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.rl.arithmetic import (
     DIGITS,
@@ -139,7 +123,7 @@ def train(
             if knobs.syncs and step % knobs.sync_every == 0:
                 engine.load_state_dict(policy.state_dict())
             rollout = _roll_out(engine, config, knobs, dice)
-            held_out = {EVAL_REWARD: evaluate(policy)} if step % EVAL_EVERY == 0 else {}
+            held_out = {signals.EVAL_REWARD: evaluate(policy)} if step % EVAL_EVERY == 0 else {}
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * knobs.lr_factor
             loss, measured = _objective(policy, reference, config, knobs, rollout)
@@ -151,9 +135,9 @@ def train(
             optimizer.step()
             records.append(
                 {
-                    LOSS: float(loss.detach()),
-                    GRAD_NORM: float(norm),
-                    LR: config.lr * knobs.lr_factor,
+                    signals.LOSS: float(loss.detach()),
+                    signals.GRAD_NORM: float(norm),
+                    signals.LR: config.lr * knobs.lr_factor,
                     **measured,
                     **held_out,
                 }
@@ -223,17 +207,17 @@ def _objective(
     with torch.no_grad():
         is_clipped = ((ratio - 1) * gain.sign() > CLIP).float()
         measured = {
-            REWARD: rewards.mean(),
-            REWARD_STD: spread.mean(),
-            NO_SIGNAL_SHARE: (spread < 1e-6).float().mean(),
-            ADVANTAGE_STD: gains.std(),
-            KL: mean(kl),
-            ENTROPY: mean(-(logs.exp() * logs).sum(-1)),
-            CLIP_FRACTION: mean(is_clipped),
-            RATIO: mean(ratio),
-            LOGPROB_GAP: mean((new - old).abs()),
-            RESPONSE_LENGTH: lengths.mean(),
-            TRUNCATED_SHARE: is_truncated.float().mean(),
+            signals.REWARD: rewards.mean(),
+            signals.REWARD_STD: spread.mean(),
+            signals.NO_SIGNAL_SHARE: (spread < 1e-6).float().mean(),
+            signals.ADVANTAGE_STD: gains.std(),
+            signals.KL: mean(kl),
+            signals.ENTROPY: mean(-(logs.exp() * logs).sum(-1)),
+            signals.CLIP_FRACTION: mean(is_clipped),
+            signals.RATIO: mean(ratio),
+            signals.LOGPROB_GAP: mean((new - old).abs()),
+            signals.RESPONSE_LENGTH: lengths.mean(),
+            signals.TRUNCATED_SHARE: is_truncated.float().mean(),
         }
     return loss, {name: float(value) for name, value in measured.items()}
 
