@@ -26,18 +26,10 @@ from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunTotals
 from trimtab.journal.approval import Proposal
+from trimtab.report import wording
 from trimtab.report.batch_section import batch_lines
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
-from trimtab.report.wording import (
-    asked,
-    cause_text,
-    deciding_lines,
-    likeness,
-    possible_cause,
-    runner_up,
-    steps_text,
-)
 
 MAX_ROWS = 20
 """Incidents listed: more than a screenful is not read. The rest is in --json and --out."""
@@ -116,7 +108,7 @@ def _group(diagnoses: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
     """Return incidents of one class, cause and action together; each group's worst comes first."""
     groups: dict[tuple[str | None, ...], list[Diagnosis]] = {}
     for one in diagnoses:
-        groups.setdefault(likeness(one), []).append(one)
+        groups.setdefault(wording.likeness(one), []).append(one)
     return [tuple(group) for group in groups.values()]
 
 
@@ -180,7 +172,7 @@ def _losses(diagnosis: Diagnosis) -> str:
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
     """Return the named cause, or what it possibly is; probabilities stand below, for room."""
-    cause = diagnosis.cause or possible_cause(diagnosis)
+    cause = diagnosis.cause or wording.possible_cause(diagnosis)
     possibly = "" if diagnosis.cause else "possibly "
     return "not known" if cause is None else f"{possibly}{cause.id} {cause.title}"
 
@@ -191,7 +183,7 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
     incident = diagnosis.incident
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
-    title.append(f", {steps_text(incident)}, ", style="not bold")
+    title.append(f", {wording.steps_text(incident)}, ", style="not bold")
     title.append(diagnosis.outcome, style=_STYLES.get(named, "not bold") if named else "not bold")
     symptoms = ", ".join(printable(str(symptom)) for symptom in incident.symptoms)
     title.append(f": {symptoms}, loss {_losses(diagnosis)}", style="not bold")
@@ -204,10 +196,14 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
     for name, text in (
         ("alike", _places(others)),
-        *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
+        *(
+            ()
+            if questions
+            else (("seen", text) for text in wording.deciding_lines(diagnosis, MAX_SEEN))
+        ),
         *(("batch", line) for line in batch_lines(diagnosis)[:MAX_BATCH_LINES]),
-        ("cause", cause_text(diagnosis)),
-        ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
+        ("cause", wording.cause_text(diagnosis)),
+        ("or", "" if _has_look_alikes(diagnosis) else wording.runner_up(diagnosis)),
         ("do", diagnosis.action.instruction),
         ("fix", diagnosis.remedy),
     ):
@@ -243,7 +239,7 @@ def _foreign(finding: Finding, package: str) -> str:
 
 def _questions(diagnosis: Diagnosis) -> Table:
     """Return the questions of the walk, or the observations: those answered with yes first."""
-    answers = list(asked(diagnosis))
+    answers = list(wording.asked(diagnosis))
     if diagnosis.walk is None:
         made = [item for item in answers if item[2].is_answer]
         answers = sorted(made, key=lambda item: item[2].outcome is not ObservedOutcome.YES)

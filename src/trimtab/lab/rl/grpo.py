@@ -21,17 +21,7 @@ import trimtab
 from trimtab.core import signals
 from trimtab.core.config import Mode
 from trimtab.lab.model.gpt import Gpt
-from trimtab.lab.rl.arithmetic import (
-    DIGITS,
-    MODEL,
-    PROMPT_LENGTH,
-    Prompts,
-    generate,
-    grade,
-    make_base_policy,
-    make_prompts,
-    response_mask,
-)
+from trimtab.lab.rl import arithmetic
 
 LENGTH = 8
 """The length limit of a response, in tokens."""
@@ -85,12 +75,12 @@ class Knobs:
     """Steps after which it gets them: until then its rollouts get older and older."""
     temperature: float = 1.0
     """Of the engine; the trainer always computes log-probabilities at 1."""
-    verifier: Callable[[Tensor, Tensor], Tensor] = lambda responses, answers: grade(
+    verifier: Callable[[Tensor, Tensor], Tensor] = lambda responses, answers: arithmetic.grade(
         responses, answers
     )[0].float()
     reward_per_token: float = 0.0
     length: int = LENGTH
-    terms: tuple[int, int, int] = (2, 0, DIGITS)
+    terms: tuple[int, int, int] = (2, 0, arithmetic.DIGITS)
     """How many digits are added, and their range."""
     has_equals: bool = True
     centers: bool = True
@@ -119,7 +109,7 @@ def train(
             if fault is not None and step == onset:
                 fault(knobs)
                 if knobs.wrong_reference:
-                    reference = Gpt(MODEL, generator=torch.Generator().manual_seed(99))
+                    reference = Gpt(arithmetic.MODEL, generator=torch.Generator().manual_seed(99))
             if knobs.syncs and step % knobs.sync_every == 0:
                 engine.load_state_dict(policy.state_dict())
             rollout = _roll_out(engine, config, knobs, dice)
@@ -147,26 +137,30 @@ def train(
 
 @cache
 def _base_policy(seed: int) -> Gpt:
-    return make_base_policy(seed, LENGTH)
+    return arithmetic.make_base_policy(seed, LENGTH)
 
 
 @torch.no_grad()
 def evaluate(policy: Gpt) -> float:
     """Return the share of right answers to held-out prompts, by the right verifier."""
     dice = torch.Generator().manual_seed(7)
-    prompts = make_prompts(torch.randint(0, DIGITS, (EVAL_PROMPTS, 2), generator=dice))
-    responses = generate(policy, prompts.tokens, LENGTH, dice)
-    return float(grade(responses, prompts.answers)[0].float().mean())
+    prompts = arithmetic.make_prompts(
+        torch.randint(0, arithmetic.DIGITS, (EVAL_PROMPTS, 2), generator=dice)
+    )
+    responses = arithmetic.generate(policy, prompts.tokens, LENGTH, dice)
+    return float(arithmetic.grade(responses, prompts.answers)[0].float().mean())
 
 
 def _roll_out(
     engine: Gpt, config: RlConfig, knobs: Knobs, dice: torch.Generator
-) -> tuple[Prompts, Tensor, Tensor]:
+) -> tuple[arithmetic.Prompts, Tensor, Tensor]:
     """Return prompts, each as often as its group is large, with responses and log-probabilities."""
     count, low, high = knobs.terms
     terms = torch.randint(low, high, (config.prompts, count), generator=dice)
-    asked = make_prompts(terms.repeat_interleave(config.group, 0), has_equals=knobs.has_equals)
-    responses = generate(engine, asked.tokens, knobs.length, dice, knobs.temperature)
+    asked = arithmetic.make_prompts(
+        terms.repeat_interleave(config.group, 0), has_equals=knobs.has_equals
+    )
+    responses = arithmetic.generate(engine, asked.tokens, knobs.length, dice, knobs.temperature)
     with torch.no_grad():
         scores = _scores(engine, asked.tokens, responses) / knobs.temperature
     return asked, responses, _chosen(scores.log_softmax(-1), responses)
@@ -177,13 +171,13 @@ def _objective(
     reference: Gpt,
     config: RlConfig,
     knobs: Knobs,
-    rollout: tuple[Prompts, Tensor, Tensor],
+    rollout: tuple[arithmetic.Prompts, Tensor, Tensor],
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the loss of a batch of rollouts, and what was measured."""
     asked, responses, old = rollout
-    mask = response_mask(responses).float()
+    mask = arithmetic.response_mask(responses).float()
     lengths = mask.sum(1)
-    _, is_truncated = grade(responses, asked.answers)
+    _, is_truncated = arithmetic.grade(responses, asked.answers)
     rewards = knobs.verifier(responses, asked.answers) + knobs.reward_per_token * lengths
     groups = rewards.view(config.prompts, config.group)
     spread = groups.std(1, keepdim=True)
@@ -226,7 +220,7 @@ def _scores(model: Gpt, prompts: Tensor, responses: Tensor) -> Tensor:
     """Return the logits of the tokens of the responses: (responses, length, vocabulary)."""
     tokens = torch.cat((prompts, responses), 1)[:, :-1]
     logits: Tensor = model(tokens, tokens).logits
-    return logits[:, PROMPT_LENGTH - 1 :]
+    return logits[:, arithmetic.PROMPT_LENGTH - 1 :]
 
 
 def _chosen(logs: Tensor, responses: Tensor) -> Tensor:
