@@ -73,6 +73,7 @@ RULE_SETS: Mapping[str, RuleSet] = {rules.name: rules for rules in (TRIMTAB, TEX
 
 
 def rule_set(name: str) -> RuleSet:
+    """Return the rule set of this name; raises ConfigError if there is none."""
     if name not in RULE_SETS:
         raise ConfigError(f"unknown rule set {name!r}; choose from {', '.join(RULE_SETS)}")
     return RULE_SETS[name]

@@ -186,6 +186,7 @@ class SpreadBatches:
 
     @property
     def step_rows(self) -> int:
+        """Rows of a step, over all ranks and micro-batches."""
         return self._micro_rows * self._accumulate * self._world_size
 
     @property
@@ -215,6 +216,7 @@ class SpreadBatches:
         return _Batches(self)
 
     def batch(self, index: int) -> list[int]:
+        """Return the rows of a micro-batch of this rank."""
         step, micro = divmod(index, self._accumulate)
         first = step * self.step_rows
         first += (micro * self._world_size + self._rank) * self._micro_rows

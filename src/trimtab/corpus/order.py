@@ -73,6 +73,7 @@ class FileRows:
             return reader.read(first, first + self._lengths[file]).copy()
 
     def place(self, at: int) -> str:
+        """Return file and token at which a row begins."""
         file, first = self._find(at)
         return f"{self._files[file].path}:{first}"
 
@@ -139,6 +140,7 @@ class OrderCheck:
 
     @property
     def is_shuffled(self) -> bool:
+        """Whether neighbours are not alike, and no batches are odd together."""
         return not self.stretch and not self.pockets
 
 

@@ -188,6 +188,7 @@ class Summary:
         return np.flatnonzero(self.counts == 0)
 
     def total(self, name: str) -> int:
+        """Sum a statistic over all sources."""
         sources = self.result.statistics.sources.values()
         return sum(int(getattr(source, name)) for source in sources)
 
@@ -199,6 +200,7 @@ class Summary:
         return found or self.result.statistics.table.duplicates > 0
 
     def place(self, file: int, at: int) -> str:
+        """Format a place in a file."""
         files = self.result.files
         return f"{files[file].path}:{at}" if 0 <= file < len(files) else f"file {file}:{at}"
 

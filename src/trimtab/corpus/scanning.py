@@ -187,6 +187,7 @@ until they are written."""
 
 
 def run_here(plan: ScanPlan, shards: Sequence[int]) -> Iterator[ShardStatistics]:
+    """Scan one shard after the other in this process."""
     for index in shards:
         yield index, scan_shard(plan, index)
 

@@ -272,9 +272,11 @@ class WatchedMetrics(MetricsProcessor):  # type: ignore[misc]
 
     @property
     def guard(self) -> Guard | None:
+        """Return the guard while the Trainer trains, else None."""
         return None if self._watcher is None else self._watcher.adapter.guard
 
     def close(self) -> None:
+        """End the guard with the Trainer."""
         if self._watcher is not None:
             self._watcher.close()
         super().close()

@@ -201,7 +201,8 @@ class JumpRule:
 
     limits: JumpLimits
     up: Symptom
-    down: Symptom
+    down: Symptom | None = None
+    """The symptom of a fall; None if it is that of a rise."""
     falls_harmlessly: bool = False
     """Whether a fall is only a warning."""
     returns_harmlessly: bool = False
@@ -226,9 +227,7 @@ def _update_rule(*, down: float, floor: float = 0.1, early_floor: float = math.i
 RULES = {
     # 1.7 up, 1.1 down.
     signals.PARAM_NORM: JumpRule(
-        limits=JumpLimits(up=2.0, down=2.0, floor=1e-3),
-        up=Symptom.NORM_DRIFT,
-        down=Symptom.NORM_DRIFT,
+        limits=JumpLimits(up=2.0, down=2.0, floor=1e-3), up=Symptom.NORM_DRIFT
     ),
     # Of a group, 12 up: a batch can do that; rare tokens raise the embedding's 16 times. 3.1 down,
     # in the few weights of the norms after a batch of 64 tokens. Noise with a heavy tail (t with 5
@@ -257,30 +256,21 @@ RULES = {
     ),
     # 3.1 up, 2.8 down; 4.5 finds as many faults as 3.5.
     signals.ACTIVATION_RMS: JumpRule(
-        limits=JumpLimits(up=4.5, down=4.5, floor=0.05),
-        up=Symptom.ACTIVATION_JUMP,
-        down=Symptom.ACTIVATION_JUMP,
+        limits=JumpLimits(up=4.5, down=4.5, floor=0.05), up=Symptom.ACTIVATION_JUMP
     ),
     # 4.2 up; 6.5 finds as many faults as 5. A fall means easier text.
     signals.TOKEN_RARITY: JumpRule(
-        limits=JumpLimits(up=6.5, down=None, floor=0.05),
-        up=Symptom.ODD_TOKENS,
-        down=Symptom.ODD_TOKENS,
-        may_step_back=False,
+        limits=JumpLimits(up=6.5, down=None, floor=0.05), up=Symptom.ODD_TOKENS, may_step_back=False
     ),
     # 2.4 down, apart from a change of the batches that is known and from a batch that is one token;
     # 4 finds as many faults as 2.5.
     signals.UNIQUE_TOKEN_SHARE: JumpRule(
-        limits=JumpLimits(up=None, down=4.0, floor=0.05),
-        up=Symptom.ODD_TOKENS,
-        down=Symptom.ODD_TOKENS,
-        may_step_back=False,
+        limits=JumpLimits(up=None, down=4.0, floor=0.05), up=Symptom.ODD_TOKENS, may_step_back=False
     ),
     # 1 in every batch, or a different constant: the floor decides.
     signals.SHIFT_SHARE: JumpRule(
         limits=JumpLimits(up=2.0, down=2.0, floor=0.25),
         up=Symptom.ODD_TOKENS,
-        down=Symptom.ODD_TOKENS,
         may_step_back=False,
         min_value=1e-3,
     ),
@@ -289,7 +279,6 @@ RULES = {
     signals.LR: JumpRule(
         limits=JumpLimits(up=4.0, down=4.0, floor=0.5),
         up=Symptom.LR_JUMP,
-        down=Symptom.LR_JUMP,
         falls_harmlessly=True,
         returns_harmlessly=True,
     ),
@@ -408,7 +397,7 @@ def _finding(name: str, rule: JumpRule, point: Point, jump: Jump, highest: float
     expected = point.value / (1 + jump.change) if rose else point.value * (1 - jump.change)
     return Finding(
         detector=StateJumps.name,
-        symptom=rule.up if rose else rule.down,
+        symptom=rule.up if rose else rule.down or rule.up,
         severity=Severity.ALARM if is_alarm else Severity.WARN,
         signal=name,
         step=point.step,

@@ -106,10 +106,8 @@ class DataConfig:
 
     batch_size: int
     """Windows in a batch, over all ranks."""
-
     length: int
     """Tokens in a window."""
-
     seed: int = 0
     """Determines the order of the windows."""
 
@@ -127,13 +125,10 @@ class Batch:
 
     tokens: Tensor
     """(rows, length) of int64."""
-
     targets: Tensor
     """The token that follows each of them."""
-
     position: int
     """Data position: the index of the global batch, the same on all ranks."""
-
     source_shares: Mapping[Source, float]
     """Share of each source in the global batch, the same on all ranks."""
 

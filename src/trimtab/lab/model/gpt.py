@@ -112,10 +112,8 @@ class Signals(NamedTuple):
 
     max_attention_logit: Tensor
     """Largest attention logit of each block: (layers,)."""
-
     max_log_z: Tensor
     """Largest |log Z| over all tokens; Z is the sum of the exponentials of a token's logits."""
-
     token_losses: Tensor
     """Cross-entropy of each token: (batch, length); 0 where the target is masked."""
 
@@ -125,13 +123,10 @@ class Output(NamedTuple):
 
     loss: Tensor
     """The training loss: the cross-entropy, plus the z-loss if the config has one."""
-
     cross_entropy: Tensor
     """Mean cross-entropy over all tokens that are not masked, in fp32; NaN if all are."""
-
     logits: Tensor
     """Scores of the next token: (batch, length, vocab_size)."""
-
     signals: Signals | None
     """None unless `Gpt.measure` is set."""
 

@@ -259,7 +259,6 @@ class AnswerResult:
 
     eval_loss: float
     """Held-out loss of the final weights."""
-
     steps: int
     """Steps computed after the answer."""
 
@@ -270,10 +269,8 @@ class Stakes:
 
     loss_before: float
     """Held-out loss of that checkpoint."""
-
     loss_fixed: float
     """Held-out loss at the end if the cause is fixed there."""
-
     steps: int
     """Steps from there to the end."""
 

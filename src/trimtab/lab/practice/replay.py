@@ -67,7 +67,6 @@ class RemedyAndFault(Intervention):
     title = "an action"
     strength_name = "none"
     is_fault = False
-
     remedy: ChangeRun
     fault: Intervention | None
 
@@ -149,10 +148,8 @@ class AnswerPlan:
 
     start: int
     """The checkpoint to start from."""
-
     fault: Intervention | None
     """The fault as it acts in the new run; None if it no longer does."""
-
     remedy: ChangeRun
     cost_from: int
     """The first step whose computation counts as a cost of the answer."""

@@ -98,7 +98,6 @@ class Description:
     title: str
     strengths: str
     """The strengths at severity 0 and severity 1."""
-
     lasts: str
     base: str
     """The kind of run that it needs."""

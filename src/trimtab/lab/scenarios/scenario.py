@@ -54,10 +54,8 @@ class ModelShape(StrEnum):
 
     SMALL = "small"
     """2 layers, 512 tokens."""
-
     DEEP = "deep"
     """4 layers."""
-
     BROAD = "broad"
     """A vocabulary of 1,024 tokens, and batches of twice as many windows."""
 
@@ -140,19 +138,15 @@ class Scenario:
 
     kind: str
     """A name from the catalogue, or `clean`."""
-
     seed: int
     grade: Grade = Grade.SEVERE
     base: Base = Base.PLAIN
     """Only for a clean run; an intervention determines it otherwise."""
-
     steps: int = STEPS
     severity: float | None = None
     """None draws one from the range of the grade."""
-
     mode: Mode = Mode.OBSERVE
     """The mode of the guard; the suite only observes."""
-
     shape: ModelShape = ModelShape.SMALL
 
     @property

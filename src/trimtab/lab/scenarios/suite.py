@@ -143,7 +143,6 @@ class Built:
 
     runs: int
     """All runs of the suite."""
-
     trained: int
     """Runs that this build trained; the others already existed."""
 

@@ -53,7 +53,6 @@ class Evaluation:
 
     loss: float
     """Mean cross-entropy over the held-out windows."""
-
     seconds: float
     """How long training was paused for it."""
 
@@ -93,7 +92,6 @@ class TrainOutcome:
 
     first_step: int
     """0, or the step of the checkpoint that it was resumed from."""
-
     eval_loss: float
     """Loss on held-out text after the last step."""
 
