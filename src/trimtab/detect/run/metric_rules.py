@@ -86,7 +86,7 @@ class MetricRules(Detector):
                 self._nonfinite[name] += 1
                 rule = self._rules.get(name)
                 if self._nonfinite[name] == MIN_NONFINITE and (rule is None or rule.nan):
-                    yield self._not_finite(record, name)
+                    yield self.finding(record, f"{name} is not finite", Severity.ALARM, name)
 
     def _broken(self, record: Record, name: str, rule: MetricRule) -> Finding:
         state = self._states[name]
@@ -95,9 +95,6 @@ class MetricRules(Detector):
         symptom = rule.message or f"{name} {words} {limit:.4g}{lasting}"
         severity = Severity[rule.severity.upper()]
         return self.finding(record, symptom, severity, name, limit=limit)
-
-    def _not_finite(self, record: Record, name: str) -> Finding:
-        return self.finding(record, f"{name} is not finite", Severity.ALARM, name)
 
 
 class _State(Stateful):

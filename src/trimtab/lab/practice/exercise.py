@@ -301,8 +301,12 @@ def mark_answers(
     """Return all answers, the best first; among equal ones, the milder first."""
     costs = {answer: _cost(result, stakes) for answer, result in results.items()}
     best = min(costs.values())
+    scores = {
+        answer: round(100 * max(0.0, 1 - (cost - best) / (stakes.gain / 2)))
+        for answer, cost in costs.items()
+    }
     marks = [
-        AnswerMark(answer=answer, result=result, score=_score(costs[answer] - best, stakes))
+        AnswerMark(answer=answer, result=result, score=scores[answer])
         for answer, result in results.items()
     ]
     return sorted(marks, key=lambda one: costs[one.answer])
@@ -312,7 +316,3 @@ def _cost(result: AnswerResult, stakes: Stakes) -> float:
     # Non-finite weights are the worst result; NaN could not be compared.
     loss = result.eval_loss if math.isfinite(result.eval_loss) else math.inf
     return loss + stakes.price * result.steps
-
-
-def _score(regret: float, stakes: Stakes) -> int:
-    return round(100 * max(0.0, 1 - regret / (stakes.gain / 2)))

@@ -161,7 +161,7 @@ def show_run(shown: Block, exercise: Exercise, width: int) -> RenderableType:
         *_numbers(shown),
         Text(),
         *_events(shown),
-        Text(f"checkpoints at steps {_listed(exercise.checkpoints)}"),
+        Text(f"checkpoints at steps {', '.join(map(str, exercise.checkpoints))}"),
     )
 
 
@@ -281,7 +281,3 @@ def _events(shown: Block) -> Iterator[Text]:
 def _short(fact: object) -> str:
     text = ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)
     return text if len(text) <= _MAX_FACT_LENGTH else f"{text[:_MAX_FACT_LENGTH]} ..."
-
-
-def _listed(steps: list[int]) -> str:
-    return ", ".join(map(str, steps))

@@ -392,9 +392,5 @@ def _to_floats(cells: list[tuple[str, ...]], width: int) -> FloatArray:
         columns = [np.fromiter(map(float, column), np.float64, number) for column in turned]
         return np.stack(columns, axis=1)
     except ValueError:  # grouped digits, or a time of day
-        rows = [[_or_nan(to_number(cell)) for cell in row] for row in cells]
+        rows = [[to_number(cell) for cell in row] for row in cells]
         return np.array(rows, dtype=np.float64).reshape(len(cells), width)
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value

@@ -177,7 +177,8 @@ class _EventReader:
                     if shape is not None and data[end - after : end] == shape.after:
                         step = steps.get(coded)
                         if step is None:
-                            step = steps[coded] = _step(coded)
+                            number, _ = protowire.varint(coded, 0, len(coded))
+                            step = steps[coded] = protowire.signed(number)
                         add_number(shape.number)
                         add_step(step)
                         add_value(shape.packed.unpack_from(data, end - before)[0])
@@ -216,10 +217,6 @@ class _EventReader:
             self._shapes[rest[:before]] = _Shape(
                 number=number, after=rest[after:], packed=span.packed
             )
-
-
-def _step(coded: bytes) -> int:
-    return protowire.signed(protowire.varint(coded, 0, len(coded))[0])
 
 
 # Summaries
