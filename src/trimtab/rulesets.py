@@ -14,11 +14,7 @@ from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.decide.advice import advise, advise_by_textbook
-from trimtab.detect.textbook import (
-    TEXTBOOK_THRESHOLDS,
-    TextbookThresholds,
-    textbook_detectors,
-)
+from trimtab.detect.textbook import TEXTBOOK_THRESHOLDS, TextbookThresholds, textbook_detectors
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.diagnosis import Diagnosis, Explain

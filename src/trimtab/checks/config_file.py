@@ -38,8 +38,7 @@ class _Document:
 
 
 def read_config(
-    config: str | PathLike[str] | Mapping[str, Any] | object,
-    known: Mapping[str, Any] | None = None,
+    config: str | PathLike[str] | Mapping[str, Any] | object, known: Mapping[str, Any] | None = None
 ) -> ConfigReading:
     """Read a config: a file, a mapping, or an instance of HF's TrainingArguments.
 
@@ -93,7 +92,9 @@ def _read_file(path: Path, steps: int | None) -> ConfigReading:
 
 
 def _read_yaml(text: str, document: _Document) -> ConfigReading:
-    if read_flags(text).values.keys() & megatron.MARKS:  # flags as keys, as in Megatron-LM's tests
+    if (
+        read_flags(text).values.keys() & megatron.TABLE.marks
+    ):  # flags as keys, as in Megatron-LM's tests
         return _read_flags(text, document)
     tree, lines = load_yaml(text, document.source)
     if not isinstance(tree, Mapping):
@@ -120,10 +121,10 @@ def _read_flags(text: str, document: _Document) -> ConfigReading:
     source = document.source
     flags = read_flags(text)
     names = flags.values.keys() | set(flags.unresolved)
-    if names & megatron.MARKS:
+    if names & megatron.TABLE.marks:
         return megatron.read_megatron(flags, source=source)
     underscored = {name.replace("-", "_"): value for name, value in flags.values.items()}
-    if underscored.keys() & hf.MARKS:
+    if underscored.keys() & hf.TABLE.marks:
         lines = {name.replace("-", "_"): line for name, line in flags.lines.items()}
         return hf.read_hf(
             underscored, source=source, lines=lines, dialect=hf.HF_FLAGS, steps=document.steps
@@ -135,13 +136,13 @@ def _read_tree(tree: Mapping[str, Any], document: _Document) -> ConfigReading:
     source, lines = document.source, document.lines
     if tree.keys() & hf.AXOLOTL_MARKS:
         return hf.read_axolotl(tree, source=source, lines=lines, steps=document.steps)
-    if tree.keys() & hf.MARKS:
+    if tree.keys() & hf.TABLE.marks:
         dialect = hf.HF_YAML if document.syntax is Syntax.YAML else hf.HF_JSON
         return hf.read_hf(tree, source=source, lines=lines, dialect=dialect, steps=document.steps)
     tool = tree.get("tool")
     ours = tool.get("trimtab", tree) if isinstance(tool, Mapping) else tree
     training = ours.get("training")
-    if tree.keys() & torchtitan.TABLES:  # before ours: torchtitan has a [training] table, too
+    if tree.keys() & torchtitan.TABLE.marks:  # before ours: torchtitan has a [training] table, too
         return torchtitan.read_torchtitan(tree, source=source, lines=lines, syntax=document.syntax)
     if isinstance(training, Mapping):
         table_lines = {

@@ -53,7 +53,6 @@ class Curve:
 
     @property
     def peak(self) -> float:
-        """The highest rate."""
         return float(self.lr.max())
 
     @property
@@ -376,12 +375,10 @@ class TrainingPlan:
 
     @property
     def adam(self) -> bool | None:
-        """Whether the optimizer is of Adam's family."""
         return None if self.optimizer is None else self.optimizer in ADAM_FAMILY
 
     @property
     def batch_tokens(self) -> int | None:
-        """Tokens in a step."""
         if self.batch_size is None or self.seq_len is None:
             return None
         return self.batch_size * self.seq_len
@@ -401,7 +398,6 @@ class TrainingPlan:
 
     @property
     def mixture(self) -> bool | None:
-        """Whether the model has experts to choose from."""
         return None if self.experts is None else self.experts > 1
 
     @property
@@ -411,7 +407,6 @@ class TrainingPlan:
 
     @property
     def resumed(self) -> bool:
-        """Whether the run continues from a checkpoint."""
         return self.resume_step is not None
 
     @property

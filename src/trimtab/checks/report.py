@@ -79,21 +79,17 @@ class CheckReport:
 
     @property
     def passed(self) -> tuple[RuleResult, ...]:
-        """Rules that ran and found nothing."""
         return tuple(r for r in self.results if r.has_run and r.level is None)
 
     @property
     def not_run(self) -> tuple[RuleResult, ...]:
-        """Rules that did not run."""
         return tuple(result for result in self.results if not result.has_run)
 
     @property
     def ids(self) -> tuple[str, ...]:
-        """Ids of the findings, the worst first."""
         return tuple(result.rule.id for result in self.findings)
 
     def count(self, level: Level) -> int:
-        """Return the number of findings of a level."""
         return sum(result.level is level for result in self.results)
 
     def to_dict(self) -> dict[str, Any]:

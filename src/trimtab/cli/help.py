@@ -32,7 +32,6 @@ class Group(TyperGroup):
     """A group of commands, with the same help."""
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, told how to show what they take."""
         return [_without_type(param) for param in super().get_params(ctx)]
 
 
@@ -43,7 +42,6 @@ class App(typer.Typer):
         super().__init__(cls=Group, **options)
 
     def command(self, name: str | None = None, **options: Any) -> Any:
-        """Return the decorator of a command."""
         return super().command(name, **{"cls": Command, **options})
 
 

@@ -57,11 +57,7 @@ def json_text(command: str, values: Mapping[str, Any], *, is_line: bool = False)
 
 ConfigFile = Annotated[
     Path | None,
-    typer.Option(
-        "--config",
-        metavar="FILE",
-        help="Settings in TOML, or a table tool.trimtab.",
-    ),
+    typer.Option("--config", metavar="FILE", help="Settings in TOML, or a table tool.trimtab."),
 ]
 
 _FACTS = ("dtype", "seed", "world")
@@ -69,16 +65,11 @@ _DTYPES = ("fp32", "bf16", "fp16", "fp8")
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option(
-        "--set",
-        metavar="NAME=VALUE",
-        help="A setting or a fact: dtype=bf16.",
-    ),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting or a fact: dtype=bf16."),
 ]
 
 RuleSet = Annotated[
-    RuleSetName | None,
-    typer.Option("--rules", help="The rules to judge by.", show_default=False),
+    RuleSetName | None, typer.Option("--rules", help="The rules to judge by.", show_default=False)
 ]
 
 
@@ -135,14 +126,12 @@ def split_facts(pairs: Iterable[str] | None, manifest: Path | None) -> tuple["Ru
 
 
 def formats(incomplete: str) -> list[str]:
-    """Return the log formats that begin with what was typed."""
     from trimtab.readers.reading import FORMATS
 
     return [name for name in FORMATS if name.startswith(incomplete)]
 
 
 def sinks(incomplete: str) -> list[str]:
-    """Return the sinks that begin with what was typed."""
     from trimtab.core.plugins import SINKS, list_plugins
     from trimtab.integrations.shipper.shipper import OWN_SINKS
 

@@ -65,7 +65,6 @@ def print_view(report: RunReport, *, questions: bool = False) -> None:
 
 
 def print_failures(report: RunReport) -> None:
-    """Print a line on standard error for each plug-in that failed."""
     for failure in report.failures:
         typer.echo(printable(f"trimtab: {failure}"), err=True)
 

@@ -22,12 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.journal.exit_request import (
-    SUPERVISOR_FOLDER,
-    ExitRequest,
-    RunExit,
-    announced_run,
-)
+from trimtab.journal.exit_request import SUPERVISOR_FOLDER, ExitRequest, RunExit, announced_run
 
 FORWARDED = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 """Signals that schedulers and people send to the supervisor and mean for the run."""

@@ -208,10 +208,7 @@ class DetectConfig(Section):
     advantages or a clip fraction are recorded, or where it is negative and has not fallen."""
 
     def __post_init__(self) -> None:
-        require(
-            0.5 <= self.threshold_scale <= 10,
-            "threshold_scale must be in 0.5..10",
-        )
+        require(0.5 <= self.threshold_scale <= 10, "threshold_scale must be in 0.5..10")
         require(
             self.objective in ("auto", "measure", "surrogate"),
             'objective must be "auto", "measure" or "surrogate"',

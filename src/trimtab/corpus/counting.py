@@ -44,7 +44,6 @@ class TokenCounter:
 
     @property
     def counts(self) -> Counts:
-        """Occurrences of each token."""
         self._count()
         return self._counts
 
@@ -79,7 +78,6 @@ class TokenCounter:
 
 @functools.cache
 def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
-    """Return the lowest and the highest number of an integer type."""
     kind = np.iinfo(dtype)
     return int(kind.min), int(kind.max)
 
@@ -124,7 +122,6 @@ class DocumentReader:
         return self.start is not None and self._length < MAX_DOCUMENT
 
     def begin(self, at: int) -> None:
-        """Begin a document at this place of the file."""
         self._hash = hashlib.sha1(usedforsecurity=False)
         self._length = 0
         self.start = at
@@ -147,7 +144,6 @@ class DocumentReader:
             self._add(data, done - at, len(tokens), width)
 
     def close(self) -> None:
-        """End the document."""
         if self.start is not None:
             self._starts.append(self.start)
             self._lengths.append(self._length)
@@ -205,7 +201,6 @@ def find_phrase_runs(
 
 
 def repeated_tokens(tokens: Tokens, runs: list[PhraseRun]) -> NDArray[np.bool_]:
-    """Return whether each token is part of a run."""
     mask = np.zeros(len(tokens), dtype=np.bool_)
     for run in runs:
         mask[run.start : run.stop] = True

@@ -42,23 +42,17 @@ class ScanOptions:
 
     dtype: str = "uint16"
     """Token ids in a raw `.bin` file, which does not say it itself. nanoGPT writes uint16."""
-
     separator: int | None = None
     """The token that ends a document in a flat file; None: such a file has no document
     statistics. GPT-2's is 50256."""
-
     vocab_size: int | None = None
     """Ids from here on are out of range; None is the largest that is accepted."""
-
     tokenizer: Path | None = None
     """`tokenizer.json`, for text."""
-
     column: str | None = None
     """The column of text or token ids; None is the first known name, such as `text`."""
-
     source_column: str | None = None
     """The column with a row's source; None: sources are folders and files."""
-
     counts_only: bool = False
     """Only count tokens: no repeats, no documents."""
 

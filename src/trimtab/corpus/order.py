@@ -171,9 +171,7 @@ def check_order(rows: RowSequence, batch_rows: int) -> OrderCheck:
     limit = usual + ODD_SIGMAS * sigma_around(usual, sizes[0].tolist())
     is_odd = (sizes[0] > limit) & (sizes[1] > limit)
     return OrderCheck(
-        num_batches=num_batches,
-        likeness=tuple(likeness),
-        pockets=tuple(_pockets(anchors, is_odd)),
+        num_batches=num_batches, likeness=tuple(likeness), pockets=tuple(_pockets(anchors, is_odd))
     )
 
 
@@ -202,7 +200,6 @@ def _likeness(distance: int, near: NDArray[np.float64], random: NDArray[np.float
 
 
 def _pockets(anchors: Ids, is_odd: NDArray[np.bool_]) -> Iterator[tuple[int, int]]:
-    """Yield first and last batch of each stretch of odd ones."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], is_odd, [False]))))
     for first, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
         yield int(anchors[first]), int(anchors[end - 1]) + 1

@@ -70,7 +70,6 @@ class ScanPlan:
 
     @cached_property
     def _ends(self) -> list[int]:
-        """Bytes up to the end of each unit."""
         return list(accumulate(unit.num_bytes for unit in self.units))
 
     def shard(self, index: int) -> tuple[Unit, ...]:

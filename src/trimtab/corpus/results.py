@@ -53,7 +53,6 @@ class ScanResult:
 
     @classmethod
     def of_shard(cls, plan: ScanPlan, index: int, statistics: Statistics) -> "ScanResult":
-        """Return the result of one shard."""
         return cls(
             digest=plan.digest,
             num_shards=plan.num_shards,

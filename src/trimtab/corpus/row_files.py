@@ -146,7 +146,6 @@ class JsonLinesFile:
     kind: str = "jsonl"
 
     def units(self) -> list[tuple[int, int, int]]:
-        """Ranges of bytes."""
         size = self.path.stat().st_size
         cuts = [*range(0, size, UNIT_BYTES), size]
         return [(a, b, b - a) for a, b in pairwise(cuts) if b > a]
@@ -255,7 +254,6 @@ class ArrowFile:
     kind: str = "arrow"
 
     def units(self) -> list[tuple[int, int, int]]:
-        """Return the whole file as one unit."""
         return [(0, 1, max(self.path.stat().st_size, 1))]
 
     def rows(self, first: int, last: int, encoder: RowEncoder) -> Iterator[EncodedRows]:
@@ -279,7 +277,6 @@ class _BoundedFile(io.FileIO):
     """
 
     def read(self, size: int | None = -1) -> bytes:
-        """Return the next bytes, at most all that are left."""
         left = max(os.fstat(self.fileno()).st_size - self.tell(), 0)
         return super().read(left if size is None or size < 0 else min(size, left)) or b""
 

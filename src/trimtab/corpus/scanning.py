@@ -36,7 +36,6 @@ from trimtab.corpus.token_files import FlatFile, FlatReader, TokenFile, open_fil
 
 
 def scan_shard(plan: ScanPlan, index: int) -> Statistics:
-    """Read and count the units of one shard."""
     found = Statistics()
     opened: tuple[int, TokenFile] | None = None
     for unit in plan.shard(index):
@@ -284,7 +283,6 @@ def scan_one(plan: ScanPlan, index: int, folder: Path) -> bool:
 
 
 def shard_file(folder: Path, plan: ScanPlan, index: int) -> Path:
-    """Return the result file of a shard."""
     return folder / f"shard-{index:05d}-of-{plan.num_shards:05d}.npz"
 
 

@@ -186,16 +186,12 @@ class _Batches:
     def misplaced(self) -> Iterator[int]:
         """Yield the places of rows that should move, while they should; the lightest rows first."""
         for place in sorted(self._tokens, key=lambda place: (self._tokens[place].total(), place)):
-            if place in self._tokens and (self._is_repeated(place) or self._is_over(place)):
+            if place not in self._tokens:
+                continue
+            counts = self._counts[place // self._rows]
+            is_repeated = any(counts[token] > own for token, own in self._tokens[place].items())
+            if is_repeated or counts.total() > self._share:
                 yield place
-
-    def _is_repeated(self, place: int) -> bool:
-        """Return whether another row of the batch has one of its tokens."""
-        counts = self._counts[place // self._rows]
-        return any(counts[token] > own for token, own in self._tokens[place].items())
-
-    def _is_over(self, place: int) -> bool:
-        return self._counts[place // self._rows].total() > self._share
 
     def find_target(self, place: int, random: np.random.Generator) -> int | None:
         """Return the best place to swap with; None if no swap is an improvement."""

@@ -39,7 +39,6 @@ class DocumentTable:
         self._add((hashes[kept], ones, lengths[kept], ones * file, places[kept]))
 
     def merge(self, other: "DocumentTable") -> None:
-        """Add all documents of another table."""
         self._level = max(self._level, other.level)
         self._add(other.columns)
 
@@ -87,7 +86,6 @@ class DocumentTable:
 
     @property
     def duplicate_tokens(self) -> int:
-        """Tokens in them."""
         _, counts, lengths, *_ = self.columns
         return int(((counts - 1) * lengths).sum()) << self.level
 
@@ -176,17 +174,14 @@ class Statistics:
         self._keep_examples()
 
     def add_run(self, file: int, place: int, period: int) -> None:
-        """Keep a repeated phrase as an example, if there are not enough yet."""
         self.runs.append((file, place, period))
         self._keep_examples()
 
     def add_damage(self, file: int, place: int, what: str) -> None:
-        """Keep a damaged document as an example, if there are not enough yet."""
         self.damaged.append((file, place, what))
         self._keep_examples()
 
     def merge(self, other: "Statistics") -> None:
-        """Add the statistics of another part."""
         for name, theirs in sorted(other.sources.items()):
             ours = self.source(name)
             ours.counts = trim(add_counts(ours.counts, theirs.counts))

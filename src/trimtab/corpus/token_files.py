@@ -60,7 +60,6 @@ class FlatFile:
 
     @contextmanager
     def opened(self) -> Iterator["FlatReader"]:
-        """Open the file to read pieces of it."""
         descriptor = os.open(self.path, os.O_RDONLY)
         try:
             yield FlatReader(self, descriptor)
@@ -193,11 +192,9 @@ class MegatronFile(FlatFile):
 
     @property
     def has_documents(self) -> bool:
-        """The index has them."""
         return True
 
     def document_ends(self, tokens: Tokens, at: int) -> Sequence[int]:
-        """Return the places after the ends of documents, from the index."""
         starts, firsts = self._arrays()
         low, high = (self._search(starts, firsts, place) for place in (at, at + len(tokens)))
         ends: list[int] = np.unique(self._places(starts, firsts[low:high])).tolist()
@@ -218,7 +215,6 @@ class MegatronFile(FlatFile):
         return low
 
     def _places(self, starts: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the places at which sequences begin."""
         if len(sequences) and not 0 <= sequences.min() <= sequences.max() <= self.sequences:
             raise CorpusError(f"{self.index} names a sequence beyond its {self.sequences}: damaged")
         offsets = starts[np.minimum(sequences, self.sequences - 1)]

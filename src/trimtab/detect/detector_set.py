@@ -79,7 +79,6 @@ class EventSchedule(Stateful):
         """Records in a row with a different number, once it was settled."""
 
     def add(self, events: Iterable[Event]) -> None:
-        """Add the events that came with a block."""
         for event in events:
             kind = _known_kind(event)
             if kind in CHANGES:
@@ -87,7 +86,6 @@ class EventSchedule(Stateful):
         self._pending.sort()
 
     def update(self, record: Record) -> KnownChange:
-        """Return what happened before a record."""
         return self._change(record.tick, record.step, record.attempt, record.signals.get(TOKENS))
 
     def update_many(self, block: Block) -> list[tuple[int, KnownChange]]:
@@ -137,7 +135,6 @@ class EventSchedule(Stateful):
         return change
 
     def _judge_tokens(self, tokens: float) -> KnownChange:
-        """Judge the number of tokens of a record."""
         if tokens == self._tokens:
             self._num_same, self._num_odd = min(self._num_same + 1, MIN_SETTLED), 0
             return KnownChange.NOTHING

@@ -52,7 +52,6 @@ def lay_beside(run: Block, reference: Block) -> Block:
 
 
 def same_batches(beside: Block) -> BoolArray:
-    """Return which records have the same batch in the run and in its reference."""
     ours, theirs = beside.column(FINGERPRINT), beside.column(REFERENCE_OF + FINGERPRINT)
     known = ours.present & theirs.present
     return np.asarray(~known | (ours.values == theirs.values))
@@ -200,7 +199,6 @@ class Gap(Stateful):
         """Records since the last hit."""
 
     def update(self, gap: float, step: int) -> Hit | None:
-        """Judge one record."""
         score = self._baseline.update(gap, step)
         if score is None:
             return None
@@ -306,7 +304,6 @@ class Reference(Detector):
         """The record of the last gap."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         self._records += 1
         signals = record.signals
         earlier = self._earlier.update(record)
@@ -358,7 +355,6 @@ class Reference(Detector):
         return gap
 
     def _sides(self, name: str, trust: float) -> Iterator[tuple[Gap, float]]:
-        """Return the gaps of a signal, each with its direction."""
         for gaps, way in ((self._gaps_up, UP), (self._gaps_down, DOWN)):
             if name not in gaps:
                 gaps[name].trust = trust

@@ -10,23 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.block import Block, FloatArray, IntArray
-from trimtab.core.signals import (
-    ACTIVATION_RMS,
-    GRAD_NORM_OF,
-    LAYER_PARAM_NORM,
-    LAYER_UPDATE_RATIO,
-    MAX_ATTENTION_LOGIT,
-    OUTPUT_RMS,
-)
 
 FAMILIES = (
-    LAYER_PARAM_NORM,
-    LAYER_UPDATE_RATIO,
-    f"{GRAD_NORM_OF}layer.",
-    f"{MAX_ATTENTION_LOGIT}/",
-    ACTIVATION_RMS,
-    OUTPUT_RMS,
+    signals.LAYER_PARAM_NORM,
+    signals.LAYER_UPDATE_RATIO,
+    f"{signals.GRAD_NORM_OF}layer.",
+    f"{signals.MAX_ATTENTION_LOGIT}/",
+    signals.ACTIVATION_RMS,
+    signals.OUTPUT_RMS,
 )
 """Weights and updates of a layer are its own and come first where two have moved as far."""
 

@@ -23,7 +23,6 @@ class Goodput:
 
     @property
     def share(self) -> float:
-        """The share of steps that was kept."""
         return self.steps_kept / self.steps_done if self.steps_done else 0.0
 
 
@@ -69,7 +68,6 @@ def discarded_records(block: Block) -> BoolArray:
 
 
 def undone_records(block: Block) -> BoolArray:
-    """Return which records are of steps whose update an undo has taken back."""
     is_undone = np.zeros(len(block), dtype=np.bool_)
     for event in block.events:
         if event.kind == UNDO:
@@ -117,7 +115,6 @@ def _done_with_destroyed_weights(block: Block) -> BoolArray:
 
 
 def _attempts(block: Block) -> IntArray:
-    """Return the numbers of the attempts."""
     if len(block) and block.attempt.min() == block.attempt.max():
         return block.attempt[:1]
     return np.unique(block.attempt)

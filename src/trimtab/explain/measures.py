@@ -5,24 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.block import NO_POSITION, Block, Event, FloatArray
 from trimtab.core.events import UNDO, UNDO_OUTCOME
 from trimtab.core.findings import Symptom
-from trimtab.core.signals import (
-    ACTIVATION_RMS,
-    DISCARDED,
-    FINGERPRINT,
-    GRAD_NORM,
-    GRAD_NORM_OF,
-    LOSS,
-    LR,
-    REWARD,
-    STEP_SECONDS,
-    TOKEN_RARITY,
-    TOKENS,
-    TOKENS_PER_SECOND,
-    UNIQUE_TOKEN_SHARE,
-)
 from trimtab.explain.context import NEAR_STEPS, IncidentContext
 from trimtab.explain.evidence.observation import deviation
 
@@ -64,18 +50,18 @@ def measure(context: IncidentContext) -> Symptoms:
     row = min(row, len(context.block) - 1)
     position = int(context.block.data_position[row]) if context.has_onset else NO_POSITION
     return Symptoms(
-        loss_before=_average(context.before(LOSS, 4 * EMA_RECORDS)),
+        loss_before=_average(context.before(signals.LOSS, 4 * EMA_RECORDS)),
         loss_peak=context.incident.peak.loss,
         loss_after_50=context.loss_after(50),
         loss_after_500=context.loss_after(500),
-        grad_norm_before=_average(context.before(GRAD_NORM, 4 * EMA_RECORDS)),
-        grad_norm_peak=context.worst(GRAD_NORM),
-        lr=context.at_onset(LR),
+        grad_norm_before=_average(context.before(signals.GRAD_NORM, 4 * EMA_RECORDS)),
+        grad_norm_peak=context.worst(signals.GRAD_NORM),
+        lr=context.at_onset(signals.LR),
         dtype=context.facts.dtype,
         data_position=None if position == NO_POSITION else position,
-        tokens=context.at(row, TOKENS),
-        token_rarity=context.at(row, TOKEN_RARITY),
-        unique_token_share=context.at(row, UNIQUE_TOKEN_SHARE),
+        tokens=context.at(row, signals.TOKENS),
+        token_rarity=context.at(row, signals.TOKEN_RARITY),
+        unique_token_share=context.at(row, signals.UNIQUE_TOKEN_SHARE),
     )
 
 
@@ -110,7 +96,11 @@ class LayerNorms:
 
 def layer_norms(context: IncidentContext) -> tuple[LayerNorms, ...]:
     """Return what was recorded by layer around the onset; None where no record was near."""
-    names = [n for n in context.block.columns if n.startswith((ACTIVATION_RMS, GRAD_NORM_OF))]
+    names = [
+        n
+        for n in context.block.columns
+        if n.startswith((signals.ACTIVATION_RMS, signals.GRAD_NORM_OF))
+    ]
     row = context.onset_row
     found = []
     for name in sorted(names, key=_natural):
@@ -159,7 +149,7 @@ def find_repeated_batch(context: IncidentContext) -> BatchRepeats | None:
 
     A run that goes over its data again repeats batches by plan: it is not reported.
     """
-    block, column = context.block, context.block.column(FINGERPRINT)
+    block, column = context.block, context.block.column(signals.FINGERPRINT)
     if not context.has_onset:
         return None
     # Another attempt serves its batches again, as it should.
@@ -212,7 +202,7 @@ class Discards:
 
 def compute_discards(block: Block) -> Discards | None:
     """Sum up what was discarded in these records; None if the run was not protected."""
-    column = block.column(DISCARDED)
+    column = block.column(signals.DISCARDED)
     if not column.recorded:
         return None
     rows = np.flatnonzero(column.present & (column.values > 0))
@@ -247,8 +237,8 @@ def compute_cost(context: IncidentContext) -> Cost:
     """Compute the cost of an incident, by the step time and throughput around it."""
     incident = context.incident
     steps = max(incident.last.step - incident.onset.step, 0) + 1
-    step_seconds = _typical(context, STEP_SECONDS)
-    tokens_per_second = _typical(context, TOKENS_PER_SECOND)
+    step_seconds = _typical(context, signals.STEP_SECONDS)
+    tokens_per_second = _typical(context, signals.TOKENS_PER_SECOND)
     seconds = tokens = None
     if step_seconds is not None:
         seconds = steps * step_seconds
@@ -273,7 +263,6 @@ def compute_cost(context: IncidentContext) -> Cost:
 
 
 def _undos(context: IncidentContext) -> list[Event]:
-    """Return the undos that came with the incident."""
     first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
     return [e for e in context.block.events if e.kind == UNDO and first <= e.step <= last]
 
@@ -303,7 +292,7 @@ class LossChange:
 
 def loss_change(block: Block, tick: int) -> LossChange | None:
     """Return how the loss has moved since a record; None if there are too few losses."""
-    row, loss = block.row_of(tick), block.column(LOSS)
+    row, loss = block.row_of(tick), block.column(signals.LOSS)
     before, after = loss[max(row - CHANGE_BEFORE, 0) : row], loss[row : row + CHANGE_AFTER]
     then, now = before.values[before.finite], after.values[after.finite]
     if min(len(then), len(now)) < MIN_LOSSES:
@@ -324,11 +313,11 @@ a healthy pretraining falls by per cents."""
 
 def flat_loss(block: Block) -> LossChange | None:
     """Return the loss of the last half of a run if it hardly falls there; None if it falls."""
-    column = block.column(LOSS)
+    column = block.column(signals.LOSS)
     losses = column.values[column.finite]
     quarter = len(losses) // 4
     # The level of a surrogate's or a policy's loss says nothing.
-    is_surrogate = losses.min(initial=1.0) <= 0 or block.column(REWARD).recorded
+    is_surrogate = losses.min(initial=1.0) <= 0 or block.column(signals.REWARD).recorded
     if len(losses) < FLAT_RECORDS or is_surrogate:
         return None
     parts = np.split(losses[-2 * quarter :], 2)

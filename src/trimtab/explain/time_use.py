@@ -151,7 +151,6 @@ def _usual(gaps: FloatArray, skipped: int) -> FloatArray:
 
 
 def _rows_with(block: Block, kind: str) -> BoolArray:
-    """Return the records before which an event happened."""
     found = np.zeros(len(block), dtype=np.bool_)
     rows = [block.row_of(event.tick) for event in block.events if event.kind == kind]
     found[[row for row in rows if row < len(block)]] = True

@@ -109,7 +109,6 @@ def _check_max(check: Check, limit: float, run: Block) -> CheckResult:
 
 
 def format_checks(checks: Iterable[Check], heading: str) -> str:
-    """Return a file of checks."""
     return "\n\n".join([f"# {heading}", *(check.to_toml() for check in checks)]) + "\n"
 
 

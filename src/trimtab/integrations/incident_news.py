@@ -58,11 +58,9 @@ class IncidentNews:
 
     @property
     def is_over(self) -> bool:
-        """Return whether the incident is over."""
         return self.transition is Transition.CLOSED
 
     def describe(self) -> str:
-        """Return the incident in one line."""
         kind = self.incident_class.value if self.incident_class else "class not known yet"
         line = f"step {self.onset}: {', '.join(self.symptoms) or 'no symptom'}; {kind}"
         return f"{line}; {self.cause}" if self.cause else line

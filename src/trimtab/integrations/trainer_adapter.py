@@ -191,7 +191,6 @@ GUARD_FILE = "trimtab-guard.pt"
 
 
 def write_guard_file(folder: Path, guard_state: dict[str, Any]) -> None:
-    """Save what the guard knows beside what the trainer has saved."""
     torch.save(guard_state, folder / GUARD_FILE)
 
 

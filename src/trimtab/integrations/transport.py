@@ -58,13 +58,11 @@ class Secrets:
         self._values |= {piece for piece in pieces if len(piece) >= _MIN_LENGTH}
 
     def hide(self, text: str) -> str:
-        """Return the text without the secrets."""
         for value in sorted(self._values, key=len, reverse=True):
             text = text.replace(value, HIDDEN)
         return text
 
     def describe(self, error: BaseException) -> str:
-        """Return an error in one line, without the secrets."""
         return self.hide(describe_error(error))
 
 
@@ -90,7 +88,6 @@ class Connections:
                 _shut_down(connection)
 
     def shut_down(self) -> None:
-        """End everything that waits for the other side."""
         with self._lock:
             self._is_over = True
             for connection in self._sockets:

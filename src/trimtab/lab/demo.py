@@ -47,13 +47,11 @@ class DemoRun:
 
     @property
     def num_discarded(self) -> int:
-        """Steps that did not reach the weights."""
         column = self.block.column(DISCARDED)
         return int((column.values[column.present] > 0).sum())
 
     @property
     def updates_lost(self) -> int:
-        """Updates that were undone."""
         undos = [event for event in self.block.events if event.kind == "undo"]
         return sum(int(dict(event.facts)["updates_lost"]) for event in undos)
 

@@ -118,7 +118,6 @@ def fold(name: str) -> str:
 
 @cache
 def alias_table() -> AliasTable:
-    """Load the alias table of the package."""
     text = files("trimtab.readers").joinpath("aliases.toml").read_text(encoding="utf-8")
     return AliasTable(tomllib.loads(text))
 

@@ -183,7 +183,6 @@ class _Sheet:
             self._table.add(name, index, cells)
 
     def _fit(self, rows: list[list[str]], width: int) -> None:
-        """Make all rows equally long."""
         for row in rows:
             self._counts[_SHORT] += len(row) < len(self._header)
             # Rows that end in a delimiter have one more cell and nothing in it.

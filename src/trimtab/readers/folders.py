@@ -60,7 +60,6 @@ def choose_log(folder: Path, formats: Iterable[Format]) -> Choice | None:
 
 
 def no_log_in(folder: Path, format: str | None = None) -> UnreadableLog:
-    """Return the error for a folder in which no log was found."""
     wanted = f"log of the format {format}" if format else "log of a known tracker"
     return UnreadableLog(
         f"{folder} is a folder without a {wanted} ({len(list_log_files(folder))} files were "
@@ -85,7 +84,6 @@ def list_log_files(folder: Path) -> list[Path]:
 
 
 def newest_first(paths: Sequence[Path]) -> list[Path]:
-    """Sort paths by the time of their last change, the newest first."""
     return sorted(paths, key=lambda path: (_modified(path), path.name), reverse=True)
 
 

@@ -70,7 +70,6 @@ class LogFile:
                 self._progress(done, max(done, total))
 
     def read(self) -> bytes:
-        """Return the whole content."""
         return b"".join(self.blocks())
 
     @property
@@ -156,7 +155,6 @@ class LineFile:
 
     @property
     def notes(self) -> list[str]:
-        """What had to be done to the file to read it."""
         notes = self._file.notes
         if self._long_lines:
             limit = LINE_BYTES >> 20

@@ -134,7 +134,6 @@ class _OutsideReaders:
 
     @property
     def formats(self) -> list[str]:
-        """The names of all log formats, trimtab's included."""
         return sorted({*FORMATS, *(reader.name for reader in (*self.given, *self.installed))})
 
     def named(self, format: str) -> Reader | None:
@@ -246,13 +245,10 @@ def _read_printed(folder: _Log, outside: _OutsideReaders) -> Run:
 
 def _read(choice: Choice, log: _Log) -> Run:
     run = choice.format.read(choice.path, log.run, log.progress, log.wanted)
-    stated = RunFacts() if choice.format.binary else find_facts(_decoded(log.head))
+    head = log.head.decode("utf-8", "replace")
+    stated = RunFacts() if choice.format.binary else find_facts(head)
     facts = known_facts(stated, run.facts)
     return replace(run, notes=(*choice.notes, *run.notes), facts=facts)
-
-
-def _decoded(head: bytes) -> str:
-    return head.decode("utf-8", "replace")
 
 
 def _read_checked(reader: Reader, log: _Log) -> Run:

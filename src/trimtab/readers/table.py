@@ -69,7 +69,6 @@ class Table:
         self._too_many_columns = False
 
     def new_rows(self, number: int) -> IntArray:
-        """Add empty rows; return their indices, for `add`."""
         first = self.num_rows
         self.num_rows += number
         return np.arange(first, self.num_rows)
@@ -103,7 +102,6 @@ class Table:
             self.add(name, index if len(rows) == len(records) else index[rows], cells)
 
     def replace(self, name: str, column: Column) -> None:
-        """Replace a column, or add it."""
         cells = self._columns[name] = _Cells(num_recorded=int(column.present.sum()))
         if cells.num_recorded:
             cells.rows.append(np.flatnonzero(column.present))
@@ -116,11 +114,9 @@ class Table:
             self.meanings.pop(name, None)
 
     def remove(self, name: str) -> None:
-        """Remove a column."""
         del self._columns[name]
 
     def add_note(self, *notes: str) -> None:
-        """Add sentences about the file to the notes."""
         self._notes += notes
 
     def note_counts(self, counts: Mapping[str, int]) -> None:
@@ -129,7 +125,6 @@ class Table:
 
     @property
     def names(self) -> list[str]:
-        """All columns that were found, in the order of the file."""
         return list(self._columns)
 
     @property
@@ -173,7 +168,6 @@ class Table:
         return Column.complete(column.values) if column.present.all() else column
 
     def rows_with(self, names: Iterable[str]) -> BoolArray:
-        """Return the rows in which any of these columns has a number."""
         found = np.zeros(self.num_rows, dtype=np.bool_)
         for name in names:
             for rows in self._columns[name].rows:
@@ -181,12 +175,10 @@ class Table:
         return found
 
     def leave_out(self, rows: IntArray) -> None:
-        """Mark rows that are not records of the run."""
         self._left_out.append(rows)
 
     @property
     def kept(self) -> BoolArray:
-        """The rows that were not left out."""
         kept = np.ones(self.num_rows, dtype=np.bool_)
         for rows in self._left_out:
             kept[rows] = False

@@ -109,7 +109,6 @@ class ReportDocument:
 
 
 def bullets(lines: Iterable[RichText]) -> BulletList:
-    """Return a list without inner lists."""
     return BulletList(tuple(map(ListItem, lines)))
 
 
@@ -176,12 +175,10 @@ def _markdown_span(span: str | Strong | Code) -> str:
 
 
 def section_html(section: ReportSection) -> Html:
-    """Return what stands under the heading of a section."""
     return join(map(_html_content, section.contents))
 
 
 def text_html(line: RichText) -> Html:
-    """Return one line of text."""
     return join(map(_html_span, (line,) if isinstance(line, str) else line))
 
 

@@ -47,7 +47,6 @@ def tag(name: str, *content: Text, **attributes: str | float | None) -> Html:
 
 
 def join(parts: Iterable[Text]) -> Html:
-    """Return the parts one after the other."""
     return Html("".join(map(html, parts)))
 
 

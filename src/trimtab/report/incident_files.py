@@ -122,7 +122,6 @@ def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
 
 
 def write_batch(folder: Path, batch: BatchReport) -> None:
-    """Write the sequences and tokens of one incident into its folder."""
     _put(folder / _BATCH, json.dumps(to_jsonable(batch), allow_nan=False) + "\n")
     _put(folder / TOKEN_FIGURE, draw_tokens(batch))
 

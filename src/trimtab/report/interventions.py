@@ -143,10 +143,6 @@ def _planned(events: Sequence[Event]) -> _Words:
     }
 
 
-def _setting(events: Sequence[Event]) -> _Words:
-    return {"what": event_text(events[0]), "author": CODE}
-
-
 def _promoted(events: Sequence[Event]) -> _Words:
     return {
         "what": f"{_text(events[0].facts, 'optimizer')} made fused",
@@ -156,16 +152,9 @@ def _promoted(events: Sequence[Event]) -> _Words:
     }
 
 
-def _resumed(events: Sequence[Event]) -> _Words:
-    return {"what": "launched again", "author": "a launch", "expected": "the run continues"}
-
-
 def _note(events: Sequence[Event]) -> _Words:
     facts = events[0].facts
-    return {
-        "what": f"note: {_text(facts, 'text')}",
-        "author": _text(facts, "author") or PERSON,
-    }
+    return {"what": f"note: {_text(facts, 'text')}", "author": _text(facts, "author") or PERSON}
 
 
 _WORDS: Mapping[str, Callable[[Sequence[Event]], _Words]] = {
@@ -175,9 +164,13 @@ _WORDS: Mapping[str, Callable[[Sequence[Event]], _Words]] = {
     RELAUNCH: _relaunch,
     "answer": _answer,
     "planned change": _planned,
-    SETTING_CHANGED: _setting,
+    SETTING_CHANGED: lambda events: {"what": event_text(events[0]), "author": CODE},
     "optimizer promoted": _promoted,
-    "resume": _resumed,
+    "resume": lambda _: {
+        "what": "launched again",
+        "author": "a launch",
+        "expected": "the run continues",
+    },
     NOTE: _note,
 }
 """The kinds of events that are acts, and what each says of itself."""

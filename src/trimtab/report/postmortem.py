@@ -13,14 +13,7 @@ from trimtab.core.block import Column
 from trimtab.core.causes import AnyCause, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import (
-    CLOCK,
-    GRAD_NORM,
-    LOSS,
-    LR,
-    TOKEN_RARITY,
-    UNIQUE_TOKEN_SHARE,
-)
+from trimtab.core.signals import CLOCK, GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.comparison import StepWindow
@@ -30,6 +23,7 @@ from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.goodput import count_lost
 from trimtab.explain.verification import Check
+from trimtab.report import wording
 from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
 from trimtab.report.document import (
     BulletList,
@@ -49,15 +43,6 @@ from trimtab.report.document import (
 )
 from trimtab.report.figures import draw_incident, draw_tokens
 from trimtab.report.run_report import RunReport
-from trimtab.report.wording import (
-    acts_of,
-    asked,
-    cause_text,
-    event_text,
-    percent,
-    runner_up,
-    steps_text,
-)
 
 UNKNOWN = "not recorded"
 
@@ -113,7 +98,6 @@ def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
 
 
 def write_postmortem(diagnosis: Diagnosis, run: RunReport) -> str:
-    """Return the post-mortem as Markdown, without figures."""
     return to_markdown(build_postmortem(diagnosis, run), with_figures=False)
 
 
@@ -164,8 +148,8 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     peak = f"loss {digits(symptoms.loss_before)}, then {digits(symptoms.loss_peak)}"
     yield "what", f"{incident.symptoms[0]}, {peak}; {_became(diagnosis)}"
     time = _time(diagnosis, run)
-    yield "when", f"{steps_text(incident)}{', ' if time else ''}{time}"
-    yield "why", cause_text(diagnosis)
+    yield "when", f"{wording.steps_text(incident)}{', ' if time else ''}{time}"
+    yield "why", wording.cause_text(diagnosis)
     yield "done", _done_in_short(diagnosis)
     yield "to do", diagnosis.action.instruction
 
@@ -391,7 +375,7 @@ def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
         if hypothesis.probability is not None:
             # A sentence about a cause is a finding only where the cause is named.
             is_named = hypothesis.cause is not None and hypothesis.cause == diagnosis.cause
-            share = percent(hypothesis.probability)
+            share = wording.percent(hypothesis.probability)
             standing = share if is_named else f"possible, {share}"
         inner = []
         for item in hypothesis.evidence:
@@ -439,7 +423,7 @@ def _discriminating(diagnosis: Diagnosis) -> Iterator[Content]:
             lines.append(f"{result.signal}: {negation}{statement} ({result.observation}): {words}.")
     if not lines:
         lines.append("None of the signals that could decide between the hypotheses was recorded.")
-    second = runner_up(diagnosis)
+    second = wording.runner_up(diagnosis)
     if second:
         lines.append(f"{second[:1].upper()}{second[1:]}.")
     yield bullets(lines)
@@ -473,7 +457,7 @@ def _questions(diagnosis: Diagnosis) -> Iterator[Content]:
             rows.append((question, result.outcome, result.observation, str(answer.goes_to)))
         yield ReportTable(("question", "answer", "observed", "next"), tuple(rows))
         return
-    answers = list(asked(diagnosis))
+    answers = list(wording.asked(diagnosis))
     yield ReportTable(
         ("observation", "seen", "value"),
         tuple((what, r.outcome, r.observation) for _, what, r in answers if r.is_answer),
@@ -500,14 +484,14 @@ def _class(diagnosis: Diagnosis) -> str:
 
 
 def _done(diagnosis: Diagnosis, run: RunReport) -> Content:
-    acts = list(acts_of(diagnosis.incident, run.block))
+    acts = list(wording.acts_of(diagnosis.incident, run.block))
     if not acts:
         return Paragraph(
             "Nothing: the run went on by itself, or what was done is not in its journal."
         )
     lines = []
     for event in acts[:_MAX_ACTS]:
-        text = event_text(event)
+        text = wording.event_text(event)
         lines.append(f"Step {event.step}: {event.kind}{': ' if text else ''}{text}")
     if len(acts) > _MAX_ACTS:
         lines.append(f"{len(acts) - _MAX_ACTS} more events are in the journal.")
@@ -518,7 +502,7 @@ def _follow_ups(diagnosis: Diagnosis, run: RunReport) -> Content:
     """Return what people noted about this incident."""
     number = diagnosis.incident.number
     lines = [
-        f"Step {event.step}, {event_text(event)}"
+        f"Step {event.step}, {wording.event_text(event)}"
         for event in run.block.events
         if event.kind == NOTE and event.facts.get("incident") == number
     ]
@@ -568,7 +552,7 @@ def _alternatives(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
     incident, cost = diagnosis.incident, diagnosis.cost
     events = run.block.events
     saved = [e.step for e in events if e.kind == "checkpoint" and e.step <= incident.onset.step]
-    undone = [e for e in acts_of(incident, run.block) if e.kind == UNDO]
+    undone = [e for e in wording.acts_of(incident, run.block) if e.kind == UNDO]
     if not saved and not undone:
         return
 

@@ -145,7 +145,4 @@ def _severity(diagnosis: Diagnosis) -> tuple[int, float]:
     """Return a key that sorts incidents from the least to the most severe."""
     symptoms = diagnosis.symptoms
     height = (symptoms.loss_peak or 0.0) - (symptoms.loss_before or 0.0)
-    return (
-        severity_rank(diagnosis.incident_class),
-        height if math.isfinite(height) else math.inf,
-    )
+    return (severity_rank(diagnosis.incident_class), height if math.isfinite(height) else math.inf)

@@ -14,19 +14,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.signals import (
-    CLOCK,
-    GRAD_NORM,
-    LOSS,
-    LR,
-    PARAM_NORM,
-    TOKENS_PER_SECOND,
-    UPDATE_NORM,
-)
 from trimtab.core.sink import RunStatus
 from trimtab.core.text import counted, digits, printable
 from trimtab.explain.diagnosis import Diagnosis
@@ -34,18 +26,10 @@ from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunTotals
 from trimtab.journal.approval import Proposal
+from trimtab.report import wording
 from trimtab.report.batch_section import batch_lines
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
-from trimtab.report.wording import (
-    asked,
-    cause_text,
-    deciding_lines,
-    likeness,
-    possible_cause,
-    runner_up,
-    steps_text,
-)
 
 MAX_ROWS = 20
 """Incidents listed: more than a screenful is not read. The rest is in --json and --out."""
@@ -67,7 +51,14 @@ symptom, which the explanation names."""
 KEPT_RECORDS = 2000
 """Records in the curves: in a terminal of 100 columns, one character is 20 records."""
 
-_LIVE_SIGNALS = (LOSS, GRAD_NORM, LR, UPDATE_NORM, PARAM_NORM, TOKENS_PER_SECOND)
+_LIVE_SIGNALS = (
+    signals.LOSS,
+    signals.GRAD_NORM,
+    signals.LR,
+    signals.UPDATE_NORM,
+    signals.PARAM_NORM,
+    signals.TOKENS_PER_SECOND,
+)
 _MAX_LIVE_INCIDENTS = 10
 
 _STYLES = {
@@ -117,7 +108,7 @@ def _group(diagnoses: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
     """Return incidents of one class, cause and action together; each group's worst comes first."""
     groups: dict[tuple[str | None, ...], list[Diagnosis]] = {}
     for one in diagnoses:
-        groups.setdefault(likeness(one), []).append(one)
+        groups.setdefault(wording.likeness(one), []).append(one)
     return [tuple(group) for group in groups.values()]
 
 
@@ -134,7 +125,7 @@ def _heading(report: RunReport, width: int) -> Text:
 
 def _curves(block: Block, onsets: Sequence[tuple[int, str]], width: int) -> list[Text]:
     """Return loss and gradient norm as wide as the terminal, with marks under some rows."""
-    names = [name for name in (LOSS, GRAD_NORM) if block.column(name).recorded]
+    names = [name for name in (signals.LOSS, signals.GRAD_NORM) if block.column(name).recorded]
     indent = max((len(name) for name in names), default=0) + 1
     room = max(width - indent, 10)
     lines = [
@@ -181,7 +172,7 @@ def _losses(diagnosis: Diagnosis) -> str:
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
     """Return the named cause, or what it possibly is; probabilities stand below, for room."""
-    cause = diagnosis.cause or possible_cause(diagnosis)
+    cause = diagnosis.cause or wording.possible_cause(diagnosis)
     possibly = "" if diagnosis.cause else "possibly "
     return "not known" if cause is None else f"{possibly}{cause.id} {cause.title}"
 
@@ -192,7 +183,7 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
     incident = diagnosis.incident
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
-    title.append(f", {steps_text(incident)}, ", style="not bold")
+    title.append(f", {wording.steps_text(incident)}, ", style="not bold")
     title.append(diagnosis.outcome, style=_STYLES.get(named, "not bold") if named else "not bold")
     symptoms = ", ".join(printable(str(symptom)) for symptom in incident.symptoms)
     title.append(f": {symptoms}, loss {_losses(diagnosis)}", style="not bold")
@@ -205,10 +196,14 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
     for name, text in (
         ("alike", _places(others)),
-        *(() if questions else (("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN))),
+        *(
+            ()
+            if questions
+            else (("seen", text) for text in wording.deciding_lines(diagnosis, MAX_SEEN))
+        ),
         *(("batch", line) for line in batch_lines(diagnosis)[:MAX_BATCH_LINES]),
-        ("cause", cause_text(diagnosis)),
-        ("or", "" if _has_look_alikes(diagnosis) else runner_up(diagnosis)),
+        ("cause", wording.cause_text(diagnosis)),
+        ("or", "" if _has_look_alikes(diagnosis) else wording.runner_up(diagnosis)),
         ("do", diagnosis.action.instruction),
         ("fix", diagnosis.remedy),
     ):
@@ -235,7 +230,6 @@ def _has_look_alikes(diagnosis: Diagnosis) -> bool:
 
 
 def _foreign(finding: Finding, package: str) -> str:
-    """Return a finding of a plug-in's detector in words."""
     expected = "" if finding.expected is None else f", expected {digits(finding.expected)}"
     return printable(
         f"{finding.symptom}: {finding.signal} {digits(finding.value)} at step {finding.step:,}"
@@ -245,7 +239,7 @@ def _foreign(finding: Finding, package: str) -> str:
 
 def _questions(diagnosis: Diagnosis) -> Table:
     """Return the questions of the walk, or the observations: those answered with yes first."""
-    answers = list(asked(diagnosis))
+    answers = list(wording.asked(diagnosis))
     if diagnosis.walk is None:
         made = [item for item in answers if item[2].is_answer]
         answers = sorted(made, key=lambda item: item[2].outcome is not ObservedOutcome.YES)
@@ -276,7 +270,6 @@ class LiveView:
         """What the run asks a person."""
 
     def update(self, block: Block) -> None:
-        """Add new records."""
         self._totals.add(block)
         # Cut before joining as well: the first poll of a long run has millions of records.
         joined = Block.concat([self._recent, block[max(len(block) - KEPT_RECORDS, 0) :]])
@@ -330,7 +323,7 @@ class LiveView:
             text.append(f", {totals.num_discarded:,} discarded", style="yellow")
         if self.ended is not None:
             text.append(f", ended: {printable(self.ended)}", style="bold yellow")
-        elif CLOCK in totals.latest:
+        elif signals.CLOCK in totals.latest:
             silent = max(totals.seconds_silent(time.time()), 0.0)
             is_stalled = totals.status(None, silent) is RunStatus.STALLED
             text.append(f", last record {silent:.0f} s ago", style="red" if is_stalled else "dim")

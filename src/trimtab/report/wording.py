@@ -65,7 +65,6 @@ def certainty(diagnosis: Diagnosis) -> float | None:
 
 
 def cause_text(diagnosis: Diagnosis) -> str:
-    """Return the cause in a sentence, with how certain it is, where that is known."""
     probability = certainty(diagnosis)
     said = "" if probability is None else f"{percent(probability)}: "
     return f"{said}{diagnosis.root_cause}"

@@ -39,7 +39,6 @@ class Cost(NamedTuple):
     ratios: dict[str, float]
 
     def line(self) -> str:
-        """Return the line that is printed."""
         modes = ", ".join(f"{mode} x{ratio:.2f}" for mode, ratio in self.ratios.items())
         return f"cost  a step of {self.bare_ms:.1f} ms: {modes}"
 

@@ -37,7 +37,6 @@ class SmallBlock(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the input and what the block adds to it."""
         change: torch.Tensor = self.mlp(self.norm(x))
         return x + change
 
@@ -52,7 +51,6 @@ class SmallModel(nn.Module):
         self.head = nn.Linear(width, width)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return a prediction of the same shape."""
         for block in self.blocks:
             x = block(x)
         predicted: torch.Tensor = self.head(self.dropout(x))
@@ -159,7 +157,6 @@ def all_bits(run: Training) -> dict[str, torch.Tensor]:
 
 
 def all_finite(tensors: dict[str, torch.Tensor]) -> bool:
-    """Return whether no tensor has a NaN or an infinity."""
     return all(bool(torch.isfinite(tensor).all()) for tensor in tensors.values())
 
 

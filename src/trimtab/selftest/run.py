@@ -44,7 +44,6 @@ class SelfTestResult(NamedTuple):
     seconds: float
 
     def line(self) -> str:
-        """Return the line that is printed."""
         return f"{self.outcome.value}  {self.name}: {self.reason} ({self.seconds:.1f} s)"
 
 
@@ -63,11 +62,9 @@ class SelfTest:
 
     @property
     def has_passed(self) -> bool:
-        """Whether no check failed."""
         return all(check.outcome is not Outcome.FAILED for check in self.checks)
 
     def count(self, outcome: Outcome) -> int:
-        """Return how many checks ended like this."""
         return sum(check.outcome is outcome for check in self.checks)
 
     def summary(self) -> list[str]:
@@ -81,7 +78,6 @@ class SelfTest:
         return [cost, counts]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the results as JSON values."""
         return {
             "device": self.device,
             "device_name": self.device_name,

@@ -7,99 +7,16 @@ because its defaults differ from HF's and depend on the data.
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trimtab.checks.formats.reading import (
-    ConfigReading,
-    Dialect,
-    Spelling,
-    Values,
-    field_lines,
-)
+from trimtab.checks.formats.reading import ConfigReading, Dialect, FormatTable, Values
 from trimtab.checks.plan import LossScaling, Precision, Shape, TrainingPlan
 
-MARKS = frozenset(
-    {
-        "per_device_train_batch_size",
-        "lr_scheduler_type",
-        "logging_nan_inf_filter",
-        "max_grad_norm",
-        "num_train_epochs",
-        "save_total_limit",
-        "warmup_ratio",
-    }
-)
-"""Names that no other format has."""
-
-DEFAULTS: Mapping[str, Any] = {
-    "optim": "adamw_torch",
-    "learning_rate": 5e-5,
-    "adam_beta1": 0.9,
-    "adam_beta2": 0.999,
-    "adam_epsilon": 1e-8,
-    "weight_decay": 0.0,
-    "max_grad_norm": 1.0,
-    "max_steps": -1,
-    "lr_scheduler_type": "linear",
-    "warmup_steps": 0,
-    "warmup_ratio": 0.0,
-    "gradient_accumulation_steps": 1,
-    "bf16": False,
-    "fp16": False,
-    "logging_strategy": "steps",
-    "logging_steps": 500,
-    "logging_nan_inf_filter": True,
-    "save_strategy": "steps",
-    "save_steps": 500,
-    "save_only_model": False,
-    "ignore_data_skip": False,
-    "average_tokens_across_devices": True,
-}
-
-_SHAPES = {
-    "linear": Shape.LINEAR,
-    "polynomial": Shape.LINEAR,
-    "cosine": Shape.COSINE,
-    "cosine_with_min_lr": Shape.COSINE,
-    "cosine_warmup_with_min_lr": Shape.COSINE,
-    "cosine_with_restarts": Shape.COSINE_RESTARTS,
-    "constant": Shape.CONSTANT,
-    "constant_with_warmup": Shape.CONSTANT,
-    "inverse_sqrt": Shape.INVERSE_SQRT,
-}
+TABLE = FormatTable.load("hf")
 
 _PAIR = re.compile(r"([a-z_]+)\W+([\w.+-]+)")
-
-KEYS: Mapping[str, tuple[str, ...]] = {
-    "lr": ("learning_rate",),
-    "beta1": ("adam_beta1",),
-    "beta2": ("adam_beta2",),
-    "epsilon": ("adam_epsilon",),
-    "weight_decay": ("weight_decay",),
-    "clip_norm": ("max_grad_norm",),
-    "steps": ("max_steps",),
-    "schedule": ("lr_scheduler_type",),
-    "warmup_steps": ("warmup_steps", "warmup_ratio"),
-    "cycles": ("lr_scheduler_kwargs",),
-    "final_lr": ("lr_scheduler_kwargs",),
-    "token_weighted_loss": ("average_tokens_across_devices",),
-    "compute": ("fp16", "bf16"),
-    "log_steps": ("logging_steps", "logging_strategy"),
-    "nan_filter": ("logging_nan_inf_filter",),
-    "checkpoint_steps": ("save_steps", "save_strategy"),
-    "keep_checkpoints": ("save_total_limit",),
-    "saves_optimizer": ("save_only_model",),
-    "restores_data": ("ignore_data_skip",),
-    "eval_steps": ("eval_strategy", "evaluation_strategy"),
-    "weights": ("dtype", "torch_dtype"),
-    "lora_rank": ("lora_r", "lora_rank"),
-    "lora_alpha": ("lora_alpha",),
-    "packing": ("packing", "sample_packing"),
-    "masks_packed": ("packing_strategy", "packing", "sample_packing"),
-}
-"""Field of the plan to the arguments that set it; the line of the first one found is shown."""
 
 
 def read_hf(
@@ -108,7 +25,7 @@ def read_hf(
     source: str,
     lines: Mapping[str, int] | None = None,
     dialect: Dialect | None = None,
-    defaults: Mapping[str, Any] = DEFAULTS,
+    defaults: Mapping[str, Any] = TABLE.defaults,
     steps: int | None = None,
 ) -> ConfigReading:
     """Read the plan from training arguments; `steps` is used if they set no limit."""
@@ -123,13 +40,7 @@ def read_hf(
         optimizer=_optimizer(values),
         decoupled_decay=True,
         decay_norms=False,
-        lr=values.number("learning_rate"),
-        beta1=values.number("adam_beta1"),
-        beta2=values.number("adam_beta2"),
-        epsilon=values.number("adam_epsilon"),
-        weight_decay=values.number("weight_decay"),
-        clip_norm=values.number("max_grad_norm"),
-        token_weighted_loss=values.truth("average_tokens_across_devices"),
+        **TABLE.read_same(values),
         **_schedule(values, steps),
         **_precision(values),
         **_fine_tuning(values),
@@ -138,7 +49,6 @@ def read_hf(
         saves_optimizer=not values.truth("save_only_model"),
         restores_data=not values.truth("ignore_data_skip"),
         log_steps=_cadence(values, "logging_strategy", "logging_steps", steps),
-        nan_filter=values.truth("logging_nan_inf_filter"),
         eval_steps=_evaluation(values),
         seeded=True,
     )
@@ -146,7 +56,7 @@ def read_hf(
         source=source,
         dialect=dialect or HF_JSON,
         plan=plan,
-        lines=field_lines(KEYS, lines or {}),
+        lines=TABLE.find_lines(lines or {}),
         notes=_notes(values, steps),
     )
 
@@ -172,7 +82,7 @@ def _schedule(values: Values, steps: int | None) -> dict[str, Any]:
     if floor is None:
         floor = lr * (more.number("min_lr_rate") or more.number("min_lr_ratio") or 0.0)
     found: dict[str, Any] = {
-        "schedule": _SHAPES.get(name),
+        "schedule": TABLE.shapes.get(name),
         "warmup_steps": _warmup(values, steps),
         "decay_end": steps,
         "final_lr": floor,
@@ -255,36 +165,6 @@ def _notes(values: Values, steps: int | None) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def spellings(write: Callable[[str, Any], str], between: str = " ") -> Mapping[str, Spelling]:
-    """Return how each field is written, by a function that writes one argument."""
-
-    plain = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "steps")
-    same = (*plain, "warmup_steps", "keep_checkpoints", "token_weighted_loss", "nan_filter")
-
-    def both(pairs: Mapping[str, Any]) -> str:
-        return between.join(write(key, value) for key, value in pairs.items())
-
-    def single(field: str) -> Spelling:
-        return lambda value: write(KEYS[field][0], value)
-
-    return {
-        **{field: single(field) for field in same},
-        "schedule": lambda value: write("lr_scheduler_type", "cosine"),
-        "cycles": lambda value: write("lr_scheduler_kwargs", {"num_cycles": value}),
-        "final_lr": lambda value: both(
-            {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr": value}}
-        ),
-        "compute": lambda value: both({"bf16": True, "fp16": False}),
-        "log_steps": lambda value: both({"logging_strategy": "steps", "logging_steps": value}),
-        "checkpoint_steps": lambda value: both({"save_strategy": "steps", "save_steps": value}),
-        "eval_steps": lambda value: both({"eval_strategy": "steps", "eval_steps": value}),
-        "saves_optimizer": lambda value: write("save_only_model", not value),
-        "restores_data": lambda value: write("ignore_data_skip", not value),
-        "lora_alpha": single("lora_alpha"),
-        "masks_packed": lambda value: write("packing_strategy", "bfd"),
-    }
-
-
 def _flag(key: str, value: Any) -> str:
     text = str(value) if isinstance(value, bool | str) else json.dumps(value)
     return f"--{key} '{text}'" if isinstance(value, dict) else f"--{key} {text}"
@@ -292,13 +172,13 @@ def _flag(key: str, value: Any) -> str:
 
 HF_JSON = Dialect(
     name="HF TrainingArguments",
-    spellings=spellings(lambda key, value: f'"{key}": {json.dumps(value)},'),
+    spellings=TABLE.spellings(lambda key, value: f'"{key}": {json.dumps(value)},', " "),
 )
 HF_YAML = Dialect(
     name="HF TrainingArguments",
-    spellings=spellings(lambda key, value: f"{key}: {json.dumps(value)}", ", "),
+    spellings=TABLE.spellings(lambda key, value: f"{key}: {json.dumps(value)}", ", "),
 )
-HF_FLAGS = Dialect(name="HF arguments in a script", spellings=spellings(_flag))
+HF_FLAGS = Dialect(name="HF arguments in a script", spellings=TABLE.spellings(_flag, " "))
 
 
 AXOLOTL_MARKS = frozenset({"base_model"})
@@ -337,7 +217,7 @@ def read_axolotl(
         defaults={},
         steps=steps,
     )
-    unset = [field for field, keys in KEYS.items() if not arguments.keys() & set(keys)]
+    unset = [field for field, keys in TABLE.names.items() if not arguments.keys() & set(keys)]
     open_fields: dict[str, Any] = dict.fromkeys(unset)
     if "optim" not in arguments:
         open_fields["optimizer"] = None
@@ -357,7 +237,7 @@ def _write_axolotl(name: str, value: Any) -> str:
 AXOLOTL = Dialect(
     name="axolotl",
     spellings={
-        **spellings(_write_axolotl, ", "),
+        **TABLE.spellings(_write_axolotl, ", "),
         "masks_packed": lambda value: "flash_attention: true",
     },
 )

@@ -3,91 +3,18 @@
 What is not in it has Megatron-LM's default.
 """
 
-from collections.abc import Mapping
 from typing import Any
 
-from trimtab.checks.formats.reading import (
-    ConfigReading,
-    Dialect,
-    Spelling,
-    Values,
-    field_lines,
-)
+from trimtab.checks.formats.reading import ConfigReading, Dialect, FormatTable, Values
 from trimtab.checks.formats.syntax import Flags
-from trimtab.checks.plan import LossScaling, NormPlace, Precision, Shape, TrainingPlan
+from trimtab.checks.plan import LossScaling, NormPlace, Precision, TrainingPlan
 
-MARKS = frozenset({"num-layers", "micro-batch-size", "lr-decay-style", "clip-grad", "train-iters"})
-"""Names that no other format has."""
-
-DEFAULTS: Mapping[str, Any] = {
-    "optimizer": "adam",
-    "adam-beta1": 0.9,
-    "adam-beta2": 0.999,
-    "adam-eps": 1e-8,
-    "weight-decay": 0.01,
-    "clip-grad": 1.0,
-    "lr-decay-style": "linear",
-    "lr-wsd-decay-style": "exponential",
-    "min-lr": 0.0,
-    "init-method-std": 0.02,
-    "min-loss-scale": 1.0,
-    "log-interval": 100,
-    "eval-interval": 1000,
-    "fp8-recipe": "delayed",
-    "fp8-amax-history-len": 1,
-    "moe-aux-loss-coeff": 0.0,
-    "num-experts": 0,
-}
-
-_SHAPES = {
-    "constant": Shape.CONSTANT,
-    "linear": Shape.LINEAR,
-    "cosine": Shape.COSINE,
-    "inverse-square-root": Shape.INVERSE_SQRT,
-    "exponential": Shape.EXPONENTIAL,
-    "minus_sqrt": Shape.SQRT,
-}
-
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "lr": ("lr",),
-    "beta1": ("adam-beta1",),
-    "beta2": ("adam-beta2",),
-    "epsilon": ("adam-eps",),
-    "weight_decay": ("weight-decay",),
-    "clip_norm": ("clip-grad",),
-    "steps": ("train-iters", "train-samples"),
-    "batch_size": ("global-batch-size",),
-    "seq_len": ("seq-length",),
-    "schedule": ("lr-decay-style",),
-    "warmup_steps": ("lr-warmup-iters", "lr-warmup-samples", "lr-warmup-fraction"),
-    "decay_end": ("lr-decay-iters", "lr-decay-samples"),
-    "final_lr": ("min-lr",),
-    "compute": ("fp16", "bf16", "fp8-format"),
-    "loss_scaling": ("loss-scale",),
-    "min_loss_scale": ("min-loss-scale",),
-    "gradient_sum": ("grad-reduce-in-bf16",),
-    "cross_entropy_fp32": ("fp16-lm-cross-entropy",),
-    "optimizer_state": ("exp-avg-sq-dtype",),
-    "fp8_format": ("fp8-format",),
-    "fp8_history": ("fp8-amax-history-len",),
-    "layers": ("num-layers",),
-    "width": ("hidden-size",),
-    "init_std": ("init-method-std",),
-    "norm": ("apply-residual-connection-post-layernorm",),
-    "qk_norm": ("qk-layernorm",),
-    "balance_loss": ("moe-aux-loss-coeff",),
-    "checkpoint_steps": ("save-interval", "save"),
-    "saves_optimizer": ("no-save-optim", "no-load-optim"),
-    "saves_rng": ("no-save-rng", "no-load-rng"),
-    "log_steps": ("log-interval",),
-    "nan_check": ("no-check-for-nan-in-loss-and-grad",),
-}
-"""Field of the plan to the flags that set it; the line of the first one found is shown."""
+TABLE = FormatTable.load("megatron")
 
 
 def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
     """Read the plan from Megatron-LM arguments."""
-    values = Values(flags.values, source, DEFAULTS)
+    values = Values(flags.values, source, TABLE.defaults)
     open_ended = frozenset(flags.unresolved)
     saving = values.text("save") is not None or "save" in open_ended
     interval = values.whole("save-interval")
@@ -96,20 +23,13 @@ def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
     plan = TrainingPlan(
         steps=_steps(values, "train-iters", "train-samples", batch),
         from_scratch=not fine_tuning,
-        batch_size=batch,
-        seq_len=values.whole("seq-length"),
         # Its Adam decouples the decay, whatever its name says.
         optimizer="adamw" if values.text("optimizer") == "adam" else values.text("optimizer"),
         decoupled_decay=True,
         decay_norms=False,
         decay_embeddings="embedding-init-method-std" not in values,
-        lr=values.number("lr"),
-        beta1=values.number("adam-beta1"),
-        beta2=values.number("adam-beta2"),
-        epsilon=values.number("adam-eps"),
-        weight_decay=values.number("weight-decay"),
-        clip_norm=values.number("clip-grad"),
         token_weighted_loss=values.truth("calculate-per-token-loss"),
+        **TABLE.read_same(values),
         **_schedule(values, batch),
         **_precision(values),
         **_model(values),
@@ -122,7 +42,6 @@ def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
         ),
         saves_rng=not _any(values, "no-save-rng", *(() if fine_tuning else ("no-load-rng",))),
         restores_data=True,
-        log_steps=values.whole("log-interval"),
         nan_filter=False,
         nan_check=not _any(values, "no-check-for-nan-in-loss-and-grad"),
         eval_steps=values.whole("eval-interval"),
@@ -132,7 +51,7 @@ def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
         source=source,
         dialect=MEGATRON,
         plan=plan,
-        lines=field_lines(_KEYS, flags.lines),
+        lines=TABLE.find_lines(flags.lines),
         notes=_notes(flags),
     )
 
@@ -168,11 +87,10 @@ def _schedule(values: Values, batch: int | None) -> dict[str, Any]:
         length = _steps(values, "lr-wsd-decay-iters", "lr-wsd-decay-samples", batch)
         start = None if length is None or end is None else end - length
     return {
-        "schedule": _SHAPES.get(style),
+        "schedule": TABLE.shapes.get(style),
         "warmup_steps": warmup,
         "decay_start": start,
         "decay_end": end,
-        "final_lr": values.number("min-lr"),
     }
 
 
@@ -214,23 +132,19 @@ def _model(values: Values) -> dict[str, Any]:
         (values.number("embedding-init-method-std") or 0.0) >= 0.5
     )
     return {
-        "layers": values.whole("num-layers"),
-        "width": values.whole("hidden-size"),
         "vocab_size": values.whole("pad-vocab-size-to"),
         "norm": NormPlace.POST if post else NormPlace.PRE,
-        "init_std": values.number("init-method-std"),
         "depth_scaled_init": True,
         "embedding_norm": embedding,
         "qk_norm": _any(values, "qk-layernorm"),
         "experts": values.whole("num-experts"),
-        "balance_loss": values.number("moe-aux-loss-coeff"),
         "balance_bias": _any(values, "moe-router-enable-expert-bias"),
     }
 
 
 def _notes(flags: Flags) -> tuple[str, ...]:
     notes = []
-    known = {name for names in _KEYS.values() for name in names}
+    known = {name for names in TABLE.names.values() for name in names}
     left = sorted(known.intersection(flags.unresolved) - {"save"})
     if left:
         names = ", ".join(f"--{name}" for name in left)
@@ -240,31 +154,7 @@ def _notes(flags: Flags) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _flag(name: str) -> Spelling:
-    return lambda value: f"--{name} {value}"
-
-
-def _spellings() -> Mapping[str, Spelling]:
-    same = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "clip_norm", "steps", "batch_size")
-    more = ("seq_len", "warmup_steps", "decay_end", "final_lr", "min_loss_scale", "fp8_format")
-    last = ("fp8_history", "init_std", "balance_loss", "checkpoint_steps", "log_steps", "layers")
-    return {
-        **{field: _flag(_KEYS[field][0]) for field in (*same, *more, *last)},
-        "schedule": lambda value: "--lr-decay-style cosine",
-        "compute": lambda value: "--bf16",
-        "loss_scaling": lambda value: "remove --loss-scale",
-        "gradient_sum": lambda value: "remove --grad-reduce-in-bf16",
-        "cross_entropy_fp32": lambda value: "remove --fp16-lm-cross-entropy",
-        "optimizer_state": lambda value: "--exp-avg-sq-dtype fp32",
-        "softmax_fp32": lambda value: "--attention-softmax-in-fp32",
-        "norm": lambda value: "remove --apply-residual-connection-post-layernorm",
-        "qk_norm": lambda value: "--qk-layernorm",
-        "embedding_norm": lambda value: "--embedding-init-method-std 1.0",
-        "decay_embeddings": lambda value: "--embedding-init-method-std 1.0",
-        "saves_optimizer": lambda value: "remove --no-save-optim and --no-load-optim",
-        "saves_rng": lambda value: "remove --no-save-rng and --no-load-rng",
-        "nan_check": lambda value: "remove --no-check-for-nan-in-loss-and-grad",
-    }
-
-
-MEGATRON = Dialect(name="Megatron-LM arguments", spellings=_spellings())
+MEGATRON = Dialect(
+    name="Megatron-LM arguments",
+    spellings=TABLE.spellings(lambda name, value: f"--{name} {value}", " "),
+)

@@ -1,11 +1,17 @@
-"""What every format gives and needs: a ConfigReading, the Dialect of its fixes, typed Values."""
+"""What every format gives and needs: a ConfigReading, the Dialect of its fixes, typed Values.
 
+What a format calls the settings of a plan is in the TOML file beside its reader, a `FormatTable`.
+"""
+
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from functools import partial
+from importlib.resources import files
+from typing import Any, get_type_hints
 
-from trimtab.checks.plan import TrainingPlan
+from trimtab.checks.plan import Shape, TrainingPlan
 from trimtab.core.errors import UnreadablePlan
 
 _TRUE, _FALSE = frozenset({"true", "1", "yes"}), frozenset({"false", "0", "no"})
@@ -25,7 +31,6 @@ class Values:
         return name in self.given
 
     def raw(self, name: str) -> Any:
-        """Return the value as it was read."""
         return self.given.get(name, self._defaults.get(name))
 
     def number(self, name: str) -> float | None:
@@ -102,13 +107,69 @@ _INSTRUCTIONS = {
 """What to do in the code, where a format has no setting."""
 
 
-def field_lines(names: Mapping[str, tuple[str, ...]], lines: Mapping[str, int]) -> dict[str, int]:
-    """Return the line of each field of the plan: that of the first of its names in the file."""
-    found = {
-        field: next((lines[name] for name in those if name in lines), None)
-        for field, those in names.items()
-    }
-    return {field: line for field, line in found.items() if line is not None}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FormatTable:
+    """The names, defaults and fixes of one format."""
+
+    marks: frozenset[str]
+    """Names by which the format is recognised."""
+    aliases: Mapping[str, str]
+    """Setting to the name that other versions of the format have for it."""
+    defaults: Mapping[str, Any]
+    shapes: Mapping[str, Shape]
+    """The format's name of a schedule to its shape."""
+    same: Mapping[str, str]
+    """Field of the plan to the one setting that is read, shown and written for it."""
+    names: Mapping[str, tuple[str, ...]]
+    """Field of the plan to the settings that set it; the line of the first one found is shown."""
+    fixes: Mapping[str, Any]
+    """Field of the plan to what to write: settings with their values, or a text."""
+
+    @classmethod
+    def load(cls, format: str) -> "FormatTable":
+        text = files("trimtab.checks.formats").joinpath(f"{format}.toml").read_text("utf-8")
+        table = tomllib.loads(text)
+        same = table["same"]
+        return cls(
+            marks=frozenset(table["marks"]),
+            aliases=table.get("aliases", {}),
+            defaults=table["defaults"],
+            shapes={name: Shape(shape) for name, shape in table["shapes"].items()},
+            same=same,
+            names={field: (name,) for field, name in same.items()}
+            | {field: tuple(names) for field, names in table["computed"].items()},
+            fixes={field: {name: "$value"} for field, name in same.items()} | table["fixes"],
+        )
+
+    def read_same(self, values: Values) -> dict[str, Any]:
+        """Return the fields that are one setting each, in the type that the plan has for them."""
+        read = {int | None: values.whole, float | None: values.number, bool | None: values.truth}
+        types = get_type_hints(TrainingPlan)
+        return {field: read[types[field]](name) for field, name in self.same.items()}
+
+    def find_lines(self, lines: Mapping[str, int]) -> dict[str, int]:
+        """Return the line of each field of the plan that the file sets."""
+        found = {
+            field: next((lines[name] for name in names if name in lines), None)
+            for field, names in self.names.items()
+        }
+        return {field: line for field, line in found.items() if line is not None}
+
+    def spellings(self, write: Callable[[str, Any], str], between: str) -> dict[str, Spelling]:
+        """Return how each field is written, by a function that writes one setting."""
+        return {field: partial(_spell, fix, write, between) for field, fix in self.fixes.items()}
+
+
+def _spell(fix: Any, write: Callable[[str, Any], str], between: str, value: Any) -> str:
+    if isinstance(fix, str):
+        return fix
+    return between.join(write(name, _filled(part, value)) for name, part in fix.items())
+
+
+def _filled(part: Any, value: Any) -> Any:
+    if isinstance(part, dict):
+        return {name: _filled(inner, value) for name, inner in part.items()}
+    return value if part == "$value" else not value if part == "$not value" else part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

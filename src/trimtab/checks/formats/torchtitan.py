@@ -6,81 +6,15 @@ What is not in it has torchtitan's default. The JSON of 0.3 has the optimizer's 
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from trimtab.checks.formats.reading import ConfigReading, Dialect, Spelling, Syntax, Values
+from trimtab.checks.formats.reading import ConfigReading, Dialect, FormatTable, Syntax, Values
 from trimtab.checks.formats.syntax import flatten
-from trimtab.checks.plan import NormPlace, Precision, Shape, TrainingPlan
+from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
 
-TABLES = frozenset({"lr_scheduler", "parallelism", "activation_checkpoint", "metrics", "job"})
-"""Tables that no other format has beside `training`."""
+TABLE = FormatTable.load("torchtitan")
 
-_GROUP = "optimizer.param_groups.optimizer_kwargs."
-
-_ALIASES: Mapping[str, tuple[str, ...]] = {
-    "optimizer.name": ("optimizer.param_groups.optimizer_name",),
-    "optimizer.lr": (_GROUP + "lr",),
-    "optimizer.eps": (_GROUP + "eps",),
-    "optimizer.weight_decay": (_GROUP + "weight_decay",),
-    "lr_scheduler.decay_type": ("lr_scheduler.lr_decay_type",),
-    "lr_scheduler.min_lr_factor": ("lr_scheduler.lr_min",),
-    "checkpoint.enable": ("checkpoint.enable_checkpoint",),
-    "debug.seed": ("training.seed",),
-    "training.local_batch_size": ("training.batch_size",),
-    "model.flavor": ("model_spec.flavor",),
-}
-"""Names of other versions for the same setting."""
-
-DEFAULTS: Mapping[str, Any] = {
-    "optimizer.name": "AdamW",
-    "optimizer.lr": 8e-4,
-    "optimizer.beta1": 0.9,
-    "optimizer.beta2": 0.95,
-    "optimizer.eps": 1e-8,
-    "optimizer.weight_decay": 0.1,
-    "optimizer.implementation": "fused",
-    "lr_scheduler.warmup_steps": 200,
-    "lr_scheduler.decay_type": "linear",
-    "lr_scheduler.min_lr_factor": 0.0,
-    "training.steps": 10000,
-    "training.seq_len": 2048,
-    "training.max_norm": 1.0,
-    "training.dtype": "float32",
-    "training.mixed_precision_param": "bfloat16",
-    "training.mixed_precision_reduce": "float32",
-    "metrics.log_freq": 10,
-    "checkpoint.enable": False,
-    "checkpoint.interval": 500,
-    "checkpoint.keep_latest_k": 10,
-}
-
-_KEYS: Mapping[str, str] = {
-    "decoupled_decay": "optimizer.name",
-    "lr": "optimizer.lr",
-    "beta1": "optimizer.beta1",
-    "beta2": "optimizer.beta2",
-    "epsilon": "optimizer.eps",
-    "weight_decay": "optimizer.weight_decay",
-    "optimizer_state": "optimizer.implementation",
-    "warmup_steps": "lr_scheduler.warmup_steps",
-    "decay_end": "lr_scheduler.total_steps",
-    "schedule": "lr_scheduler.decay_type",
-    "final_lr": "lr_scheduler.min_lr_factor",
-    "steps": "training.steps",
-    "clip_norm": "training.max_norm",
-    "batch_size": "training.global_batch_size",
-    "seq_len": "training.seq_len",
-    "weights": "training.dtype",
-    "gradient_sum": "training.mixed_precision_reduce",
-    "log_steps": "metrics.log_freq",
-    "checkpoint_steps": "checkpoint.interval",
-    "keep_checkpoints": "checkpoint.keep_latest_k",
-    "seeded": "debug.seed",
-    "fp8_output_layer": "float8.filter_fqns",
-}
-
-_SHAPES = {"linear": Shape.LINEAR, "cosine": Shape.COSINE, "sqrt": Shape.SQRT}
 _TYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Precision.FP16}
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([bm])", re.IGNORECASE)
 
@@ -94,38 +28,29 @@ def read_torchtitan(
 ) -> ConfigReading:
     """Read the plan from a torchtitan config."""
     given, places = _renamed(flatten(tree)), _renamed(lines or {})
-    betas = given.get(_GROUP + "betas")
+    betas = given.get("optimizer.param_groups.optimizer_kwargs.betas")
     if isinstance(betas, list | tuple) and len(betas) == 2:
         given["optimizer.beta1"], given["optimizer.beta2"] = betas
-    values = Values(given, source, DEFAULTS)
+    values = Values(given, source, TABLE.defaults)
     lr, steps = values.number("optimizer.lr"), values.whole("training.steps")
     batch = values.whole("training.global_batch_size")
     saves = values.truth("checkpoint.enable")
     adam = values.text("optimizer.name") or ""
     plan = TrainingPlan(
-        steps=steps,
         batch_size=batch if batch and batch > 0 else None,
-        seq_len=values.whole("training.seq_len"),
         optimizer=adam,
         decoupled_decay=adam != "adam",
         decay_norms=True,  # one group for all parameters
         decay_embeddings=True,
-        lr=lr,
-        beta1=values.number("optimizer.beta1"),
-        beta2=values.number("optimizer.beta2"),
-        epsilon=values.number("optimizer.eps"),
-        weight_decay=values.number("optimizer.weight_decay"),
-        clip_norm=values.number("training.max_norm"),
         token_weighted_loss=True,
+        **TABLE.read_same(values),
         **_schedule(values, steps, lr),
         **_precision(values),
         parameters=_size(values.text("model.flavor")),
         norm=NormPlace.PRE if (values.text("model.name") or "").startswith("llama") else None,
         checkpoint_steps=values.whole("checkpoint.interval") if saves else 0,
-        keep_checkpoints=values.whole("checkpoint.keep_latest_k"),
         saves_optimizer=True,
         restores_data=True,
-        log_steps=values.whole("metrics.log_freq"),
         nan_filter=False,
         seeded=values.raw("debug.seed") is not None,
     )
@@ -133,7 +58,7 @@ def read_torchtitan(
         source=source,
         dialect=DIALECTS[syntax],
         plan=plan,
-        lines={field: places[key] for field, key in _KEYS.items() if key in places},
+        lines=TABLE.find_lines(places),
         notes=()
         if plan.batch_size
         else (
@@ -145,10 +70,9 @@ def read_torchtitan(
 def _renamed(flat: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same settings under the names that this file knows."""
     known = dict(flat)
-    for name, others in _ALIASES.items():
-        for other in others:
-            if name not in known and other in flat:
-                known[name] = flat[other]
+    for name, other in TABLE.aliases.items():
+        if name not in known and other in flat:
+            known[name] = flat[other]
     return known
 
 
@@ -162,8 +86,7 @@ def _schedule(values: Values, steps: int | None, lr: float | None) -> dict[str, 
         start = max(end - round(end * ratio), warmup or 0)
     floor = (lr or 0.0) * (values.number("lr_scheduler.min_lr_factor") or 0.0)
     return {
-        "schedule": _SHAPES.get(values.text("lr_scheduler.decay_type") or ""),
-        "warmup_steps": warmup,
+        "schedule": TABLE.shapes.get(values.text("lr_scheduler.decay_type") or ""),
         "decay_start": start,
         "decay_end": end,
         "final_lr": floor,
@@ -210,34 +133,12 @@ def _json(key: str, value: Any) -> str:
     return f'"{table}": {{"{name}": {json.dumps(value)}}}'
 
 
-def _spellings(write: Callable[[str, Any], str]) -> Mapping[str, Spelling]:
-    def single(key: str) -> Spelling:
-        return lambda value: write(key, value)
-
-    same = ("lr", "beta1", "beta2", "epsilon", "weight_decay", "warmup_steps", "decay_end", "steps")
-    more = ("clip_norm", "log_steps", "keep_checkpoints", "batch_size", "seq_len")
-    return {
-        **{field: single(_KEYS[field]) for field in (*same, *more)},
-        "decoupled_decay": lambda value: write("optimizer.name", "AdamW"),
-        "schedule": lambda value: write("lr_scheduler.decay_type", "cosine"),
-        "final_lr": lambda value: write("lr_scheduler.min_lr_factor", 0.1),
-        "weights": lambda value: write("training.dtype", "float32"),
-        "optimizer_state": lambda value: write("optimizer.implementation", "fused"),
-        "gradient_sum": lambda value: write("training.mixed_precision_reduce", "float32"),
-        "checkpoint_steps": lambda value: (
-            f"{write('checkpoint.enable', True)}, {write('checkpoint.interval', value)}"
-        ),
-        "seeded": lambda value: write("debug.seed", 42),
-        "fp8_output_layer": lambda value: write("float8.filter_fqns", ["output"]),
-    }
-
-
 def _yaml(key: str, value: Any) -> str:
     table, name = key.rsplit(".", 1)
     return f"{table}: {{{name}: {json.dumps(value)}}}"
 
 
 DIALECTS = {
-    syntax: Dialect(name="torchtitan", spellings=_spellings(write))
+    syntax: Dialect(name="torchtitan", spellings=TABLE.spellings(write, ", "))
     for syntax, write in ((Syntax.TOML, _toml), (Syntax.JSON, _json), (Syntax.YAML, _yaml))
 }

@@ -81,7 +81,6 @@ class Inputs:
 
     @property
     def device(self) -> torch.device:
-        """Where the model is."""
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 
 

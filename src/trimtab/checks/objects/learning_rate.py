@@ -89,7 +89,6 @@ class LrRange:
         return self.rates[falls.index(min(falls))] if falls else self.rates[0]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
         return {
             "rates": list(self.rates),
             "losses": [loss if math.isfinite(loss) else None for loss in self.losses],
@@ -236,12 +235,10 @@ class CoordinateCheck:
 
     @property
     def worst(self) -> LayerCoordinates:
-        """The layer that depends most on the width."""
         return max(self.layers, key=lambda layer: _size(layer.slope))
 
     @property
     def is_stable(self) -> bool:
-        """Whether no layer's change depends on the width."""
         return _size(self.worst.slope) <= MAX_SLOPE
 
     @property
@@ -266,7 +263,6 @@ class CoordinateCheck:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
         return {
             "widths": list(self.widths),
             "steps": self.steps,

@@ -85,8 +85,7 @@ def unscaled_depth(depth_scaled_init: bool, layers: int) -> Fault | None:
     if depth_scaled_init or layers < DEEP_UNSCALED:
         return None
     return Fault(
-        f"{layers} layers write into the residual stream at full size",
-        {"depth_scaled_init": True},
+        f"{layers} layers write into the residual stream at full size", {"depth_scaled_init": True}
     )
 
 

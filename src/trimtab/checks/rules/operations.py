@@ -18,10 +18,7 @@ spike of 2022-04-12 comes and goes sixteen times over."""
 
 
 @rule(
-    "TT080",
-    Level.ERROR,
-    "There are no checkpoints",
-    source="Llama 3: 466 interruptions in 54 days",
+    "TT080", Level.ERROR, "There are no checkpoints", source="Llama 3: 466 interruptions in 54 days"
 )
 def no_checkpoints(
     checkpoint_steps: int, steps: int | None = None, step_seconds: float | None = None
@@ -185,8 +182,7 @@ def lost_generators(saves_rng: bool) -> Fault | None:
     if saves_rng:
         return None
     return Fault(
-        "the state of the random generators is not saved or not loaded",
-        {"saves_rng": True},
+        "the state of the random generators is not saved or not loaded", {"saves_rng": True}
     )
 
 

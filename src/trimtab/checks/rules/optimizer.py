@@ -73,10 +73,7 @@ def long_memory(
 
 
 @rule(
-    "TT002",
-    Level.WARNING,
-    "Gradients are not clipped",
-    source="PaLM, Llama 2 and OLMo clip at 1.0",
+    "TT002", Level.WARNING, "Gradients are not clipped", source="PaLM, Llama 2 and OLMo clip at 1.0"
 )
 def no_clipping(
     clip_norm: float, adam: bool | None = None, beta2: float | None = None
@@ -125,8 +122,7 @@ def huge_epsilon(epsilon: float) -> Fault | None:
     if epsilon < SWAMPING_EPSILON:
         return None
     return Fault(
-        f"epsilon {brief(epsilon)} is larger than most entries of sqrt(v)",
-        {"epsilon": 1e-8},
+        f"epsilon {brief(epsilon)} is larger than most entries of sqrt(v)", {"epsilon": 1e-8}
     )
 
 
@@ -279,8 +275,7 @@ def swapped_betas(beta1: float, beta2: float) -> Fault | None:
     if not 0 <= beta2 < beta1 < 1:
         return None
     return Fault(
-        f"beta1 {brief(beta1)} is above beta2 {brief(beta2)}",
-        {"beta1": 0.9, "beta2": SAFE_BETA2},
+        f"beta1 {brief(beta1)} is above beta2 {brief(beta2)}", {"beta1": 0.9, "beta2": SAFE_BETA2}
     )
 
 
@@ -319,10 +314,7 @@ def mean_of_means(token_weighted_loss: bool, micro_batches: int | None = None) -
     if token_weighted_loss:
         return None
     parts = f"{micro_batches} micro-batches" if micro_batches else "micro-batches and ranks"
-    return Fault(
-        f"the loss is a mean over {parts}, not over tokens",
-        {"token_weighted_loss": True},
-    )
+    return Fault(f"the loss is a mean over {parts}, not over tokens", {"token_weighted_loss": True})
 
 
 HIGHEST_DECAY, LOWEST_DECAY = 0.5, 0.01
@@ -361,8 +353,7 @@ def low_decay(weight_decay: float) -> Fault | None:
     if weight_decay >= LOWEST_DECAY:
         return None
     return Fault(
-        f"weight decay is {brief(weight_decay)}; pretraining runs use 0.1",
-        {"weight_decay": 0.1},
+        f"weight decay is {brief(weight_decay)}; pretraining runs use 0.1", {"weight_decay": 0.1}
     )
 
 
@@ -377,8 +368,7 @@ def decayed_norms(decay_norms: bool, weight_decay: float) -> Fault | None:
     if not decay_norms or weight_decay == 0:
         return None
     return Fault(
-        f"weight decay {brief(weight_decay)} also pulls on norms and biases",
-        {"decay_norms": False},
+        f"weight decay {brief(weight_decay)} also pulls on norms and biases", {"decay_norms": False}
     )
 
 
@@ -394,8 +384,7 @@ def decayed_embeddings(decay_embeddings: bool, weight_decay: float) -> Fault | N
     if not decay_embeddings or weight_decay == 0:
         return None
     return Fault(
-        f"weight decay {brief(weight_decay)} also pulls on embeddings",
-        {"decay_embeddings": False},
+        f"weight decay {brief(weight_decay)} also pulls on embeddings", {"decay_embeddings": False}
     )
 
 

@@ -29,8 +29,7 @@ def unscaled_fp16(loss_scaling: LossScaling) -> Fault | None:
     if loss_scaling is not LossScaling.NONE:
         return None
     return Fault(
-        "matrices are multiplied in fp16 and the loss is not scaled",
-        {"compute": Precision.BF16},
+        "matrices are multiplied in fp16 and the loss is not scaled", {"compute": Precision.BF16}
     )
 
 

@@ -82,10 +82,7 @@ def floor_above_peak(lr: float, final_lr: float) -> Fault | None:
     until the end of the run."""
     if not final_lr > lr > 0:
         return None
-    return Fault(
-        f"the decay leads from {brief(lr)} up to {brief(final_lr)}",
-        {"final_lr": lr / 10},
-    )
+    return Fault(f"the decay leads from {brief(lr)} up to {brief(final_lr)}", {"final_lr": lr / 10})
 
 
 @rule(
@@ -220,10 +217,7 @@ def never_decays(schedule: Shape, steps: int) -> Fault | None:
     """The noise of the last steps stays in the weights; a decay takes it out."""
     if schedule is not Shape.CONSTANT:
         return None
-    return Fault(
-        f"the rate is constant over all {steps:,} steps",
-        {"schedule": Shape.COSINE},
-    )
+    return Fault(f"the rate is constant over all {steps:,} steps", {"schedule": Shape.COSINE})
 
 
 LONGEST_WARMUP = 1 / 3
@@ -236,12 +230,7 @@ SHORT_WARMUP = 0.01
 """Share of a run below which a warm-up that is also shorter than Adam's memory is too short."""
 
 
-@rule(
-    "TT023",
-    Level.ERROR,
-    "The warm-up never ends",
-    source="F24 of the catalogue",
-)
+@rule("TT023", Level.ERROR, "The warm-up never ends", source="F24 of the catalogue")
 def endless_warmup(curve: Curve, steps: int, lr_points: Points | None = None) -> Fault | None:
     """The run stops while the rate is still on its way up: it never trains at the rate that was
     chosen and never decays."""
@@ -284,8 +273,7 @@ def no_warmup(
     if warmup_steps > 0 or lr < RISKY_RATE:
         return None
     return Fault(
-        f"the first step is made at {brief(lr)}",
-        {"warmup_steps": _good_warmup(beta2, steps)},
+        f"the first step is made at {brief(lr)}", {"warmup_steps": _good_warmup(beta2, steps)}
     )
 
 

@@ -18,8 +18,7 @@ def check(
         ),
     ],
     off: Annotated[
-        list[str] | None,
-        typer.Option(metavar="RULE", help="Switch a rule off by its id."),
+        list[str] | None, typer.Option(metavar="RULE", help="Switch a rule off by its id.")
     ] = None,
     known: Annotated[
         list[str] | None,

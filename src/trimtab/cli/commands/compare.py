@@ -22,8 +22,7 @@ MAX_DIFFERENCES = 3
 def compare(
     run: Annotated[Path, typer.Argument(help="A run directory or a log of any known format.")],
     base: Annotated[
-        Path | None,
-        typer.Argument(help="The run or log to compare it with.", show_default=False),
+        Path | None, typer.Argument(help="The run or log to compare it with.", show_default=False)
     ] = None,
     others: Annotated[
         list[Path] | None, typer.Argument(help="More runs to compare with BASE.")

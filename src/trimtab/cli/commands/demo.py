@@ -135,7 +135,6 @@ def _outcome(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
 
 
 def _next_folder(out: Path) -> Path:
-    """Return the first folder `run-N` that does not exist yet."""
     number = 1
     while (out / f"run-{number}").exists():
         number += 1

@@ -5,23 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
-from trimtab.cli.options import (
-    AsJson,
-    ConfigFile,
-    ExitCode,
-    RuleSet,
-    Settings,
-    formats,
-    print_json,
-)
+from trimtab.cli.options import AsJson, ConfigFile, ExitCode, RuleSet, Settings, formats, print_json
 
 
 def diagnose(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH",
-            help="A log of any trainer, - for standard input, or a run directory.",
+            metavar="PATH", help="A log of any trainer, - for standard input, or a run directory."
         ),
     ],
     rules: RuleSet = None,
@@ -51,11 +42,7 @@ def diagnose(
     ] = None,
     manifest: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Facts in JSON: dtype, seed, world.",
-            show_default=False,
-        ),
+        typer.Option(metavar="FILE", help="Facts in JSON: dtype, seed, world.", show_default=False),
     ] = None,
     price: Annotated[
         float | None,
@@ -63,10 +50,7 @@ def diagnose(
     ] = None,
     write: Annotated[
         bool,
-        typer.Option(
-            "--write",
-            help="Write page, post-mortems and lessons of a run directory.",
-        ),
+        typer.Option("--write", help="Write page, post-mortems and lessons of a run directory."),
     ] = False,
     out: Annotated[
         Path | None,
@@ -79,9 +63,7 @@ def diagnose(
     html: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE",
-            help="Write a page with charts and post-mortems.",
-            show_default=False,
+            metavar="FILE", help="Write a page with charts and post-mortems.", show_default=False
         ),
     ] = None,
     verbose: Annotated[

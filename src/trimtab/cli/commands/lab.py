@@ -206,9 +206,7 @@ _CURVES = ("loss", "grad_norm", "lr", "update_norm", "adam_v_norm", "loss_scale"
 _NAME_WIDTH = 14
 
 
-def show(
-    run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab suite`.")],
-) -> None:
+def show(run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab suite`.")]) -> None:
     """Show the curves of a run with the fault marked, its clean twin, and what was done to it.
 
     `truth.json` in the run has the same for programs.

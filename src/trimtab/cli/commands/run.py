@@ -7,8 +7,7 @@ import typer
 
 def run(
     command: Annotated[
-        list[str],
-        typer.Argument(help="The command, after `--`: trimtab run -- torchrun train.py"),
+        list[str], typer.Argument(help="The command, after `--`: trimtab run -- torchrun train.py")
     ],
     max_relaunches: Annotated[
         int, typer.Option(min=0, help="Give up after this many relaunches in total.")
@@ -42,9 +41,5 @@ def run(
     if shutil.which(command[0]) is None:
         report(f"the command {command[0]!r} was not found; check its name and PATH")
         raise typer.Exit(ExitCode.USAGE)
-    budget = RelaunchBudget(
-        total=max_relaunches,
-        include_crashes=crashes,
-        delay_seconds=delay,
-    )
+    budget = RelaunchBudget(total=max_relaunches, include_crashes=crashes, delay_seconds=delay)
     raise typer.Exit(Supervisor(command, budget, report, dict(os.environ)).run())

@@ -34,13 +34,11 @@ class Domain:
         )
 
     def of(self, loss: float) -> float:
-        """Return a loss on this scale."""
         if self.is_log:
             return math.log(min(max(loss, SMALLEST), LARGEST))
         return min(max(loss, -LARGEST), LARGEST)
 
     def of_many(self, losses: FloatArray) -> FloatArray:
-        """Return losses on this scale, as `of` gives them."""
         if not self.is_log:
             return np.clip(losses, -LARGEST, LARGEST)
         # numpy's logarithm may round differently.
@@ -48,11 +46,9 @@ class Domain:
         return np.fromiter(map(math.log, clipped), dtype=np.float64, count=len(clipped))
 
     def back(self, value: float) -> float:
-        """Return the loss of a value on this scale."""
         return math.exp(min(value, 700.0)) if self.is_log else value
 
     def share(self, rise: float, level: float) -> float:
-        """Return a rise as a share of the level."""
         return rise if self.is_log else rise / max(abs(level), TINY)
 
 

@@ -66,7 +66,6 @@ class LastingRise(Stateful):
 
     @property
     def is_waiting(self) -> bool:
-        """Whether a rise waits."""
         return self._level is not None
 
     def wait_for(self, warning: Finding, rise: Rise) -> None:
@@ -80,7 +79,6 @@ class LastingRise(Stateful):
             )
 
     def stop(self) -> None:
-        """Stop waiting."""
         self._level, self._onset_tick, self._facts, self._means = None, None, {}, []
 
     def update(self, cell: Cell) -> Finding | None:
@@ -185,7 +183,6 @@ class LevelShift(Stateful):
         self._lasting = LastingRise(domain)
 
     def update(self, cell: Cell) -> Finding | None:
-        """Judge the next cell."""
         confirmed = self._lasting.update(cell)
         finding = self._compare(cell)
         return confirmed or finding
@@ -280,10 +277,7 @@ class LevelShift(Stateful):
         may_last = self._domain.share(rise.height, rise.reference) > ALARM_SHARE
         self._has_warned = not may_last
         is_news = self._start.is_news(
-            best=self._best,
-            before=rise.reference,
-            now=rise.reference + rise.height,
-            is_slow=True,
+            best=self._best, before=rise.reference, now=rise.reference + rise.height, is_slow=True
         )
         if may_last and is_news:
             span = int(finding.facts["records"]) // RECORDS_PER_CELL

@@ -18,24 +18,13 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.cells import CellMeans
-from trimtab.detect.loss.domain import (
-    POSITIVE,
-    SIGNED,
-    START_RECORDS,
-    Domain,
-    LossStart,
-)
+from trimtab.detect.loss.domain import POSITIVE, SIGNED, START_RECORDS, Domain, LossStart
 from trimtab.detect.loss.level_shift import LevelShift
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.loss.norm_spike import NORMS, NormSpike, logarithms, with_loss
 from trimtab.detect.loss.turn import Turn
-from trimtab.detect.tools.baseline import (
-    LOG_NORM_BASELINE,
-    Scores,
-    SignalBaseline,
-    trust_in,
-)
+from trimtab.detect.tools.baseline import LOG_NORM_BASELINE, Scores, SignalBaseline, trust_in
 from trimtab.detect.tools.neighbours import Neighbours
 from trimtab.detect.tools.series import Point, Series
 
@@ -119,7 +108,6 @@ class LossDetectors(Detector):
         self._norm_spikes = StatefulDict(NormSpike)
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         self._meaning.observe(record)
         findings: list[Finding | None] = []
         norm_z = math.nan
@@ -177,7 +165,6 @@ class LossDetectors(Detector):
     def _judge_loss(
         self, record: Record, loss: float, norm_z: float
     ) -> tuple[list[Finding | None], float]:
-        """Return what the loss shows, and its score."""
         self._is_signed |= loss < 0
         tests = self._signed if self._is_signed else self._positive
         found, z = tests.update(record, loss, norm_z)
@@ -229,7 +216,6 @@ def _new_norm_baseline(_: str) -> SignalBaseline:
 
 
 def _with_confidence(finding: Finding | None, trust: float) -> Finding | None:
-    """Return the finding with the trust in its values as confidence."""
     if finding is None or trust == 1:
         return finding
     return dataclasses.replace(finding, confidence=trust)

@@ -155,7 +155,6 @@ return level, as far as that is under 12 scales (chosen; 10 to 15 are equal)."""
 
 
 def limits_at(stride: float) -> Limits:
-    """Return the limits for a log with this many steps from record to record."""
     if stride >= THIN_STRIDE:
         return THINNED
     return EVERY_STEP if stride < 2 else EVERY_FEW_STEPS
@@ -275,7 +274,6 @@ class LossSpike(Stateful):
         return findings
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the detector that gave this state stopped."""
         super().load_state_dict(state)
         self._set_stride(self._stride)
 

@@ -78,13 +78,11 @@ class LossMeaning(Stateful):
         return self._start if self._shows_start and tick >= self._start_since else None
 
     def observe(self, record: Record) -> None:
-        """Add the next record."""
         if self._objective == "auto":
             is_of_policy = not POLICY_SIGNALS.isdisjoint(record.signals)
             self._observe(record.signals.get(LOSS), record.tick, record.step, is_of_policy)
 
     def observe_many(self, block: Block) -> None:
-        """Add the next records."""
         if self._objective != "auto" or not len(block):
             return
         if len(block) == 1:  # a live step

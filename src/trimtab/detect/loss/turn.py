@@ -48,7 +48,6 @@ class Turn(Stateful):
         """The values that the newest changes are between, and their steps."""
 
     def restart(self) -> None:
-        """Forget the past: what comes now is not comparable."""
         self._range.restart()
         self._latest, self._steps = [], []
 

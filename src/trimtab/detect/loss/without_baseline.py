@@ -66,7 +66,6 @@ class GrossLoss(Detector):
             start.num_left = NUM_JUDGED
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = []
         if self._starts[LOSS].num_left:
             self._meaning.observe(record)
@@ -96,7 +95,6 @@ class GrossLoss(Detector):
         return findings
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows of the first values."""
         rows = [
             np.flatnonzero(block.column(signal).finite)[: start.num_left]
             for signal, start in self._starts.items()
@@ -104,12 +102,10 @@ class GrossLoss(Detector):
         return np.union1d(*rows)
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what the starts remember."""
         starts = {signal: start.state_dict() for signal, start in self._starts.items()}
         return {"step": self._step, "starts": starts, "meaning": self._meaning.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the detector that gave this state stopped."""
         self._step = state["step"]
         self._meaning.load_state_dict(state["meaning"])
         for signal, start in self._starts.items():
@@ -189,7 +185,6 @@ class ResumeGap(Detector):
             self._after = []
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         loss = record.signals.get(LOSS, math.nan)
         if not math.isfinite(loss):
             return []
@@ -252,7 +247,6 @@ class FallFromStart(Stateful):
         return 1 - MIN_FALL if self._count >= MIN_LOSSES else 1.0
 
     def stop(self) -> None:
-        """Judge no further."""
         self.is_over = True
         self._latest = []
 
@@ -326,7 +320,6 @@ class NoLearning(Detector):
         """The last loss, how often it came in a row, and whether it was the first of the run."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         loss, rarity = record.signals.get(LOSS), record.signals.get(TOKEN_RARITY)
         if loss is None:
             return []

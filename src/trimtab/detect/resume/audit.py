@@ -305,7 +305,6 @@ class ResumeAudit(Detector):
         """Remember nothing: each record says all."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         value = record.signals.get(RESUME_AUDIT)
         if value is None or not 0.0 < value < _WARNING * _WARNING or value != int(value):
             return []  # nothing, or not ours
@@ -320,7 +319,6 @@ class ResumeAudit(Detector):
         return findings
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows of the first steps after a resume."""
         return np.flatnonzero(block.column(RESUME_AUDIT).present)
 
     def _finding(self, record: Record, symptom: Symptom, severity: Severity) -> Finding:
@@ -340,7 +338,6 @@ class ResumeAudit(Detector):
 
 
 def encode_differences(differences: Iterable[Difference]) -> float:
-    """Return the differences as the value of a signal."""
     bits = 0
     for difference in differences:
         bit = 1 << _ORDER.index(difference.symptom)

@@ -85,7 +85,8 @@ class JournalPast:
         given = loaded if loaded is not None else self.states.get(step, {})
         found = dict(given) if facts.LAYOUT in given else {**self._from_records(step), **given}
         found.setdefault(facts.STEP, float(step))
-        return found | self._rates(step, found.get(facts.LR)) | self._first_rates()
+        first = {f"{facts.FIRST_LR}{number}": rate for number, rate in enumerate(self.first_lrs)}
+        return found | self._rates(step, found.get(facts.LR)) | first
 
     def locate(self, step: int, fingerprint: float) -> Facts:
         """Return where the journal has the batch that comes first after a resume at `step`.
@@ -142,9 +143,6 @@ class JournalPast:
             return {}
         change = abs(last - before) if last is not None and before is not None else 0.0
         return {facts.LR: expected, facts.LR_CHANGE: change}
-
-    def _first_rates(self) -> Facts:
-        return {f"{facts.FIRST_LR}{number}": rate for number, rate in enumerate(self.first_lrs)}
 
 
 def _rows_near(block: Block, step: int) -> IntArray:

@@ -35,7 +35,6 @@ class NoTargets(Detector):
         self._is_reported = False
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         signals = record.signals
         tokens, loss = signals.get(TOKENS, math.nan), signals.get(LOSS, math.nan)
         norm = signals.get(GRAD_NORM, 1.0)
@@ -110,7 +109,6 @@ class HeldOut(Detector):
         self._is_noted = self._is_reported = False
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         loss, value = (record.signals.get(name, math.nan) for name in (LOSS, EVAL_LOSS))
         if math.isfinite(loss):
             self._losses.append(loss)

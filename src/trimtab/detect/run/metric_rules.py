@@ -44,14 +44,12 @@ class MetricRules(Detector):
     not_saved = ("_rules",)
 
     def __init__(self, rules: Mapping[str, MetricRule]) -> None:
-        """Create the rules of one run, by the names of the metrics."""
         self._rules = rules
         self._states = StatefulDict(lambda name: _State())
         self._nonfinite: dict[str, int] = {}
         """Non-finite values in a row, of the metrics that were finite before."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = [
             self._broken(record, name, rule)
             for name, rule in self._rules.items()
@@ -88,7 +86,7 @@ class MetricRules(Detector):
                 self._nonfinite[name] += 1
                 rule = self._rules.get(name)
                 if self._nonfinite[name] == MIN_NONFINITE and (rule is None or rule.nan):
-                    yield self._not_finite(record, name)
+                    yield self.finding(record, f"{name} is not finite", Severity.ALARM, name)
 
     def _broken(self, record: Record, name: str, rule: MetricRule) -> Finding:
         state = self._states[name]
@@ -97,9 +95,6 @@ class MetricRules(Detector):
         symptom = rule.message or f"{name} {words} {limit:.4g}{lasting}"
         severity = Severity[rule.severity.upper()]
         return self.finding(record, symptom, severity, name, limit=limit)
-
-    def _not_finite(self, record: Record, name: str) -> Finding:
-        return self.finding(record, f"{name} is not finite", Severity.ALARM, name)
 
 
 class _State(Stateful):

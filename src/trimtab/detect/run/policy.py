@@ -19,27 +19,11 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import jump_sigma, median, sigma_around
-from trimtab.core.signals import (
-    ADVANTAGE_STD,
-    CLIP_FRACTION,
-    ENTROPY,
-    EVAL_REWARD,
-    EXPLAINED_VARIANCE,
-    GRAD_NORM,
-    KL,
-    LOGPROB_GAP,
-    NO_SIGNAL_SHARE,
-    POLICY_SIGNALS,
-    RATIO,
-    RESPONSE_LENGTH,
-    REWARD,
-    REWARD_STD,
-    TRUNCATED_SHARE,
-)
 from trimtab.core.state import Stateful, StatefulDict
 
 SHORT, LONG, REFERENCE, MIN_REFERENCE = 4, 12, 48, 24
@@ -70,31 +54,31 @@ class _Rule:
 
 RULES: dict[str, tuple[_Rule, ...]] = {
     # A quarter is lost: half of it would be too late to act.
-    REWARD: (_Rule(Symptom.REWARD_FELL, -1, 0.75, 0.02),),
+    signals.REWARD: (_Rule(Symptom.REWARD_FELL, -1, 0.75, 0.02),),
     # A KL grows from 0 by itself; the explosions of public threads by up to 1,000. Chosen: under
     # 0.01 nats it says nothing.
-    KL: (_Rule(Symptom.KL_JUMP, 1, 2.0, 0.01, is_of_peak=True),),
-    ENTROPY: (
+    signals.KL: (_Rule(Symptom.KL_JUMP, 1, 2.0, 0.01, is_of_peak=True),),
+    signals.ENTROPY: (
         _Rule(Symptom.ENTROPY_FELL, -1, 0.5, 0.05),
         _Rule(Symptom.ENTROPY_ROSE, 1, 1.4, 0.1),
     ),
     # Policies that learn to reason write more, and episodes of games last longer: no fault alone.
-    RESPONSE_LENGTH: (
+    signals.RESPONSE_LENGTH: (
         _Rule(Symptom.LENGTH_ROSE, 1, 1.3, severity=Severity.WARN),
         _Rule(Symptom.LENGTH_FELL, -1, 0.75, severity=Severity.WARN),
     ),
-    TRUNCATED_SHARE: (_Rule(Symptom.TRUNCATION, 1, 2.0, 0.2),),
+    signals.TRUNCATED_SHARE: (_Rule(Symptom.TRUNCATION, 1, 2.0, 0.2),),
     # Chosen: above what the rounding of two engines may differ by.
-    LOGPROB_GAP: (_Rule(Symptom.ROLLOUT_GAP, 1, 3.0, 0.05),),
-    CLIP_FRACTION: (_Rule(Symptom.ROLLOUT_GAP, 1, 3.0, 0.1),),
-    RATIO: (
+    signals.LOGPROB_GAP: (_Rule(Symptom.ROLLOUT_GAP, 1, 3.0, 0.05),),
+    signals.CLIP_FRACTION: (_Rule(Symptom.ROLLOUT_GAP, 1, 3.0, 0.1),),
+    signals.RATIO: (
         _Rule(Symptom.ROLLOUT_GAP, 1, 1.2, 0.2),
         _Rule(Symptom.ROLLOUT_GAP, -1, 0.8, 0.2),
     ),
-    ADVANTAGE_STD: (_Rule(Symptom.ADVANTAGES_JUMPED, 1, 3.0, is_of_peak=True),),
-    GRAD_NORM: (_Rule(Symptom.GRADIENT_DIED, -1, 0.01),),
+    signals.ADVANTAGE_STD: (_Rule(Symptom.ADVANTAGES_JUMPED, 1, 3.0, is_of_peak=True),),
+    signals.GRAD_NORM: (_Rule(Symptom.GRADIENT_DIED, -1, 0.01),),
     # From 1, the best, to 0: no better than the mean of the returns.
-    EXPLAINED_VARIANCE: (_Rule(Symptom.VALUE_USELESS, -1, 0.5, 0.3),),
+    signals.EXPLAINED_VARIANCE: (_Rule(Symptom.VALUE_USELESS, -1, 0.5, 0.3),),
 }
 """By signal. The factors are chosen; they were looked at on two seeds of the lab."""
 
@@ -156,17 +140,16 @@ class PolicySignals(Detector):
         self._entropies.clear()
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
-        signals = record.signals
-        self._is_policy |= not POLICY_SIGNALS.isdisjoint(signals)
-        if not self._is_policy or _JUDGED.isdisjoint(signals):
+        recorded = record.signals
+        self._is_policy |= not signals.POLICY_SIGNALS.isdisjoint(recorded)
+        if not self._is_policy or _JUDGED.isdisjoint(recorded):
             return []
         self._count += 1
-        if 0 < (entropy := signals.get(ENTROPY, math.nan)) < math.inf:
+        if 0 < (entropy := recorded.get(signals.ENTROPY, math.nan)) < math.inf:
             self._entropies.append((record.step, entropy))
         found: list[Finding | None] = []
         for name, rules in RULES.items():
-            value = signals.get(name, math.nan)
+            value = recorded.get(name, math.nan)
             if math.isfinite(value):
                 track = self._tracks[name]
                 track.add(value, record.tick)
@@ -185,7 +168,7 @@ class PolicySignals(Detector):
         if self._is_policy or not len(rows):
             return rows
         shows = np.zeros(len(block), dtype=np.bool_)
-        for name in block.columns.keys() & POLICY_SIGNALS:
+        for name in block.columns.keys() & signals.POLICY_SIGNALS:
             shows |= block.columns[name].present
         return rows[rows >= int(np.argmax(shows))] if shows.any() else rows[:0]
 
@@ -227,42 +210,44 @@ class PolicySignals(Detector):
         value = _no_signal_share(record.signals)
         if not math.isfinite(value):
             return None
-        track = self._tracks[NO_SIGNAL_SHARE]
+        track = self._tracks[signals.NO_SIGNAL_SHARE]
         track.add(value, record.tick)
         now, change = track.mean(LONG), track.change(LONG)
         if now is None or now < NO_SIGNAL:
             self._has_learnt |= now is not None
             return None
-        reward = self._tracks[REWARD].mean(LONG)
+        reward = self._tracks[signals.REWARD].mean(LONG)
         is_best = reward is not None and reward >= BELOW_BEST * self._best_reward
         is_sudden = change is not None and now - change[0] > SUDDEN_SHARE
         # A policy that has come to solve its prompts is done; others are stuck.
         is_done = self._has_learnt and is_best and not is_sudden
         severity = Severity.WARN if is_done else Severity.ALARM
-        return self._say(record, Symptom.NO_SIGNAL, NO_SIGNAL_SHARE, now, NO_SIGNAL, severity)
+        return self._say(
+            record, Symptom.NO_SIGNAL, signals.NO_SIGNAL_SHARE, now, NO_SIGNAL, severity
+        )
 
     def _judge_entropy(self, record: Record) -> Finding | None:
         """Judge an entropy that has fallen slowly to almost nothing."""
-        reward = self._tracks[REWARD].mean(LONG)
+        reward = self._tracks[signals.REWARD].mean(LONG)
         if reward is not None:
             self._best_reward = max(self._best_reward, reward)
-        entropy = record.signals.get(ENTROPY, math.nan)
+        entropy = record.signals.get(signals.ENTROPY, math.nan)
         if not math.isfinite(entropy):
             return None
         if len(self._first_entropies) < MIN_REFERENCE:
             self._first_entropies.append(entropy)
             return None
-        now, start = self._tracks[ENTROPY].mean(LONG), median(self._first_entropies)
+        now, start = self._tracks[signals.ENTROPY].mean(LONG), median(self._first_entropies)
         if now is None or reward is None or not 0 <= now < min(NEAR_ZERO, DEAD_SHARE * start):
             return None
         if reward >= BELOW_BEST * self._best_reward or self._best_reward <= 0:
             return None
-        return self._say(record, Symptom.ENTROPY_FELL, ENTROPY, now, start)
+        return self._say(record, Symptom.ENTROPY_FELL, signals.ENTROPY, now, start)
 
     def _judge_held_out(self, record: Record) -> Finding | None:
         """Judge a held-out reward that falls while the reward in training rises."""
-        value = record.signals.get(EVAL_REWARD, math.nan)
-        reward = self._tracks[REWARD].mean(SHORT)
+        value = record.signals.get(signals.EVAL_REWARD, math.nan)
+        reward = self._tracks[signals.REWARD].mean(SHORT)
         if not math.isfinite(value) or reward is None:
             return None
         self._evaluations.append(value)
@@ -274,15 +259,15 @@ class PolicySignals(Detector):
         if reward <= self._reward_then:
             return None
         best = self._best_held_out
-        return self._say(record, Symptom.REWARD_HACKED, EVAL_REWARD, now, best)
+        return self._say(record, Symptom.REWARD_HACKED, signals.EVAL_REWARD, now, best)
 
 
-def _no_signal_share(signals: Mapping[str, float]) -> float:
+def _no_signal_share(recorded: Mapping[str, float]) -> float:
     """Return the share of groups without signal, or 1 where all rewards are known to be equal."""
-    if NO_SIGNAL_SHARE in signals:
-        return signals[NO_SIGNAL_SHARE]
-    high, low = (signals.get(name, math.nan) for name in ADVANTAGE_RANGE)
-    spread = signals.get(REWARD_STD, high - low)
+    if signals.NO_SIGNAL_SHARE in recorded:
+        return recorded[signals.NO_SIGNAL_SHARE]
+    high, low = (recorded.get(name, math.nan) for name in ADVANTAGE_RANGE)
+    spread = recorded.get(signals.REWARD_STD, high - low)
     return float(spread == 0.0) if math.isfinite(spread) else math.nan
 
 
@@ -315,7 +300,9 @@ def arrival(entropies: Sequence[tuple[int, float]]) -> dict[str, float]:
     }
 
 
-_JUDGED = frozenset({*RULES, NO_SIGNAL_SHARE, REWARD_STD, *ADVANTAGE_RANGE, EVAL_REWARD})
+_JUDGED = frozenset(
+    {*RULES, signals.NO_SIGNAL_SHARE, signals.REWARD_STD, *ADVANTAGE_RANGE, signals.EVAL_REWARD}
+)
 
 
 class _Track(Stateful):
@@ -326,7 +313,6 @@ class _Track(Stateful):
         self._ticks: deque[int] = deque(maxlen=LONG)
 
     def add(self, value: float, tick: int) -> None:
-        """Add the next value."""
         self._values.append(min(max(value, -LARGEST), LARGEST))
         self._ticks.append(tick)
 

@@ -53,7 +53,6 @@ class CounterOrder(Detector):
             self._step = self._position = None
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = []
         step, self._step = self._step, record.step
         if step is not None and record.step < step:
@@ -86,7 +85,6 @@ class CounterOrder(Detector):
         return np.flatnonzero(is_relevant)
 
     def _judge_count(self, record: Record) -> list[Finding]:
-        """Judge the optimizer's count."""
         count = record.signals.get(ADAM_STEP)
         is_discarded = record.signals.get(DISCARDED) == 1.0  # then the count stands, as it should
         if count is None or is_discarded or not abs(count) < MAX_COUNT:
@@ -104,7 +102,6 @@ class CounterOrder(Detector):
         return [self._back(record, Symptom.FROZEN, ADAM_STEP, count, last)]
 
     def _judge_loss(self, record: Record) -> list[Finding]:
-        """Judge whether a loss was recorded."""
         if LOSS in record.signals:
             self._num_losses = min(self._num_losses + 1, MIN_LOSSES)
             self._longest, self._missing = max(self._longest, self._missing), 0
@@ -163,7 +160,6 @@ class RepeatedBatches(Detector):
         self._places, self._epoch_start, self._period = {}, self._count, 0
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         value = record.signals.get(FINGERPRINT)
         if value is None or value != value:
             return []
@@ -187,7 +183,6 @@ class RepeatedBatches(Detector):
         return [self.finding(record, Symptom.REPEATED_BATCH, severity, FINGERPRINT, facts=facts)]
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows with a fingerprint."""
         return np.flatnonzero(block.column(FINGERPRINT).present)
 
     def _is_next_epoch(self, before: int, here: int) -> bool:
@@ -230,7 +225,6 @@ class LrSchedule(Detector):
         self._last, self._falls, self._rises = None, 0, 0
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         value = record.signals.get(LR)
         if value is None or value != value:
             return []

@@ -46,7 +46,6 @@ class LastingPace(Stateful):
             self._low, self._high, self._count = found.low, found.high, 0
 
     def stop(self) -> None:
-        """Stop waiting."""
         self._high = None
 
     def update(self, seconds: float) -> OutOfRange | None:
@@ -144,7 +143,6 @@ class Throughput(Detector):
             self._lasting.stop()
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         signals = record.signals
         if self._signal is None:
             names = [name for name in (STEP_SECONDS, TOKENS_PER_SECOND) if name in signals]

@@ -40,7 +40,6 @@ class TokenMix(Detector):
         self._count, self._total = 0, 0.0
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         value = record.signals.get(UNIQUE_TOKEN_SHARE)
         if value is None or not 0.0 <= value <= 1.0:
             return []
@@ -60,7 +59,6 @@ class TokenMix(Detector):
         ]
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows in which tokens were counted."""
         return np.flatnonzero(block.column(UNIQUE_TOKEN_SHARE).present)
 
 
@@ -104,7 +102,6 @@ class TokenMixShift(Detector):
         self._restart()
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         share = record.signals.get(UNIQUE_TOKEN_SHARE, math.nan)
         rarity = record.signals.get(TOKEN_RARITY, math.nan)
         if not (0.0 <= share <= 1.0 and 0.0 <= rarity < _MAX_RARITY):
@@ -131,7 +128,6 @@ class TokenMixShift(Detector):
         return []
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows in which tokens were counted."""
         return np.flatnonzero(block.column(TOKEN_RARITY).present)
 
     def _restart(self) -> None:

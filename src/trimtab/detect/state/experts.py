@@ -38,7 +38,6 @@ class Experts(Detector):
         """The largest value of the first records by signal, and how many they are."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = []
         for signal, value in record.signals.items():
             if signal.startswith(DEAD_EXPERTS):
@@ -61,7 +60,6 @@ class Experts(Detector):
         return self._count(record, Symptom.EXPERT_DRIFT, Severity.WARN, signal, limit)
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows in which a router was measured."""
         judged = (DEAD_EXPERTS, EXPERT_MAX_SHARE, BALANCING_LOSS)
         names = [name for name in block.columns if name.startswith(judged)]
         if not names:

@@ -12,24 +12,11 @@ import math
 
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.causes import Cause
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
-from trimtab.core.signals import (
-    ADAM_V_NORM,
-    DISCARDED,
-    GRAD_NORM,
-    GRAD_NORM_OF,
-    LOSS,
-    LOSS_SCALE,
-    LR,
-    MAX_ATTENTION_LOGIT,
-    PARAM_NORM,
-    REPLICAS_DIFFER,
-    ROLES,
-    UPDATE_NORM,
-)
 
 
 class HarmedState(Detector):
@@ -45,16 +32,14 @@ class HarmedState(Detector):
         self._is_harmed = False
 
     def on_event(self, change: KnownChange) -> None:
-        """Remember it until the next record."""
         self._is_harmed = True
 
     def update(self, record: Record) -> list[Finding]:
-        """Report it once."""
         if not self._is_harmed:
             return []
         self._is_harmed = False
-        loss = record.signals.get(LOSS, math.nan)
-        return [self.finding(record, Symptom.HARMED_STATE, Severity.ALARM, LOSS, loss)]
+        loss = record.signals.get(signals.LOSS, math.nan)
+        return [self.finding(record, Symptom.HARMED_STATE, Severity.ALARM, signals.LOSS, loss)]
 
     def relevant_rows(self, block: Block) -> IntArray:
         """Return the first row: blocks are cut where an event is due."""
@@ -86,9 +71,8 @@ class Replicas(Detector):
         self._num_equal = self._num_different = 0
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
-        bits = record.signals.get(REPLICAS_DIFFER)
-        if bits is None or not 0.0 <= bits < 1 << len(ROLES):
+        bits = record.signals.get(signals.REPLICAS_DIFFER)
+        if bits is None or not 0.0 <= bits < 1 << len(signals.ROLES):
             return []
         if bits == 0.0:
             self._num_equal = min(self._num_equal + 1, MIN_EQUAL)
@@ -100,7 +84,7 @@ class Replicas(Detector):
         was_equal, self._num_equal = self._num_equal == MIN_EQUAL, 0
         if not was_equal:
             return []
-        roles = [role for place, role in enumerate(ROLES) if int(bits) >> place & 1]
+        roles = [role for place, role in enumerate(signals.ROLES) if int(bits) >> place & 1]
         cause = Cause.REPLICAS_OUT_OF_SYNC
         explanation = Explanation(
             cause_id=cause.id,
@@ -113,26 +97,25 @@ class Replicas(Detector):
                 record,
                 Symptom.REPLICAS_DIFFER,
                 Severity.ALARM,
-                REPLICAS_DIFFER,
+                signals.REPLICAS_DIFFER,
                 expected=0.0,
                 explanation=explanation,
             )
         ]
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows with a check."""
-        return np.flatnonzero(block.column(REPLICAS_DIFFER).present)
+        return np.flatnonzero(block.column(signals.REPLICAS_DIFFER).present)
 
 
 # NonFinite: NaN and infinite values, found before anything else and never part of a baseline.
 
 SYMPTOMS = {
-    LOSS: Symptom.NONFINITE_LOSS,
-    GRAD_NORM: Symptom.NONFINITE_GRAD_NORM,
+    signals.LOSS: Symptom.NONFINITE_LOSS,
+    signals.GRAD_NORM: Symptom.NONFINITE_GRAD_NORM,
     # A bit flip can leave the loss finite while one of these is not; the weights are ruined then.
-    PARAM_NORM: Symptom.NONFINITE_NORM,
-    UPDATE_NORM: Symptom.NONFINITE_NORM,
-    ADAM_V_NORM: Symptom.NONFINITE_NORM,
+    signals.PARAM_NORM: Symptom.NONFINITE_NORM,
+    signals.UPDATE_NORM: Symptom.NONFINITE_NORM,
+    signals.ADAM_V_NORM: Symptom.NONFINITE_NORM,
 }
 
 
@@ -152,7 +135,6 @@ class NonFinite(Detector):
         self._is_inside = dict.fromkeys(SYMPTOMS, False)
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = []
         for signal, was_inside in self._is_inside.items():
             value = record.signals.get(signal)
@@ -162,7 +144,9 @@ class NonFinite(Detector):
             if is_bad != was_inside:
                 self._is_inside[signal] = is_bad
                 if is_bad:
-                    is_overflow = signal == GRAD_NORM and LOSS_SCALE in record.signals
+                    is_overflow = (
+                        signal == signals.GRAD_NORM and signals.LOSS_SCALE in record.signals
+                    )
                     severity = self._under_scaler if is_overflow else Severity.ALARM
                     findings.append(self.finding(record, SYMPTOMS[signal], severity, signal))
         return findings
@@ -201,7 +185,7 @@ before: a hinge that all samples pass, a policy whose prompts are all solved. Wh
 policy died. The norms of groups are recorded too seldom to show that. Chosen: the rounding of
 float32 around 1 is 1e-7."""
 
-_PREFIXES = (UPDATE_NORM, GRAD_NORM_OF)
+_PREFIXES = (signals.UPDATE_NORM, signals.GRAD_NORM_OF)
 
 
 class FrozenUpdates(Detector):
@@ -219,18 +203,17 @@ class FrozenUpdates(Detector):
         self._reported: dict[str, bool] = {}
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
-        signals = record.signals
-        if 0.0 not in signals.values() and not self._zeros:
+        recorded = record.signals
+        if 0.0 not in recorded.values() and not self._zeros:
             return []
-        if signals.get(LR, 1.0) == 0.0 or signals.get(DISCARDED, 0.0) == 1.0:
+        if recorded.get(signals.LR, 1.0) == 0.0 or recorded.get(signals.DISCARDED, 0.0) == 1.0:
             return []
-        is_done = abs(signals.get(LOSS, 1.0)) < NOTHING_LEFT
+        is_done = abs(recorded.get(signals.LOSS, 1.0)) < NOTHING_LEFT
         findings = []
-        for name, value in signals.items():
+        for name, value in recorded.items():
             if not _is_judged(name):
                 continue
-            if is_done and (name != GRAD_NORM or name in self._longest):
+            if is_done and (name != signals.GRAD_NORM or name in self._longest):
                 continue
             if self._is_frozen(name, value, record.tick):
                 facts = {"records": float(self._zeros[name])}
@@ -275,7 +258,7 @@ class FrozenUpdates(Detector):
 
 
 def _is_judged(name: str) -> bool:
-    return name == GRAD_NORM or name.startswith(_PREFIXES)
+    return name == signals.GRAD_NORM or name.startswith(_PREFIXES)
 
 
 # LossScale: a loss scale that keeps falling, falls under 1, or never moves.
@@ -316,8 +299,7 @@ class LossScale(Detector):
         """Steps of the recent falls."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
-        value = record.signals.get(LOSS_SCALE)
+        value = record.signals.get(signals.LOSS_SCALE)
         if value is None or value != value:
             return []
         if value != self._last:
@@ -327,11 +309,11 @@ class LossScale(Detector):
         self._num_same += 1
         if self._has_moved or self._num_same != MAX_CONSTANT:
             return []
-        return [self.finding(record, Symptom.SCALE_FROZEN, Severity.INFO, LOSS_SCALE)]
+        return [self.finding(record, Symptom.SCALE_FROZEN, Severity.INFO, signals.LOSS_SCALE)]
 
     def relevant_rows(self, block: Block) -> IntArray:
         """Return the rows with a scale, or none if it has been the same for long and still is."""
-        column = block.column(LOSS_SCALE)
+        column = block.column(signals.LOSS_SCALE)
         rows = np.flatnonzero(column.present)
         is_constant = self._num_same == self._num_counted
         return rows[:0] if is_constant and (column.values[rows] == self._last).all() else rows
@@ -359,7 +341,7 @@ class LossScale(Detector):
         if value < self._floor:
             self._floor = value / LOWER_TIMES
             findings.append((Symptom.SCALE_COLLAPSE, Severity.ALARM))
-        return [self.finding(record, *found, LOSS_SCALE) for found in findings]
+        return [self.finding(record, *found, signals.LOSS_SCALE) for found in findings]
 
 
 # AttentionLogits: attention logits beyond what softmax can use.
@@ -391,8 +373,7 @@ class AttentionLogits(Detector):
         """The step of the first of them."""
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
-        value = record.signals.get(MAX_ATTENTION_LOGIT)
+        value = record.signals.get(signals.MAX_ATTENTION_LOGIT)
         findings: list[Finding] = []
         if value is None:
             return findings
@@ -413,12 +394,11 @@ class AttentionLogits(Detector):
         return findings
 
     def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows in which the logits were measured."""
-        return np.flatnonzero(block.column(MAX_ATTENTION_LOGIT).present)
+        return np.flatnonzero(block.column(signals.MAX_ATTENTION_LOGIT).present)
 
 
 def _largest_layer(record: Record) -> str:
     """Return the signal of the layer with the largest logit, or that of the model."""
-    prefix = f"{MAX_ATTENTION_LOGIT}/"
+    prefix = f"{signals.MAX_ATTENTION_LOGIT}/"
     layers = [name for name in record.signals if name.startswith(prefix)]
-    return max(layers, key=record.signals.__getitem__, default=MAX_ATTENTION_LOGIT)
+    return max(layers, key=record.signals.__getitem__, default=signals.MAX_ATTENTION_LOGIT)

@@ -12,20 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from trimtab.core import signals
 from trimtab.core.block import Block, BoolArray, FloatArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.signals import (
-    ACTIVATION_RMS,
-    ADAM_M_NORM,
-    ADAM_V_NORM,
-    LR,
-    PARAM_NORM,
-    SHIFT_SHARE,
-    TOKEN_RARITY,
-    UNIQUE_TOKEN_SHARE,
-    UPDATE_NORM,
-)
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.tools.series import Point
 
@@ -95,7 +85,6 @@ class JumpTest(Stateful):
         self.restart()
 
     def restart(self) -> None:
-        """Forget the past: what comes now is not comparable."""
         self._last, self._step, self._gap = 0.0, 0, 0
         self._in_cell, self._top = 0, 0.0
         self._tops, self._highest = [], 0.0
@@ -105,7 +94,6 @@ class JumpTest(Stateful):
         self._last = 0.0
 
     def update(self, value: float, step: int) -> Jump | None:
-        """Judge the next value."""
         last, gap, last_gap = self._last, step - self._step, self._gap
         self._last, self._step, self._gap = value, step, gap
         # Over more steps than usual a signal may move further than usual.
@@ -213,7 +201,8 @@ class JumpRule:
 
     limits: JumpLimits
     up: Symptom
-    down: Symptom
+    down: Symptom | None = None
+    """The symptom of a fall; None if it is that of a rise."""
     falls_harmlessly: bool = False
     """Whether a fall is only a warning."""
     returns_harmlessly: bool = False
@@ -237,71 +226,59 @@ def _update_rule(*, down: float, floor: float = 0.1, early_floor: float = math.i
 
 RULES = {
     # 1.7 up, 1.1 down.
-    PARAM_NORM: JumpRule(
-        limits=JumpLimits(up=2.0, down=2.0, floor=1e-3),
-        up=Symptom.NORM_DRIFT,
-        down=Symptom.NORM_DRIFT,
+    signals.PARAM_NORM: JumpRule(
+        limits=JumpLimits(up=2.0, down=2.0, floor=1e-3), up=Symptom.NORM_DRIFT
     ),
     # Of a group, 12 up: a batch can do that; rare tokens raise the embedding's 16 times. 3.1 down,
     # in the few weights of the norms after a batch of 64 tokens. Noise with a heavy tail (t with 5
     # degrees) falls by 3 times its largest change once in 45,000 records.
-    f"{UPDATE_NORM}/": _update_rule(down=4.0),
+    f"{signals.UPDATE_NORM}/": _update_rule(down=4.0),
     # 7.1 down, but then by a sixth: its updates are those of a few rows, and one batch can turn
     # them around. A large epsilon makes it fall by 6 to 18 times, and by a fifth or more.
-    f"{UPDATE_NORM}/embedding": _update_rule(down=7.0, floor=0.2),
+    f"{signals.UPDATE_NORM}/embedding": _update_rule(down=7.0, floor=0.2),
     # 3.6 down: the embedding is its largest part. In the first 64 changes of the healthy kinds of
     # `scripts/bench judge` 2.8 down; a large epsilon halves it or more.
-    UPDATE_NORM: _update_rule(down=7.0, floor=0.2, early_floor=1.0),
+    signals.UPDATE_NORM: _update_rule(down=7.0, floor=0.2, early_floor=1.0),
     # One gradient of one batch can raise it by any factor. 1.4 down: v falls by 1 - beta2 at most,
     # unless something else wrote it.
-    ADAM_V_NORM: JumpRule(
+    signals.ADAM_V_NORM: JumpRule(
         limits=JumpLimits(up=None, down=2.0, floor=0.02),
         up=Symptom.GRADIENT_SPIKE,
         down=Symptom.STATE_RESET,
     ),
     # 4.4 down: one gradient against the momentum can do that, so only v shows that state is lost.
     # Up as v.
-    ADAM_M_NORM: JumpRule(
+    signals.ADAM_M_NORM: JumpRule(
         limits=JumpLimits(up=None, down=2.5, floor=0.1),
         up=Symptom.GRADIENT_SPIKE,
         down=Symptom.STATE_RESET,
         falls_harmlessly=True,
     ),
     # 3.1 up, 2.8 down; 4.5 finds as many faults as 3.5.
-    ACTIVATION_RMS: JumpRule(
-        limits=JumpLimits(up=4.5, down=4.5, floor=0.05),
-        up=Symptom.ACTIVATION_JUMP,
-        down=Symptom.ACTIVATION_JUMP,
+    signals.ACTIVATION_RMS: JumpRule(
+        limits=JumpLimits(up=4.5, down=4.5, floor=0.05), up=Symptom.ACTIVATION_JUMP
     ),
     # 4.2 up; 6.5 finds as many faults as 5. A fall means easier text.
-    TOKEN_RARITY: JumpRule(
-        limits=JumpLimits(up=6.5, down=None, floor=0.05),
-        up=Symptom.ODD_TOKENS,
-        down=Symptom.ODD_TOKENS,
-        may_step_back=False,
+    signals.TOKEN_RARITY: JumpRule(
+        limits=JumpLimits(up=6.5, down=None, floor=0.05), up=Symptom.ODD_TOKENS, may_step_back=False
     ),
     # 2.4 down, apart from a change of the batches that is known and from a batch that is one token;
     # 4 finds as many faults as 2.5.
-    UNIQUE_TOKEN_SHARE: JumpRule(
-        limits=JumpLimits(up=None, down=4.0, floor=0.05),
-        up=Symptom.ODD_TOKENS,
-        down=Symptom.ODD_TOKENS,
-        may_step_back=False,
+    signals.UNIQUE_TOKEN_SHARE: JumpRule(
+        limits=JumpLimits(up=None, down=4.0, floor=0.05), up=Symptom.ODD_TOKENS, may_step_back=False
     ),
     # 1 in every batch, or a different constant: the floor decides.
-    SHIFT_SHARE: JumpRule(
+    signals.SHIFT_SHARE: JumpRule(
         limits=JumpLimits(up=2.0, down=2.0, floor=0.25),
         up=Symptom.ODD_TOKENS,
-        down=Symptom.ODD_TOKENS,
         may_step_back=False,
         min_value=1e-3,
     ),
     # A smooth curve or a constant: the floor decides. A step down is a common schedule, and so is a
     # return to the highest rate (warm restarts).
-    LR: JumpRule(
+    signals.LR: JumpRule(
         limits=JumpLimits(up=4.0, down=4.0, floor=0.5),
         up=Symptom.LR_JUMP,
-        down=Symptom.LR_JUMP,
         falls_harmlessly=True,
         returns_harmlessly=True,
     ),
@@ -348,21 +325,20 @@ class StateJumps(Detector):
             if change & KnownChange.CHANGED:
                 test.restart()
             elif not change & KnownChange.WENT_BACK:
-                if rule is RULES[LR]:
+                if rule is RULES[signals.LR]:
                     test.skip_next()
             elif rule is not None and rule.may_step_back:
                 test.skip_next()
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings = []
-        signals = record.signals
-        for name, value in signals.items():
+        recorded = record.signals
+        for name, value in recorded.items():
             rule = rule_of(name)
             if rule is None:
                 continue
             if rule.by_rate:
-                rate = signals.get(LR, 0.0)
+                rate = recorded.get(signals.LR, 0.0)
                 value = value / rate if 0.0 < rate < math.inf else 0.0
             elif value < rule.min_value:
                 value = rule.min_value
@@ -373,12 +349,11 @@ class StateJumps(Detector):
             if rule.returns_harmlessly and value > highest:
                 self._highest[name] = value
             if jump is not None:
-                point = Point(record.tick, record.step, signals[name])
+                point = Point(record.tick, record.step, recorded[name])
                 findings.append(_finding(name, rule, point, jump, highest))
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
         return [finding for name in block.columns for finding in self._judge_signal(block, name)]
 
     def _judge_signal(self, block: Block, name: str) -> Iterator[Finding]:
@@ -388,7 +363,7 @@ class StateJumps(Detector):
         column = block.columns[name]
         values, good = column.values, column.present
         if rule.by_rate:
-            rate = block.column(LR)
+            rate = block.column(signals.LR)
             good = good & rate.finite & (rate.values > 0)
             with np.errstate(all="ignore"):
                 values = values / rate.values
@@ -422,7 +397,7 @@ def _finding(name: str, rule: JumpRule, point: Point, jump: Jump, highest: float
     expected = point.value / (1 + jump.change) if rose else point.value * (1 - jump.change)
     return Finding(
         detector=StateJumps.name,
-        symptom=rule.up if rose else rule.down,
+        symptom=rule.up if rose else rule.down or rule.up,
         severity=Severity.ALARM if is_alarm else Severity.WARN,
         signal=name,
         step=point.step,

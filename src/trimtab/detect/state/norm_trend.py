@@ -68,7 +68,6 @@ class NormTrend(Detector):
             trend.restart()
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         findings: list[Finding] = []
         rate = record.signals.get(LR, 0.0)
         if not 0.0 < rate < math.inf:
@@ -84,7 +83,6 @@ class NormTrend(Detector):
         return findings
 
     def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
         names = [name for name in block.columns if name.startswith(PARAM_NORM)]
         drifts = [drift for name in names for drift in self._judge_norm(block, name)]
         drifts.sort(key=lambda drift: drift[1].tick)  # stable: in a record, by the order of names
@@ -171,12 +169,7 @@ class _Trend(Stateful):
         return slice(RECORDS_PER_CHANGE - 1 - self._count, count, RECORDS_PER_CHANGE)
 
     def update_many(
-        self,
-        values: FloatArray,
-        steps: IntArray,
-        rates: FloatArray,
-        moved: FloatArray,
-        count: int,
+        self, values: FloatArray, steps: IntArray, rates: FloatArray, moved: FloatArray, count: int
     ) -> Iterator[tuple[int, OutOfRange]]:
         """Judge the records that end a change, out of `count` records in all."""
         self._count += count - RECORDS_PER_CHANGE * len(values)

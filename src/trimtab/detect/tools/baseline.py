@@ -47,7 +47,6 @@ up to the root of n more than sums over raw values."""
 
 
 def trust_in(signal: str, qualities: Mapping[str, Quality]) -> float:
-    """Return the trust in the values of a signal."""
     return TRUST[qualities.get(signal, Quality.RAW)] if qualities else 1.0
 
 
@@ -180,7 +179,6 @@ class Excursions(Stateful):
         return bool(self._known)
 
     def clear(self) -> None:
-        """Forget everything."""
         self._known, self._is_out = [], False
 
     def learn(self, window: Sequence[float], known: Expectation, far_off: float) -> None:
@@ -262,7 +260,6 @@ class Scores:
 
     @classmethod
     def unknown(cls, length: int) -> "Scores":
-        """Scores that are not known yet."""
         z, expected, scale, stride = np.full((4, length), np.nan)
         return cls(z, expected, scale, stride, np.zeros(length, dtype=np.bool_))
 
@@ -275,7 +272,6 @@ class Scores:
         return Score(z, float(expected), float(scale), float(stride), bool(self.recurs[at]))
 
     def set(self, at: int, score: Score) -> None:
-        """Write one score."""
         self.z[at], self.expected[at] = score.z, score.expected
         self.scale[at], self.stride[at], self.recurs[at] = score[2:]
 
@@ -336,13 +332,11 @@ class SignalBaseline(Stateful):
         return scores
 
     def restart(self) -> None:
-        """Forget the past: what comes now is not comparable."""
         self._recent, self._steps, self._in_cell, self._rejected = [], [], 0, 0
         self._expectation = None
         self._excursions.clear()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue where the baseline that gave this state stopped."""
         super().load_state_dict(state)
         if self._expectation is not None:
             self._expectation = Expectation(*self._expectation)

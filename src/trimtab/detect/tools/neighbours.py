@@ -17,13 +17,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from trimtab.core.block import FloatArray
 from trimtab.core.robust import SIGMA, TINY, median, medians
 from trimtab.core.state import Stateful
-from trimtab.detect.tools.baseline import (
-    MIN_WINDOW,
-    RECORDS_PER_CELL,
-    BaselineSpec,
-    Score,
-    Scores,
-)
+from trimtab.detect.tools.baseline import MIN_WINDOW, RECORDS_PER_CELL, BaselineSpec, Score, Scores
 
 NEAR, NEAREST = 8, 3
 """Records whose medians a loss must exceed. Source: measured; both together find a tenth more of
@@ -87,7 +81,6 @@ class Neighbours(Stateful):
         return scores
 
     def restart(self) -> None:
-        """Forget the neighbours: what comes now is not comparable."""
         self._near = []
 
     def _score_steady(self, values: FloatArray, scores: Scores, offset: int) -> int:

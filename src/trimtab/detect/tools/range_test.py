@@ -66,11 +66,9 @@ class RangeTest(Stateful):
         self._cells: list[float] = []
 
     def restart(self) -> None:
-        """Forget the past: what comes now is not comparable."""
         self._cells = []
 
     def update(self, cell: float) -> OutOfRange | None:
-        """Judge the next cell."""
         cells = self._cells
         cells.append(cell)
         if len(cells) < self._num_compared:

@@ -120,12 +120,10 @@ class ScoreHistory(Stateful):
         self._num_current = 0
 
     def clear(self) -> None:
-        """Forget everything."""
         self._entries.clear()
         self.drop_current()
 
     def threshold(self, test: int, bounds: Bounds) -> float:
-        """Return what a score of this test must exceed now."""
         lowest = bounds.low if len(self._entries) >= bounds.min_entries else bounds.prior
         return _threshold([entry[test] for entry in self._entries], bounds, lowest)
 
@@ -164,7 +162,6 @@ class ScoreHistory(Stateful):
 
 
 def _quantile(probability: float) -> float:
-    """Return a quantile of the standard Gumbel distribution."""
     return -math.log(-math.log(probability))
 
 

@@ -19,7 +19,6 @@ class Point(NamedTuple):
 
     @classmethod
     def at(cls, block: Block, row: int, value: float) -> "Point":
-        """Return a value of one row of a block, in plain numbers."""
         return cls(int(block.tick[row]), int(block.step[row]), float(value))
 
 
@@ -33,14 +32,12 @@ class Series:
 
     @classmethod
     def of(cls, block: Block, name: str, rows: IntArray) -> "Series":
-        """Return the values of a signal in some rows of a block."""
         return cls(block.tick[rows], block.step[rows], block.column(name).values[rows])
 
     def __len__(self) -> int:
         return len(self.tick)
 
     def one(self, at: int) -> Point:
-        """Return one of the values."""
         return Point(int(self.tick[at]), int(self.step[at]), float(self.value[at]))
 
 
@@ -81,12 +78,10 @@ class RunningSums(Stateful):
         return sums
 
     def copy(self) -> "RunningSums":
-        """Return independent sums that continue from here."""
         copied = RunningSums(0)
         copied._past = [past.copy() for past in self._past]
         return copied
 
     def clear(self) -> None:
-        """Start again from zeros."""
         for past in self._past:
             past.extend([0.0] * len(past))

@@ -94,7 +94,6 @@ class BatchReport:
 
     @property
     def is_unusual(self) -> bool:
-        """Whether anything stands out."""
         return bool(self.num_unusual_rows or self.shift)
 
     def decoded(self, decode: Decode) -> "BatchReport":
@@ -334,7 +333,6 @@ def _row_report(batch: KeptBatch, rows: RowScores, at: int, names: list[str]) ->
 
 
 def _medians(rows: RowScores) -> dict[str, float]:
-    """Return the usual value of each score that is shown."""
     finite = {
         name: rows.scores[name][np.isfinite(rows.scores[name])]
         for name in ("rarity", "repetition", "loss")

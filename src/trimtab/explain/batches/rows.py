@@ -29,20 +29,16 @@ class KeptBatch:
 
     @property
     def num_bytes(self) -> int:
-        """The memory that it takes."""
         return sum(rows.nbytes for rows in self.parts) + sum(rows.nbytes for rows in self.losses)
 
     @property
     def num_rows(self) -> int:
-        """The number of sequences."""
         return sum(len(part) for part in self.parts or self.losses)
 
     def position_of(self, part: int) -> int:
-        """Return the data position of a micro-batch."""
         return NO_POSITION if self.data_position == NO_POSITION else self.data_position + part
 
     def tokens(self) -> TokenRows:
-        """Return all token ids, without padding."""
         return flat_tokens(self.parts)
 
 

@@ -57,7 +57,6 @@ class Band:
 
 
 def count_tokens(arrays: Iterable[NDArray[np.integer]], size: int = 0) -> IntArray:
-    """Count each token id."""
     flat = list(arrays)
     if len(flat) == 1:
         tokens = flat[0]
@@ -67,7 +66,6 @@ def count_tokens(arrays: Iterable[NDArray[np.integer]], size: int = 0) -> IntArr
 
 
 def pad(counts: IntArray, size: int) -> IntArray:
-    """Counts with zeros for ids that were not counted."""
     return counts if len(counts) >= size else np.pad(counts, (0, size - len(counts)))
 
 

@@ -12,24 +12,7 @@ from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import LOSS
-from trimtab.explain.causes.conclusions import (
-    BATCH_NOT_FINITE,
-    BY_SYMPTOM,
-    CONCLUSIONS,
-    DESTRUCTIVE_UPDATE,
-    NOTHING_FITS,
-    USEFUL,
-    Conclusion,
-    by_finding,
-    by_proof,
-    by_users_alarm,
-    each_cause_once,
-    first_explained,
-    how_to_record,
-    hypothesis_of,
-    is_users_alarm,
-    opening,
-)
+from trimtab.explain.causes import conclusions
 from trimtab.explain.causes.plausible import Situation, situation_of
 from trimtab.explain.causes.ranking import SUPPORTED, Candidate, Ranking, all_weights, rank
 from trimtab.explain.context import IncidentContext, proof_of_harm
@@ -70,13 +53,13 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     else:
         situation = situation_of(context, results)
         ranking = rank(results, all_weights(), situation, _alike(context, situation))
-    if is_users_alarm(incident) and ranking.named is None:
+    if conclusions.is_users_alarm(incident) and ranking.named is None:
         # What a user's own rule means, only the user knows: base rates alone are no finding.
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
     proof = proof_of_harm(incident, context.block)
     if proof is not None and not flip.is_yes:  # NaN in the loss and the gradients follows from it
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
-        conclusion = by_proof(proof)
+        conclusion = conclusions.by_proof(proof)
         why = str(proof.facts.get("why"))
         proven = Hypothesis(cause=None, statement=why, standing=Standing.SUPPORTED, evidence=())
         hypotheses = conclude(incident, ranking, proven)[1]
@@ -94,7 +77,6 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
 
 
 def observe_all(context: IncidentContext) -> dict[str, Observed]:
-    """Make every observation, by its id."""
     return {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
 
 
@@ -114,15 +96,15 @@ def _alike(
 
 def conclude(
     incident: Incident, ranking: Ranking, mechanism: Hypothesis | None = None
-) -> tuple[Conclusion, tuple[Hypothesis, ...]]:
+) -> tuple[conclusions.Conclusion, tuple[Hypothesis, ...]]:
     """Return what a ranking says about an incident: its cause, and all hypotheses.
 
     Both are written from the same ranking, so that no two parts of a report can disagree.
     `mechanism` is what happened whatever the cause, if that is known.
     """
-    given = map(hypothesis_of, incident.findings)
+    given = map(conclusions.hypothesis_of, incident.findings)
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
-    hypotheses = tuple(each_cause_once((*given, mechanism, *ranked)))
+    hypotheses = tuple(conclusions.each_cause_once((*given, mechanism, *ranked)))
     return _conclude(incident, ranking), hypotheses
 
 
@@ -132,36 +114,38 @@ def _listed(ranking: Ranking) -> Iterable[Candidate]:
             yield candidate
 
 
-def _conclude(incident: Incident, ranking: Ranking) -> Conclusion:
+def _conclude(incident: Incident, ranking: Ranking) -> conclusions.Conclusion:
     """Return the explanation of a finding, or what the evidence says.
 
     The explanation of an opening finding outranks the evidence; a later one does so unless the
     evidence is sure of a cause.
     """
-    explained = first_explained(opening(incident))
+    explained = conclusions.first_explained(conclusions.opening(incident))
     named = ranking.named
     if explained is None and (named is None or named.probability < SURE):
-        explained = first_explained(incident.findings)
+        explained = conclusions.first_explained(incident.findings)
     if explained is not None:
-        return by_finding(*explained)
+        return conclusions.by_finding(*explained)
     if named is not None:
-        found = CONCLUSIONS[named.cause]
+        found = conclusions.CONCLUSIONS[named.cause]
         return dataclasses.replace(found, root_cause=found.root_cause + _doubt(ranking))
-    if is_users_alarm(incident):
-        return by_users_alarm(incident)
+    if conclusions.is_users_alarm(incident):
+        return conclusions.by_users_alarm(incident)
     return _not_known(incident, ranking)
 
 
-def _not_known(incident: Incident, ranking: Ranking) -> Conclusion:
+def _not_known(incident: Incident, ranking: Ranking) -> conclusions.Conclusion:
     """Return what the incident is like, and the signal that would tell."""
     if ranking.results["batch_nonfinite"].is_yes:
-        return BATCH_NOT_FINITE
-    known = next((BY_SYMPTOM[s] for s in incident.symptoms if s in BY_SYMPTOM), None)
+        return conclusions.BATCH_NOT_FINITE
+    known = next(
+        (conclusions.BY_SYMPTOM[s] for s in incident.symptoms if s in conclusions.BY_SYMPTOM), None
+    )
     likely = [c for c in ranking.candidates if c.cause and c.probability >= WORTH_SAYING][:2]
     if known is not None:
         return known
     if not likely:
-        return dataclasses.replace(NOTHING_FITS, remedy=_record_it(ranking))
+        return dataclasses.replace(conclusions.NOTHING_FITS, remedy=_record_it(ranking))
     like = " or ".join(
         f"{item.cause.id} {item.cause.title} (about {10 * round(10 * item.probability)} %)"
         for item in likely
@@ -172,17 +156,23 @@ def _not_known(incident: Incident, ranking: Ranking) -> Conclusion:
         missing = ranking.results[ranking.decides].signal
         tell = f" What would tell was not recorded: {missing}."
     return dataclasses.replace(
-        NOTHING_FITS, root_cause=f"Not known; possibly {like}.{tell}", remedy=_record_it(ranking)
+        conclusions.NOTHING_FITS,
+        root_cause=f"Not known; possibly {like}.{tell}",
+        remedy=_record_it(ranking),
     )
 
 
 def _record_it(ranking: Ranking) -> str:
     if ranking.decides is not None:
         signal = ranking.results[ranking.decides].signal
-        return f"To know next time, record {signal}: {how_to_record(signal)}."
+        return f"To know next time, record {signal}: {conclusions.how_to_record(signal)}."
     missing = {r.signal for r in ranking.results.values() if r.outcome is NOT_RECORDED}
-    wanted = [name for signal, name in USEFUL.items() if signal in missing]
-    return f"To know next time, record {', '.join(wanted)}." if wanted else NOTHING_FITS.remedy
+    wanted = [name for signal, name in conclusions.USEFUL.items() if signal in missing]
+    return (
+        f"To know next time, record {', '.join(wanted)}."
+        if wanted
+        else conclusions.NOTHING_FITS.remedy
+    )
 
 
 def _destructive_update(context: IncidentContext) -> Hypothesis | None:
@@ -193,7 +183,7 @@ def _destructive_update(context: IncidentContext) -> Hypothesis | None:
         return None
     return Hypothesis(
         cause=None,
-        statement=DESTRUCTIVE_UPDATE.format(step=context.incident.peak.step),
+        statement=conclusions.DESTRUCTIVE_UPDATE.format(step=context.incident.peak.step),
         standing=Standing.SUPPORTED,
         evidence=(stays.to_evidence(),),
     )
@@ -209,7 +199,6 @@ def _doubt(ranking: Ranking) -> str:
 
 
 def would_decide(ranking: Ranking) -> str:
-    """Return what would decide between the first two causes."""
     if ranking.decides is None:
         return "replaying the step from the state before it would show whether it is the batch"
     missing = ranking.results[ranking.decides].signal
@@ -223,7 +212,7 @@ def _hypothesis(candidate: Candidate, ranking: Ranking) -> Hypothesis:
         standing = Standing.SUPPORTED if probability >= SUPPORTED else Standing.OPEN
     statement = "something that is not known, or that left no trace in what was recorded"
     if candidate.cause is not None:
-        statement = CONCLUSIONS[candidate.cause].root_cause.rstrip(".")
+        statement = conclusions.CONCLUSIONS[candidate.cause].root_cause.rstrip(".")
         if candidate is not ranking.named:
             statement = f"if so, {statement[:1].lower()}{statement[1:]}"
     return Hypothesis(

@@ -34,7 +34,6 @@ def opening(incident: Incident) -> Sequence[Finding]:
 
 
 def first_explained(findings: Sequence[Finding]) -> tuple[Finding, Explanation] | None:
-    """Return the first finding that carries its explanation."""
     return next(((f, f.explanation) for f in findings if f.explanation is not None), None)
 
 
@@ -86,7 +85,6 @@ def each_cause_once(found: Iterable[Hypothesis | None]) -> Iterable[Hypothesis]:
 
 
 def is_users_alarm(incident: Incident) -> bool:
-    """Return whether only users' detectors raised the alarm."""
     return not any(isinstance(finding.symptom, Symptom) for finding in opening(incident))
 
 
@@ -133,7 +131,6 @@ RECORDED_BY: Mapping[str, str] = {
 
 
 def how_to_record(signal: str) -> str:
-    """Return how a signal gets into the records."""
     return RECORDED_BY.get(signal, _WATCHED)
 
 

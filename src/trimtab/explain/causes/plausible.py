@@ -18,21 +18,10 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.causes import Cause
 from trimtab.core.findings import NOT_FINITE, Symptom
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import (
-    ADAM_V_NORM,
-    GRAD_NORM,
-    LOSS,
-    LOSS_SCALE,
-    LR,
-    PARAM_NORM,
-    TOKEN_RARITY,
-    TOKENS,
-    UNIQUE_TOKEN_SHARE,
-    UPDATE_NORM,
-)
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import Observed, nonfinite_loss
 
@@ -78,7 +67,6 @@ _CIRCUMSTANCES = frozenset({"resumes", "half_precision", "several_ranks", "nan_i
 
 @cache
 def base_rates() -> Mapping[str, Any]:
-    """Load the data file beside this one."""
     text = resources.files(__package__).joinpath(BASE_RATES).read_text(encoding="utf-8")
     loaded: Mapping[str, Any] = json.loads(text)
     return loaded
@@ -152,7 +140,8 @@ def situation_of(context: IncidentContext, results: Mapping[str, Observed]) -> S
     kind = kind_of(context)
     impossible = _impossible(context, results, kind)
     has_state = any(
-        name.startswith((ADAM_V_NORM, f"{UPDATE_NORM}/")) for name in context.block.columns
+        name.startswith((signals.ADAM_V_NORM, f"{signals.UPDATE_NORM}/"))
+        for name in context.block.columns
     )
     possible = [cause.id for cause in Cause if cause not in impossible]
     own = {name for id in possible for name in base_rates()["decides"][id]}
@@ -210,7 +199,7 @@ def came_back(context: IncidentContext) -> bool:
 
 def _share_left(context: IncidentContext) -> float | None:
     """Return how much of its rise the loss still has at the last records; None if they are few."""
-    before, losses = context.before(LOSS, 16), context.during(LOSS)
+    before, losses = context.before(signals.LOSS, 16), context.during(signals.LOSS)
     during = losses.values[losses.finite]
     if len(before) < MIN_USUAL or len(during) < MIN_RISE:
         return None
@@ -222,7 +211,7 @@ def _share_left(context: IncidentContext) -> float | None:
 def _is_burst(context: IncidentContext) -> bool:
     """Return whether a gradient was beyond a long tail just before the loss rose, or as it did."""
     onset, shown = context.onset_row, context.shown_row
-    norms = context.block.column(GRAD_NORM)
+    norms = context.block.column(signals.GRAD_NORM)
     usual = norms.values[max(onset - 68, 0) : max(onset - 4, 0)]
     usual = usual[np.isfinite(usual)]
     near = norms.values[max(onset - 4, 0) : shown + 4]
@@ -238,8 +227,8 @@ def _is_burst(context: IncidentContext) -> bool:
 
 def _rose_first(context: IncidentContext) -> bool:
     """Return whether the loss rose far before it was not finite: the NaN is the end of it."""
-    loss = context.during(LOSS)
-    usual = context.before(LOSS, 64)
+    loss = context.during(signals.LOSS)
+    usual = context.before(signals.LOSS, 64)
     until = int(np.argmax(loss.nonfinite)) if loss.nonfinite.any() else 0
     rising = loss.values[:until][loss.finite[:until]]
     return len(usual) >= MIN_USUAL and len(rising) > 1 and bool(rising[-2:].min() > 2 * usual.max())
@@ -262,7 +251,7 @@ def kind_of(context: IncidentContext) -> str | None:
 
 def _begins_as_text(context: IncidentContext) -> bool:
     """Return whether the loss began at the entropy of a large vocabulary, and has fallen since."""
-    loss = context.block.column(LOSS)
+    loss = context.block.column(signals.LOSS)
     values = loss.values[loss.finite]
     is_start = len(values) >= MIN_USUAL and int(context.block.step[0]) < MAX_FIRST_STEP
     first, last = base_rates()["first loss of text"]["range"]
@@ -320,17 +309,22 @@ def _impossible(
 def _unrecorded(context: IncidentContext, kind: str | None) -> Iterator[Cause]:
     """Yield the causes whose own signals this run does not have."""
     block = context.block
-    if not block.column(LR).recorded:
+    if not block.column(signals.LR).recorded:
         yield from RATE_CAUSES
-    if not any(block.column(name).recorded for name in (TOKENS, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)):
+    if not any(
+        block.column(name).recorded
+        for name in (signals.TOKENS, signals.TOKEN_RARITY, signals.UNIQUE_TOKEN_SHARE)
+    ):
         yield Cause.BATCH_SIZE_CHANGE
         if kind in ("other", "reinforcement learning"):
             yield Cause.RARE_TOKENS
-    has_groups = any(name.startswith(f"{PARAM_NORM}/") for name in block.columns)
+    has_groups = any(name.startswith(f"{signals.PARAM_NORM}/") for name in block.columns)
     has_logits = block.column("max_attention_logit").recorded or block.column("max_log_z").recorded
     if not (has_groups or has_logits or kind in ("pretraining", "fine-tuning")):
         yield from LOGIT_CAUSES
-    is_finite = nonfinite_loss(context).is_no and not context.during(GRAD_NORM).nonfinite.any()
+    is_finite = (
+        nonfinite_loss(context).is_no and not context.during(signals.GRAD_NORM).nonfinite.any()
+    )
     is_nan = not is_finite or not NOT_FINITE.isdisjoint(context.incident.symptoms)
     if not (is_nan and _may_overflow(context)):
         yield Cause.FP16_OVERFLOW
@@ -345,6 +339,6 @@ def _may_overflow(context: IncidentContext) -> bool:
     """Return whether the run may be fp16: it says so, a scaler works, or nothing is known."""
     if context.facts.dtype is not None:
         return context.facts.dtype == "fp16"
-    scale = context.block.column(LOSS_SCALE)
+    scale = context.block.column(signals.LOSS_SCALE)
     values = scale.values[scale.finite]
     return not len(values) or bool(values.max() > 1)

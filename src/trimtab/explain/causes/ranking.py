@@ -34,7 +34,6 @@ class Weights:
 
     @property
     def causes(self) -> tuple[Cause, ...]:
-        """The causes that were measured."""
         return tuple(next(iter(self.shares.values())))
 
     def weight(self, observation: str, cause: Cause | None, *, yes: bool) -> float:
@@ -69,7 +68,6 @@ class Weights:
 
     @classmethod
     def from_dict(cls, state: Mapping[str, Any]) -> "Weights":
-        """Read what `to_dict` wrote."""
         known = {cause.id: cause for cause in Cause}
         return cls(
             provenance=state["provenance"],
@@ -83,7 +81,6 @@ class Weights:
 
 @cache
 def lab_weights() -> Weights:
-    """Load the weights from the data file beside this one."""
     text = resources.files(__package__).joinpath(WEIGHTS_FILE).read_text(encoding="utf-8")
     return Weights.from_dict(json.loads(text))
 
@@ -151,7 +148,6 @@ class Ranking:
 
     @property
     def first(self) -> Candidate:
-        """The most probable candidate."""
         return self.candidates[0]
 
     @property
@@ -241,7 +237,6 @@ def rank(
 def _said(
     cause: Cause | None, results: Mapping[str, Observed], weights: Weights, situation: Situation
 ) -> dict[str, float]:
-    """Return what each answer says about a cause."""
     return {
         name: weights.weight(name, cause, yes=result.is_yes) * situation.share(name, result.is_yes)
         for name, result in results.items()

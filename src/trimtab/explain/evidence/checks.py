@@ -37,7 +37,6 @@ class Observed:
 
     @property
     def is_yes(self) -> bool:
-        """Whether the answer is yes."""
         return self.outcome is ObservedOutcome.YES
 
     @property
@@ -47,7 +46,6 @@ class Observed:
 
     @property
     def is_answer(self) -> bool:
-        """Whether the question was answered."""
         return self.is_yes or self.is_no
 
     def to_evidence(self) -> Evidence:
@@ -61,18 +59,15 @@ IncidentCheck = Callable[[IncidentContext], Observed]
 
 
 def answered(signal: str, answer: bool, observation: str) -> Observed:
-    """Return the answer of a check whose signal was recorded."""
     outcome = ObservedOutcome.YES if answer else ObservedOutcome.NO
     return Observed(signal=signal, outcome=outcome, observation=observation)
 
 
 def unrecorded(signal: str, observation: str) -> Observed:
-    """Return the answer of a check whose signal was not recorded."""
     return Observed(signal=signal, outcome=ObservedOutcome.NOT_RECORDED, observation=observation)
 
 
 def too_few(signal: str) -> Observed:
-    """Return the answer where the signal was not recorded often enough around the onset."""
     observation = "too few records to tell"
     return Observed(signal=signal, outcome=ObservedOutcome.TOO_FEW, observation=observation)
 
@@ -135,7 +130,6 @@ def state_first(context: IncidentContext) -> Observed:
 
 
 def state_norms(context: IncidentContext) -> list[str]:
-    """Return which norms of weights, updates and moments were recorded."""
     return [name for name in (PARAM_NORM, UPDATE_NORM, ADAM_V_NORM) if context.recorded(name)]
 
 

@@ -49,7 +49,6 @@ def loss_burst(loss: SignalView) -> YesNo | None:
 
 @observation("The loss moves to a higher level at once", source=_LAB)
 def loss_level_up(loss: SignalView) -> YesNo | None:
-    """Is the loss higher from the onset on, and still after it?"""
     first, later = loss.median(0, 8), loss.median(16, 48)
     if first is None or later is None:
         return None
@@ -59,7 +58,6 @@ def loss_level_up(loss: SignalView) -> YesNo | None:
 
 @observation("The loss rises slowly", source=_LAB)
 def loss_creeps_up(loss: SignalView) -> YesNo | None:
-    """Is the loss as usual at the onset and clearly higher later?"""
     first, later = loss.median(0, 4), loss.median(32, 64)
     if first is None or later is None:
         return None
@@ -69,7 +67,6 @@ def loss_creeps_up(loss: SignalView) -> YesNo | None:
 
 @observation("The loss falls far", source="duplicate batches and leaks: one-sided rules miss them")
 def loss_fell(loss: SignalView) -> YesNo | None:
-    """Is the loss far below its usual level soon after the onset?"""
     soon, later = loss.median(0, 8), loss.median(16, 48)
     if soon is None:
         return None
@@ -126,7 +123,6 @@ def gradient_multiplied(grad_norm: SignalView) -> YesNo | None:
 
 @observation("The gradient norm is large for a few records", source="norm over 3 times its median")
 def gradient_burst(grad_norm: SignalView) -> YesNo | None:
-    """Is the norm several times the usual one, then back?"""
     later = grad_norm.median(6, 22)
     if later is None:
         return None
@@ -136,7 +132,6 @@ def gradient_burst(grad_norm: SignalView) -> YesNo | None:
 
 @observation("The gradient norm is beyond any batch", source="bad data reaches about 40 times")
 def gradient_huge(grad_norm: SignalView) -> YesNo:
-    """Is the norm over 100 times the usual one?"""
     high = grad_norm.peak(len(grad_norm.after))
     return high > 100, f"gradient norm {high:.3g} times the usual at most"
 
@@ -154,7 +149,6 @@ def gradient_intermittent(grad_norm: SignalView) -> YesNo | None:
 
 @observation("The gradient norm grows", source=_LAB)
 def gradient_grows(grad_norm: SignalView) -> YesNo | None:
-    """Is the norm later clearly larger than at the onset?"""
     first, later = grad_norm.median(0, 8), grad_norm.median(40, 64)
     if first is None or later is None or first <= 0:
         return None
@@ -163,7 +157,6 @@ def gradient_grows(grad_norm: SignalView) -> YesNo | None:
 
 @observation("The gradient norm falls at once", source=_LAB)
 def gradient_fell(grad_norm: SignalView) -> YesNo | None:
-    """Is the norm smaller from the onset on?"""
     first = grad_norm.median(0, 8)
     if first is None:
         return None
@@ -192,13 +185,11 @@ _GUIDES = "stability guides, their first questions"
 
 @observation("The loss is NaN or infinite", source=_GUIDES)
 def loss_nonfinite(context: IncidentContext) -> YesNo | None:
-    """Is any loss of the incident non-finite?"""
     return _yes_no(nonfinite_loss(context))
 
 
 @observation("The gradient is non-finite while the loss is finite", source=_GUIDES)
 def gradient_nonfinite_first(context: IncidentContext) -> YesNo | None:
-    """Does the gradient norm leave the finite numbers before the loss does?"""
     return _yes_no(gradient_first(context))
 
 
@@ -206,7 +197,6 @@ def gradient_nonfinite_first(context: IncidentContext) -> YesNo | None:
     "Weights or moments are non-finite before the loss", source="bit flips in a small model"
 )
 def state_nonfinite_first(context: IncidentContext) -> YesNo | None:
-    """Is a norm of weights, updates or moments non-finite at a record with a finite loss?"""
     return _yes_no(state_first(context))
 
 

@@ -13,20 +13,17 @@ _LAB = "small models with one fault each (docs/causes.md)"
 
 @observation("The second moment falls at once", source="v falls 10 times when its state is lost")
 def v_fell(v_norms: tuple[SignalView, ...]) -> YesNo:
-    """Is the norm of v of all or of some parameters clearly lower at the onset than before it?"""
     return _fell(v_norms, 0.9)
 
 
 @observation("The second moment rises at once", source=_LAB)
 def v_rose(adam_v_norm: SignalView) -> YesNo:
-    """Is the norm of v soon far higher than before?"""
     ratio = float(adam_v_norm.soon(4).max() / max(adam_v_norm.before[-1], 1e-30))
     return ratio > 1.3, f"norm of the second moment {ratio:.3g} times the one before"
 
 
 @observation("The first moment falls at once", source="a lost first moment starts at zero")
 def m_fell(m_norms: tuple[SignalView, ...]) -> YesNo:
-    """Is the norm of m of all or of some parameters clearly lower at the onset than before it?"""
     return _fell(m_norms, 0.85)
 
 
@@ -38,7 +35,6 @@ def _fell(norms: tuple[SignalView, ...], limit: float) -> YesNo:
 
 @observation("The second moment falls in some groups only", source=_LAB)
 def v_fell_in_part(v_norms: tuple[SignalView, ...]) -> YesNo | None:
-    """Does it fall in one group of parameters, and not in all?"""
     groups = [item for item in v_norms if "/" in item.name]
     if len(groups) < 2:
         return None
@@ -48,14 +44,12 @@ def v_fell_in_part(v_norms: tuple[SignalView, ...]) -> YesNo | None:
 
 @observation("The optimizer's step count goes back", source="Adam counts from 0 without its state")
 def count_back(adam_step: SignalView) -> YesNo:
-    """Does Adam's count fall?"""
     then, now = float(adam_step.before[-1]), float(adam_step.after[0])
     return now < then, f"the optimizer's step count {digits(then)} -> {digits(now)}"
 
 
 @observation("Updates become larger than the learning rate explains", source=_LAB)
 def updates_grew(update_per_lr: SignalView) -> YesNo:
-    """Is the update per learning rate soon far above its usual size?"""
     high = float(update_per_lr.soon(4).max())
     grew = update_per_lr.ratio(high) > 1.3 and update_per_lr.sigmas(high) > 6
     return grew, f"update per learning rate {update_per_lr.ratio(high):.3g} times the usual"
@@ -63,7 +57,6 @@ def updates_grew(update_per_lr: SignalView) -> YesNo:
 
 @observation("Updates become smaller than the learning rate explains", source=_LAB)
 def updates_shrank(update_per_lr: SignalView) -> YesNo | None:
-    """Is the update per learning rate clearly below its usual size, and stays there?"""
     first = update_per_lr.median(0, 8)
     if first is None:
         return None
@@ -73,14 +66,12 @@ def updates_shrank(update_per_lr: SignalView) -> YesNo | None:
 
 @observation("Gradients outgrow the second moment", source="RMS of g^2/v: StableAdamW")
 def gradient_over_v(grad_to_v_rms: SignalView) -> YesNo:
-    """Is the ratio of gradient to second moment soon far above its usual value?"""
     high = grad_to_v_rms.peak(4)
     return high > 2, f"gradient to second moment {high:.3g} times the usual"
 
 
 @observation("Gradients are small against second moment and epsilon", source=_LAB)
 def gradient_under_v(grad_to_v_rms: SignalView) -> YesNo | None:
-    """Is the ratio of gradient to second moment far below its usual value?"""
     first = grad_to_v_rms.median(0, 8)
     if first is None:
         return None
@@ -94,7 +85,6 @@ def gradient_under_v(grad_to_v_rms: SignalView) -> YesNo | None:
     symptoms=(Symptom.FROZEN,),
 )
 def group_frozen(update_norms: tuple[SignalView, ...]) -> YesNo | None:
-    """Does any group of parameters stop, while others go on?"""
     still = [v.name for v in update_norms if v.usual > 0 and not v.after[:8].any()]
     moving = [v for v in update_norms if v.after[:8].any()]
     if not moving:
@@ -104,7 +94,6 @@ def group_frozen(update_norms: tuple[SignalView, ...]) -> YesNo | None:
 
 @observation("Gradients keep one direction", source="cosine of gradient and momentum: duplicates")
 def one_direction(grad_momentum_cosine: SignalView) -> YesNo | None:
-    """Do gradients agree with the momentum far more than before?"""
     first = grad_momentum_cosine.median(1, 9)
     if first is None:
         return None
@@ -134,7 +123,6 @@ def weights_jumped(param_norms: tuple[SignalView, ...]) -> YesNo:
 
 @observation("Many groups of weights change at once", source=_LAB)
 def all_weights_jumped(param_norms: tuple[SignalView, ...]) -> YesNo | None:
-    """Do at least three groups jump at the onset?"""
     if len(param_norms) < 3:
         return None
     moved = [v.name for v in param_norms if abs(v.jump_sigmas()) > 15]
@@ -145,7 +133,6 @@ def all_weights_jumped(param_norms: tuple[SignalView, ...]) -> YesNo | None:
 def weights_grow(
     param_norms: tuple[SignalView, ...], norm_drifts: tuple[Finding, ...]
 ) -> YesNo | None:
-    """Does a group's norm grow faster from the onset on?"""
     return _growing(param_norms, norm_drifts, "")
 
 
@@ -153,7 +140,6 @@ def weights_grow(
 def attention_grows(
     param_norms: tuple[SignalView, ...], norm_drifts: tuple[Finding, ...]
 ) -> YesNo | None:
-    """Is the group that grows fastest the one of the attention?"""
     return _growing(param_norms, norm_drifts, "att")
 
 
@@ -161,13 +147,11 @@ def attention_grows(
 def gains_grow(
     param_norms: tuple[SignalView, ...], norm_drifts: tuple[Finding, ...]
 ) -> YesNo | None:
-    """Is the group that grows fastest the one of the norms?"""
     return _growing(param_norms, norm_drifts, "/norm")
 
 
 @observation("Weights shrink", source="decay pulls norms to zero: stability guides")
 def weights_shrink(param_norms: tuple[SignalView, ...]) -> YesNo | None:
-    """Does a group's norm fall from the onset on?"""
     found = [(g[1], g[1] - g[0], v.name) for v in param_norms if (g := v.growth(16)) is not None]
     if not found:
         return None
@@ -192,7 +176,6 @@ def _growing(norms: tuple[SignalView, ...], drifts: tuple[Finding, ...], part: s
 
 @observation("Activations change at once", source="wrong weights: output of the last block x0.16")
 def activations_jumped(activations: tuple[SignalView, ...]) -> YesNo:
-    """Does the output of a block jump at the onset and stay?"""
     worst = max(activations, key=lambda v: abs(v.sigmas(float(np.median(v.after[:3])))))
     first = float(np.median(worst.after[:3]))
     jumped = abs(worst.sigmas(first)) > 5 and not 0.85 < worst.ratio(first) < 1.15
@@ -213,7 +196,6 @@ def activations_grow(activations: tuple[SignalView, ...]) -> YesNo | None:
 
 @observation("Activations shrink", source=_LAB)
 def activations_shrink(activations: tuple[SignalView, ...]) -> YesNo | None:
-    """Is the output of a block much smaller later?"""
     later = [(v.ratio(m), v.name) for v in activations if (m := v.median(16, 48)) is not None]
     if not later:
         return None
@@ -227,7 +209,6 @@ def activations_shrink(activations: tuple[SignalView, ...]) -> YesNo | None:
     symptoms=(Symptom.LARGE_LOGITS,),
 )
 def attention_logits_grow(max_attention_logit: SignalView) -> YesNo:
-    """Does the largest attention logit multiply?"""
     last = float(np.median(max_attention_logit.after[-16:]))
     ratio = max_attention_logit.ratio(last)
     return ratio > 1.8, f"largest attention logit {ratio:.3g} times, at {digits(last)}"
@@ -235,7 +216,6 @@ def attention_logits_grow(max_attention_logit: SignalView) -> YesNo:
 
 @observation("log Z grows", source="output-logit drift: z-loss papers")
 def log_z_grows(max_log_z: SignalView) -> YesNo | None:
-    """Does the largest log Z grow beyond its noise?"""
     later = max_log_z.median(32, 64)
     if later is None:
         return None

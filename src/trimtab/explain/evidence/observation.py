@@ -18,21 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.block import FloatArray
 from trimtab.core.events import EXPERIMENT
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.rules import Missing, RuleFunction
-from trimtab.core.signals import (
-    ACTIVATION_RMS,
-    ADAM_M_NORM,
-    ADAM_V_NORM,
-    LOSS,
-    LOSS_SCALE,
-    LR,
-    PARAM_NORM,
-    UPDATE_NORM,
-)
 from trimtab.core.text import digits
 from trimtab.explain.context import NEAR_STEPS, IncidentContext, proof_of_hardware
 from trimtab.explain.evidence.checks import (
@@ -73,7 +64,6 @@ class SignalView:
 
     @property
     def usual(self) -> float:
-        """The median before the onset."""
         return float(np.median(self.before))
 
     @property
@@ -95,7 +85,6 @@ class SignalView:
         return self.ratio(float(self.soon(records).max()))
 
     def ratio(self, value: float) -> float:
-        """Return a value in multiples of the usual one."""
         return value / self.usual if self.usual else (1.0 if value == 0 else np.inf)
 
     def sigmas(self, value: float) -> float:
@@ -193,7 +182,7 @@ def _views(prefix: str, label: str) -> _Input:
 
 def _has_resumed(context: IncidentContext) -> Observed | None:
     if begins_again(context):
-        return answered(LR, True, "the learning rate begins again from 0")
+        return answered(signals.LR, True, "the learning rate begins again from 0")
     found = resumed(context)
     # A loss that is where the run began may be a new start that nothing else shows.
     return found if found.is_yes or (found.is_no and not context.incident.started_again) else None
@@ -211,25 +200,24 @@ def _experiments(context: IncidentContext) -> Mapping[str, tuple[str, str]] | No
 
 
 def _dtype(context: IncidentContext) -> str | None:
-    if context.facts.dtype is None and context.recorded(LOSS_SCALE):
+    if context.facts.dtype is None and context.recorded(signals.LOSS_SCALE):
         # bf16 runs of Megatron print a constant scale of 1.
-        scale = context.block.column(LOSS_SCALE)
+        scale = context.block.column(signals.LOSS_SCALE)
         return "fp16" if bool((scale.values[scale.finite] > 1).any()) else None
     return context.facts.dtype
 
 
 def _norm_drifts(context: IncidentContext) -> tuple[Finding, ...]:
-    """Return the findings of weight norms whose growth has changed."""
     findings = context.incident.findings
     return tuple(f for f in findings if f.symptom == Symptom.NORM_DRIFT and "growth" in f.facts)
 
 
 INPUTS: Mapping[str, _Input] = {
-    "param_norms": _views(f"{PARAM_NORM}/", f"{PARAM_NORM} by group"),
-    "update_norms": _views(f"{UPDATE_NORM}/", f"{UPDATE_NORM} by group"),
-    "m_norms": _views(ADAM_M_NORM, ADAM_M_NORM),
-    "v_norms": _views(ADAM_V_NORM, ADAM_V_NORM),
-    "activations": _views(ACTIVATION_RMS, f"{ACTIVATION_RMS.rstrip('/')} by block"),
+    "param_norms": _views(f"{signals.PARAM_NORM}/", f"{signals.PARAM_NORM} by group"),
+    "update_norms": _views(f"{signals.UPDATE_NORM}/", f"{signals.UPDATE_NORM} by group"),
+    "m_norms": _views(signals.ADAM_M_NORM, signals.ADAM_M_NORM),
+    "v_norms": _views(signals.ADAM_V_NORM, signals.ADAM_V_NORM),
+    "activations": _views(signals.ACTIVATION_RMS, f"{signals.ACTIVATION_RMS.rstrip('/')} by block"),
     "norm_drifts": _Input(_norm_drifts, "norm_drifts"),
     "resumed": _Input(_has_resumed, "events"),
     "dtype": _Input(_dtype, "dtype"),
@@ -238,7 +226,7 @@ INPUTS: Mapping[str, _Input] = {
     "experiments": _Input(_experiments, "experiments"),
     "onset_row": _Input(lambda context: context.onset_row, "step"),
     "onset_step": _Input(lambda context: context.incident.onset.step, "onset_step"),
-    "context": _Input(lambda context: context, LOSS),
+    "context": _Input(lambda context: context, signals.LOSS),
     "proof_of_hardware": _Input(
         lambda context: proof_of_hardware(context.incident, context.block), "bits of the state"
     ),

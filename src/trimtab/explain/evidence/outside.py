@@ -57,7 +57,6 @@ _FEW = 6
 
 @observation("The learning rate is zero", source="a schedule that never starts")
 def lr_zero(context: IncidentContext) -> YesNo | None:
-    """Is the learning rate exactly zero from the onset on, for more than a few records?"""
     lr = context.during(LR)
     values = lr.values[lr.finite]
     if len(values) < _FEW:
@@ -123,7 +122,6 @@ def _shown(experiments: Experiments, name: str, *answers: str) -> YesNo | None:
 
 @observation("The batch itself is not finite", source="experiment: its tensors")
 def batch_nonfinite(experiments: Experiments) -> YesNo | None:
-    """Does the batch hold NaN or infinity before the model sees it?"""
     return _shown(experiments, "first_nonfinite", "batch")
 
 
@@ -142,13 +140,11 @@ def finite_in_fp32(experiments: Experiments) -> YesNo | None:
 
 @observation("A few rows make the loss of the batch", source="experiment: halves of the batch")
 def few_rows(experiments: Experiments) -> YesNo | None:
-    """Does halving the batch lead to a few of its rows?"""
     return _shown(experiments, "half", "rows")
 
 
 @observation("The same batch gives another loss", source="experiment: the batch once more")
 def not_repeatable(experiments: Experiments) -> YesNo | None:
-    """Do the bits of the loss differ between two passes over one batch?"""
     return _shown(experiments, "again", "differs")
 
 
@@ -165,7 +161,6 @@ def _stated(settings: Stated, name: str, *, least: float = -math.inf, most: floa
 
 @observation("beta2 is 0.99 or more", source="stability guides: 0.95; StableAdamW on 0.999")
 def beta2_high(settings: Stated) -> YesNo | None:
-    """Does the second moment remember a hundred steps or more?"""
     return _stated(settings, "beta2", least=0.99, most=1.0)
 
 
@@ -177,13 +172,11 @@ def epsilon_large(settings: Stated) -> YesNo | None:
 
 @observation("Gradients are not clipped", source="stability guides: clip at 1.0")
 def not_clipped(settings: Stated) -> YesNo | None:
-    """Is clipping off?"""
     return _stated(settings, "clip", most=0.0)
 
 
 @observation("There is no warm-up", source="stability guides: about 2,000 steps")
 def no_warmup(settings: Stated) -> YesNo | None:
-    """Is the number of warm-up steps, or their share, zero?"""
     return _stated(settings, "warmup", most=0.0)
 
 
@@ -192,7 +185,6 @@ def no_warmup(settings: Stated) -> YesNo | None:
 
 @observation("Parameters do not update", source="detector", symptoms=(Symptom.FROZEN,))
 def not_updating(loss: SignalView) -> YesNo | None:
-    """Does a detector say so?"""
     return None
 
 
@@ -202,5 +194,4 @@ def not_updating(loss: SignalView) -> YesNo | None:
     symptoms=(Symptom.OVERFLOWS, Symptom.SCALE_COLLAPSE),
 )
 def overflows(loss_scale: SignalView) -> YesNo | None:
-    """Does a detector say so?"""
     return None

@@ -23,12 +23,10 @@ errors."""
 
 
 def _first(view: SignalView) -> float:
-    """Return the median of the first records from the onset on."""
     return float(np.median(view.soon(_AT_ONCE)[:_AT_ONCE]))
 
 
 def _last(view: SignalView) -> float:
-    """Return the median of the last records that the view has."""
     return float(np.median(view.after[-8:]))
 
 
@@ -55,19 +53,16 @@ def _drifts(view: SignalView, sign: int, share: float) -> YesNo:
 
 @observation("The learning rate is multiplied", source=_LAB)
 def policy_rate_up(lr: SignalView) -> YesNo:
-    """Is the learning rate at least twice what it was?"""
     return lr.ratio(_first(lr)) >= 2 or lr.ratio(_last(lr)) >= 2, _text(lr)
 
 
 @observation("KL is multiplied at once", source=_LAB)
 def kl_at_once(kl: SignalView) -> YesNo:
-    """Is KL far higher from the first records on?"""
     return _jumps(kl, 1, 2.0)
 
 
 @observation("KL grows far", source=_LAB)
 def kl_grows(kl: SignalView) -> YesNo:
-    """Is KL far higher later?"""
     return _drifts(kl, 1, 1.0)
 
 
@@ -84,13 +79,11 @@ def _differs_at_once(gap: SignalView) -> bool:
 
 @observation("Engine and trainer differ at once, and stay so", source=_LAB)
 def gap_at_once(logprob_gap: SignalView) -> YesNo | None:
-    """Is the gap of log-probabilities large from the first records on?"""
     return _differs_at_once(logprob_gap), _text(logprob_gap)
 
 
 @observation("Engine and trainer drift apart", source=_LAB)
 def gap_grows(logprob_gap: SignalView) -> YesNo:
-    """Is the gap of log-probabilities small at first and large later?"""
     is_large = float(logprob_gap.soon(_LATER).max()) > _gap_limit(logprob_gap)
     return is_large and not _differs_at_once(logprob_gap), _text(logprob_gap)
 
@@ -109,14 +102,12 @@ def gap_returns(logprob_gap: SignalView) -> YesNo | None:
 
 @observation("The reward falls at once", source=_LAB, symptoms=())
 def reward_at_once(reward: SignalView) -> YesNo:
-    """Is the reward far lower from the first records on?"""
     moved = reward.usual - _first(reward)
     return moved > 0.3 * abs(reward.usual) and reward.sigmas(_first(reward)) < -2, _text(reward)
 
 
 @observation("The reward rises at once", source=_LAB)
 def reward_up_at_once(reward: SignalView) -> YesNo:
-    """Is the reward far higher from the first records on?"""
     moved = _first(reward) - reward.usual
     return moved > 0.2 * abs(reward.usual) and reward.sigmas(_first(reward)) > 2, _text(reward)
 
@@ -134,26 +125,22 @@ def rewards_equal(context: IncidentContext) -> YesNo | None:
 
 @observation("Groups have no signal", source="equal rewards", symptoms=(Symptom.NO_SIGNAL,))
 def no_signal(no_signal_share: SignalView) -> YesNo:
-    """Do nine of ten groups have equal rewards?"""
     return _last(no_signal_share) > 0.85, _text(no_signal_share)
 
 
 @observation("Responses are cut at once", source=_LAB)
 def cut_at_once(truncated_share: SignalView) -> YesNo:
-    """Does the share of truncated responses jump within a few records?"""
     return _first(truncated_share) > truncated_share.usual + 0.15, _text(truncated_share)
 
 
 @observation("No response is as long as they were", source="a length limit")
 def length_capped(response_length: SignalView) -> YesNo:
-    """Is the longest mean length now under the shortest before, from the first records on?"""
     after = response_length.after[1:8] if len(response_length.after) > 4 else response_length.after
     return float(after.max()) < float(response_length.before.min()), _text(response_length)
 
 
 @observation("Responses grow longer", source=_LAB)
 def length_grows(response_length: SignalView) -> YesNo:
-    """Are responses longer later, by a quarter and by their noise?"""
     last = _last(response_length)
     return last > 1.25 * response_length.usual and response_length.sigmas(last) > 3, _text(
         response_length
@@ -162,7 +149,6 @@ def length_grows(response_length: SignalView) -> YesNo:
 
 @observation("Entropy jumps at once", source="a verifier does not change what is written")
 def entropy_at_once(entropy: SignalView) -> YesNo:
-    """Is the entropy far higher, or a fraction, from the first records on?"""
     is_higher, text = _jumps(entropy, 1, 0.15)
     lowest = min(0.3 * entropy.usual, float(entropy.before.min()))
     return is_higher or _first(entropy) < lowest, text
@@ -170,13 +156,11 @@ def entropy_at_once(entropy: SignalView) -> YesNo:
 
 @observation("Entropy grows", source=_LAB)
 def entropy_grows(entropy: SignalView) -> YesNo:
-    """Is the entropy higher later, and was not at once?"""
     return _drifts(entropy, 1, 0.15)
 
 
 @observation("Entropy falls", source=_LAB, symptoms=(Symptom.ENTROPY_FELL,))
 def entropy_falls(entropy: SignalView, context: IncidentContext) -> YesNo:
-    """Is the entropy under half of what it was?"""
     finding = context.first_finding(Symptom.ENTROPY_FELL)
     forecast = f"; {finding.forecast}" if finding and finding.forecast else ""
     return _last(entropy) < 0.5 * entropy.usual, _text(entropy) + forecast
@@ -184,7 +168,6 @@ def entropy_falls(entropy: SignalView, context: IncidentContext) -> YesNo:
 
 @observation("Advantages are multiplied", source=_LAB, symptoms=(Symptom.ADVANTAGES_JUMPED,))
 def advantages_multiplied(advantage_std: SignalView) -> YesNo:
-    """Is the spread of the advantages several times what it was?"""
     return float(advantage_std.soon(8).max()) > 3 * float(advantage_std.before.max()), _text(
         advantage_std
     )
@@ -205,7 +188,6 @@ def held_out_falls(reward: SignalView, context: IncidentContext) -> YesNo | None
 
 @observation("Held-out results stay while the reward falls", source=_LAB)
 def held_out_stays(reward: SignalView, context: IncidentContext) -> YesNo | None:
-    """Are the first held-out results after the onset as before, and is the reward lower?"""
     before, after = _evaluations(context)
     if len(before) < 1 or len(after) < 1 or _last(reward) > 0.8 * reward.usual:
         return None

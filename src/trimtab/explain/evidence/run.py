@@ -45,7 +45,6 @@ def batches_come_again(fingerprint: SignalView, context: IncidentContext) -> Yes
     symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK),
 )
 def resumes(resumed: Observed) -> YesNo:
-    """Is there a resume shortly before the onset, or does the run begin again?"""
     return resumed.is_yes, resumed.observation
 
 
@@ -55,7 +54,6 @@ def resumes(resumed: Observed) -> YesNo:
     symptoms=(Symptom.RESUME_GAP,),
 )
 def resume_gap(resumed: Observed, loss: SignalView) -> YesNo | None:
-    """Are the first losses after the resume far above those before it?"""
     now = float(np.median(loss.soon(4)))
     if not resumed.is_yes or loss.sigmas(now) < -_GAP:  # `loss_fell` says what a lower one means
         return None
@@ -69,13 +67,11 @@ def resume_gap(resumed: Observed, loss: SignalView) -> YesNo | None:
     symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK, Symptom.OTHER_BATCH),
 )
 def order_broken(context: IncidentContext) -> YesNo:
-    """Does a detector report that the order of the run is broken?"""
     return False, "step and data position only go forward"
 
 
 @observation("The batch has rare tokens", source="rarity +0.9 to +7.6: rare-token batches")
 def rare_tokens(token_rarity: SignalView, resumed: Observed) -> YesNo | None:
-    """Is the mean rarity of a batch far above the usual, for a few records?"""
     if resumed.is_yes:  # the counts of tokens begin anew at a resume
         return None
     high = token_rarity.sigmas(float(token_rarity.soon(4).max()))
@@ -84,7 +80,6 @@ def rare_tokens(token_rarity: SignalView, resumed: Observed) -> YesNo | None:
 
 @observation("The batch repeats few tokens", source="repeated n-grams: OLMo 2")
 def few_distinct_tokens(unique_token_share: SignalView) -> YesNo:
-    """Is the share of distinct tokens far below the usual?"""
     low = unique_token_share.sigmas(float(unique_token_share.soon(4).min()))
     return low < -4.5, f"share of distinct tokens {low:.1f} sigma from the usual"
 
@@ -128,13 +123,11 @@ def tokens_changed(tokens: SignalView) -> YesNo | None:
     symptoms=(Symptom.SCALE_FROZEN,),
 )
 def scale_frozen(loss_scale: SignalView) -> YesNo:
-    """Does a detector report a constant scale?"""
     return False, "the loss scale moves"
 
 
 @observation("The run is fp16", source="bf16 and fp32 have the range that fp16 lacks")
 def half_precision(dtype: str) -> YesNo:
-    """Is the regime fp16?"""
     return dtype == "fp16", f"the run is {dtype}"
 
 
@@ -144,7 +137,6 @@ def half_precision(dtype: str) -> YesNo:
     symptoms=(Symptom.SCALE_COLLAPSE, Symptom.OVERFLOWS),
 )
 def scale_fell(loss_scale: SignalView, context: IncidentContext) -> YesNo:
-    """Is the loss scale halved at least three times while the incident is open?"""
     scale = context.during(LOSS_SCALE)
     lowest = float(scale.values[scale.finite].min())
     highest = float(loss_scale.before.max())
@@ -158,7 +150,6 @@ def scale_fell(loss_scale: SignalView, context: IncidentContext) -> YesNo:
     opening=True,
 )
 def stalls(step_seconds: SignalView) -> YesNo:
-    """Is a stall what the incident began with?"""
     return False, f"a step takes {digits(step_seconds.usual)} s"
 
 
@@ -169,13 +160,11 @@ def stalls(step_seconds: SignalView) -> YesNo:
     opening=True,
 )
 def slower(step_seconds: SignalView) -> YesNo:
-    """Is a lower throughput what the incident began with?"""
     return False, f"a step takes {digits(step_seconds.usual)} s"
 
 
 @observation("Slow steps wait for data", source="data-wait share: detection survey")
 def waits_for_data(data_seconds: SignalView, step_seconds: SignalView) -> YesNo:
-    """Does the longest step spend its time waiting for data?"""
     data = np.concatenate((data_seconds.before[-16:], data_seconds.after[:16]))
     steps = np.concatenate((step_seconds.before[-16:], step_seconds.after[:16]))
     longest = float(data.max())

@@ -78,7 +78,6 @@ class Alert:
 
     @property
     def headline(self) -> str:
-        """Return the title with the name of the run."""
         return f"{self.run}: {self.title}"
 
     def to_dict(self) -> dict[str, Any]:

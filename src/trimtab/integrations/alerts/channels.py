@@ -91,7 +91,6 @@ class WebhookChannel:
         self._url = url
 
     def send(self, alert: Alert, seconds: float) -> None:
-        """Send; raises unless it was accepted."""
         post_json(self._url, alert.to_dict(), seconds).require_success()
 
 
@@ -208,7 +207,6 @@ class Outbox:
 
     @property
     def is_empty(self) -> bool:
-        """Return whether everything was sent."""
         return not self._waiting
 
     def add(self, alert: Alert) -> None:

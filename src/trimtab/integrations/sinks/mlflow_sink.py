@@ -92,12 +92,7 @@ class MlflowSink:
     def send(self, block: Block) -> None:
         """Send metrics in batches, and incidents as tags."""
         metrics = [
-            {
-                "key": name,
-                "value": value,
-                "timestamp": round(1000 * row.clock),
-                "step": row.step,
-            }
+            {"key": name, "value": value, "timestamp": round(1000 * row.clock), "step": row.step}
             for row in tracker_rows(block)
             for name, value in row.values.items()
             if math.isfinite(value)
@@ -146,11 +141,7 @@ class MlflowSink:
         experiment = self._experiment()
         found = self._rest.post(
             "runs/search",
-            {
-                "experiment_ids": [experiment],
-                "filter": f"tags.`{KEY}` = '{key}'",
-                "max_results": 1,
-            },
+            {"experiment_ids": [experiment], "filter": f"tags.`{KEY}` = '{key}'", "max_results": 1},
         )
         for run in found.get("runs", []):
             return dict(run["info"])

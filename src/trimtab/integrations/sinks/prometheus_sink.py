@@ -60,7 +60,6 @@ class PrometheusSink:
         self._file = Path(self._folder) / f"trimtab-{run.name}.prom" if self._folder else None
 
     def send(self, block: Block) -> None:
-        """Add the records to the metrics."""
         if self._port and self._server is None:  # first, so that a port in use loses nothing
             self._server = _Server((self._host, self._port))
         self._metrics.update(block)
@@ -83,7 +82,6 @@ class PrometheusSink:
             self._file.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Stop serving."""
         if self._server is not None:
             self._server.shutdown()
             self._server.server_close()
@@ -100,7 +98,6 @@ class _Server(ThreadingHTTPServer):
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
 
     def show(self, text: str) -> None:
-        """Serve this from now on."""
         self.text = text.encode("utf-8")
         if not self._thread.is_alive():
             self._thread.start()
@@ -150,7 +147,6 @@ class RunMetrics:
         self._open: set[int] = set()
 
     def update(self, block: Block) -> None:
-        """Add records and events."""
         if len(block):
             self._step = int(block.step[-1])
             self._clock = float(block.column(signals.CLOCK).values[-1])
@@ -169,7 +165,6 @@ class RunMetrics:
                 self._add_incident(news)
 
     def text(self) -> str:
-        """Return all metrics in the text format."""
         return "".join(self._lines())
 
     def _add_incident(self, news: IncidentNews) -> None:

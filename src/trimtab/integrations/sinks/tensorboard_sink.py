@@ -78,7 +78,6 @@ class TensorBoardSink:
         """Do nothing: nothing is due by the clock."""
 
     def finish(self, status: RunStatus) -> None:
-        """Add the post-mortems to the text tab."""
         for path, content in read_postmortems(self._run.home):
             folder, _, file = path.partition("/")
             if file == "postmortem.md":
@@ -126,7 +125,6 @@ def version_event(clock: float) -> bytes:
 
 
 def scalars_event(step: int, clock: float, values: Mapping[str, float]) -> bytes:
-    """Return one step with its scalars."""
     entries = b"".join(
         _bytes(1, _bytes(1, name.encode()) + _float(2, value)) for name, value in values.items()
     )

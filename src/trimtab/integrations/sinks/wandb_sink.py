@@ -78,6 +78,5 @@ class WandbSink:
         self._wandb_run.summary[f"{PREFIX}status"] = status.value
 
     def close(self) -> None:
-        """End the run."""
         if self._wandb_run is not None:
             self._wandb_run.finish(exit_code=_EXIT_CODES.get(self._status, 0))

@@ -69,7 +69,6 @@ class TokenCorpus:
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Turns text into tokens and back."""
         return Tokenizer.from_file(str(self.folder / TOKENIZER))
 
     def tokens(self, split: CorpusSplit) -> dict[Source, TokenArray]:
@@ -82,7 +81,6 @@ class TokenCorpus:
         return arrays
 
     def counts(self) -> npt.NDArray[np.int64]:
-        """Return how often each token occurs in the training split."""
         counts = np.zeros(self.vocab_size, dtype=np.int64)
         for array in self.tokens(CorpusSplit.TRAIN).values():
             counts += np.bincount(array, minlength=self.vocab_size)
@@ -90,12 +88,10 @@ class TokenCorpus:
 
 
 def shard_name(source: Source, split: CorpusSplit) -> str:
-    """Return the name of the token file of a source and split."""
     return f"{split}-{source}.npy"
 
 
 def file_checksum(path: Path) -> str:
-    """Return the sha256 of a file, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -110,10 +106,8 @@ class DataConfig:
 
     batch_size: int
     """Windows in a batch, over all ranks."""
-
     length: int
     """Tokens in a window."""
-
     seed: int = 0
     """Determines the order of the windows."""
 
@@ -131,18 +125,14 @@ class Batch:
 
     tokens: Tensor
     """(rows, length) of int64."""
-
     targets: Tensor
     """The token that follows each of them."""
-
     position: int
     """Data position: the index of the global batch, the same on all ranks."""
-
     source_shares: Mapping[Source, float]
     """Share of each source in the global batch, the same on all ranks."""
 
     def numel(self) -> int:
-        """Number of tokens in these rows."""
         return self.tokens.numel()
 
     def to(self, device: torch.device | str) -> Self:
@@ -151,7 +141,6 @@ class Batch:
         return replace(self, tokens=tokens, targets=targets)
 
     def pin_memory(self) -> Self:
-        """Return the same batch in pinned memory; called by the loader."""
         return replace(self, tokens=self.tokens.pin_memory(), targets=self.targets.pin_memory())
 
 
@@ -223,7 +212,6 @@ class WindowDataset(Dataset[Batch]):
         return windows
 
     def _order(self, epoch: int) -> npt.NDArray[np.int64]:
-        """Return the order of all windows in an epoch."""
         if epoch not in self._orders:
             random = np.random.default_rng((self.config.seed, epoch))
             # Keep the previous epoch only: a batch may span two epochs.
@@ -243,9 +231,7 @@ class Loader(Protocol):
         """Return the position, which is the same on all ranks and for any number of ranks."""
         ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Make the next `iter()` continue at a saved position."""
-        ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 def make_loader(dataset: WindowDataset, *, workers: int = 0, pin_memory: bool = False) -> Loader:

@@ -68,7 +68,6 @@ class SourceFile:
     path: Path
     name: str
     """Its path relative to the library, with slashes."""
-
     size: int
     """In bytes."""
 

@@ -79,7 +79,6 @@ class CorpusConfig:
 
     vocab_size: int
     """Number of tokens; `SIZES[name].vocab_size` for a model of the lab."""
-
     max_bytes: int = 2**25
     """Maximum source text to read. The whole library without its tests has 11 MB in Python 3.11; a
     smaller number takes a random sample of its files."""

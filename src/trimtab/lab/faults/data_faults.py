@@ -21,16 +21,13 @@ class HardBatch(Intervention):
     title = "one batch with its tokens in random order"
     strength_name = "of the batch's windows"
     strengths = (0.25, 1.0)
-    """From a quarter of the batch to all of it."""
     heals = True
 
     @property
     def steps(self) -> int:
-        """A single batch."""
         return 1
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Shuffle the batch of the onset."""
         return change_batches(parts.run, self._change)
 
     def _change(self, step: int, batch: Batch) -> Batch:
@@ -63,7 +60,6 @@ class DegenerateTokens(Intervention):
     title = "rows of rare tokens, or of a repeated phrase"
     strength_name = "of the rows in each batch"
     strengths = (0.125, 1.0)
-    """From an eighth of the rows to all of them."""
     heals = True
 
     @property
@@ -72,7 +68,6 @@ class DegenerateTokens(Intervention):
         return int(self.random.integers(1, 6))
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Replace rows in the batches from onset to end."""
         counts = parts.corpus.counts()
         rarest = np.argsort(counts, kind="stable")[:_RAREST]
         repeats = bool(self.random.spawn(1)[0].integers(2))
@@ -118,11 +113,9 @@ class DuplicateBatch(Intervention):
 
     @property
     def steps(self) -> int:
-        """The repetitions, without the first occurrence."""
         return round(self.strength)
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Keep the batch before the onset and return it until the end."""
         kept: list[Batch] = []
 
         def change(step: int, batch: Batch) -> Batch:
@@ -145,12 +138,10 @@ class MixShift(Intervention):
     title = "a different data mix, unannounced"
     strength_name = "of the rows from one source"
     strengths = (0.25, 1.0)
-    """From a quarter of the rows to all."""
     sources: ClassVar[tuple[Source, ...]] = (Source.PROSE, Source.TABLES, Source.GARBAGE)
     """Prose is close to the usual data, tables are easy to predict, garbage is hard."""
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Replace rows with windows from one source, from the onset on."""
         arrays = parts.corpus.tokens(CorpusSplit.TRAIN)
         longer = parts.config.length + 1
         kinds = [kind for kind in self.sources if len(arrays.get(kind, ())) > longer]
@@ -181,12 +172,9 @@ class SmallerBatch(Intervention):
     title = "a smaller batch, unannounced"
     strength_name = "times fewer rows"
     strengths = (1.5, 4)
-    """From a third fewer rows to a quarter of them."""
     is_fault = False
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Truncate the batches."""
-
         def change(step: int, batch: Batch) -> Batch:
             if not self.covers(step):
                 return batch

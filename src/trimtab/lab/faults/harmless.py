@@ -28,13 +28,11 @@ class BatchRamp(Intervention):
     title = "batch-size ramp"
     strength_name = "times more rows"
     strengths = (2, 4)
-    """From twice the rows to four times."""
     is_fault = False
     from_start = True
     planned = True
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Truncate the batches before the onset."""
         self.truth["changes_at"] = self.onset
 
         def change(step: int, batch: Batch) -> Batch:
@@ -56,13 +54,11 @@ class LongerSequences(Intervention):
     title = "sequence-length change"
     strength_name = "times longer"
     strengths = (1.5, 4)
-    """From 1.5 times as long to four times as long."""
     is_fault = False
     from_start = True
     planned = True
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Truncate the windows before the onset."""
         self.truth["changes_at"] = self.onset
         short = max(4, round(parts.config.length / self.strength))
 
@@ -96,11 +92,9 @@ class LongEvaluation(Intervention):
 
     @property
     def strength(self) -> float:
-        """From 20 batches to 200."""
         return float(round(interpolate(20, 200, self.severity)))
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Evaluate at the onset, on more batches."""
         return dataclasses.replace(
             config, eval_steps=max(self.onset, 1), eval_batches=int(self.strength)
         )
@@ -113,7 +107,6 @@ class RightResume(Intervention):
     title = "correct resume"
     strength_name = "seconds of pause"
     strengths = (0.1, 1.0)
-    """Up to a second."""
     is_fault = False
     base = Base.RESUME
 
@@ -143,7 +136,6 @@ class Cooldown(Intervention):
 
     @property
     def strength(self) -> float:
-        """Always 0."""
         return 0.0
 
     def attach(self, parts: RunParts) -> LabRun:
@@ -173,11 +165,9 @@ class LateWarmup(Intervention):
 
     @property
     def strength(self) -> float:
-        """The steps up to the onset."""
         return float(self.onset)
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Lengthen the warm-up."""
         return dataclasses.replace(config, warmup_steps=self.onset)
 
     def attach(self, parts: RunParts) -> LabRun:

@@ -37,11 +37,9 @@ class _BitFlip(Intervention):
 
     @property
     def strength(self) -> float:
-        """From the lowest exponent bit to the highest."""
         return _LOWEST + math.ceil((_HIGHEST - _LOWEST) * self.severity)
 
     def _choose(self, parts: RunParts) -> tuple[str, nn.Parameter, int]:
-        """Return a random element of a random matrix."""
         matrices = [(n, p) for n, p in parts.run.model.named_parameters() if p.ndim == 2]
         name, parameter = matrices[int(self.random.integers(len(matrices)))]
         element = int(self.random.spawn(1)[0].integers(parameter.numel()))
@@ -65,11 +63,9 @@ class GradientBitFlip(_BitFlip):
 
     @property
     def steps(self) -> int:
-        """One gradient."""
         return 1
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Flip it on the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
         name, parameter, element = self._choose(parts)
@@ -92,7 +88,6 @@ class WeightBitFlip(_BitFlip):
     title = "a bit flip in a weight"
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Flip it on the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
         name, parameter, element = self._choose(parts)
@@ -118,11 +113,9 @@ class BadDevice(Intervention):
     title = "a rank that computes wrong gradients"
     strength_name = "times too large"
     strengths = (30, 30_000)
-    """From 30 times the right value to 30,000 times."""
     base = Base.RANKS
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Corrupt the gradients of the last rank."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
         self.truth |= {"rank": parts.ranks.rank, "steps": []}
@@ -154,11 +147,9 @@ class OutOfSync(Intervention):
     title = "a rank whose weights differ"
     strength_name = "times the size of the weights"
     strengths = (0.01, 1.0)
-    """From 1 % to the size of the weights themselves."""
     base = Base.RANKS
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Add noise to the weights of the last rank at the onset."""
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
         self.truth["rank"] = parts.ranks.rank
@@ -191,11 +182,9 @@ class LoaderStall(Intervention):
 
     @property
     def steps(self) -> int:
-        """Four stalls."""
         return 4 * _EVERY
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Sleep in the loader."""
         self.truth["stalled_steps"] = []
 
         accumulate = parts.config.accumulate
@@ -227,7 +216,6 @@ class SlowRank(Intervention):
         return 60
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Sleep in the forward pass of the last rank."""
         self.truth["rank"] = parts.ranks.size - 1
         if parts.ranks.rank != parts.ranks.size - 1:
             return parts.run
@@ -248,7 +236,6 @@ class WrongWeights(Intervention):
     title = "old weights after a resume"
     strength_name = "of the steps back to the start"
     strengths = (0.1, 0.9)
-    """From a tenth of the steps so far to nine tenths."""
     base = Base.RESUME
     _kept: dict[str, Tensor]
 
@@ -275,12 +262,10 @@ class WrongPosition(Intervention):
     title = "an old data position after a resume"
     strength_name = "steps back"
     strengths = (10, 200)
-    """From 10 batches back to 200."""
     base = Base.RESUME
     _seen: deque[Batch]
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Keep the last batches before the resume and repeat them after it."""
         back = round(self.strength) * parts.config.accumulate
         if parts.first_step == self.onset:
             self.truth["data_positions"] = [batch.position for batch in self._seen]

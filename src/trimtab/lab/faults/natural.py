@@ -43,11 +43,9 @@ class PostNorm(_Natural):
 
     @property
     def strength(self) -> float:
-        """From 8 layers to 12."""
         return float(round(interpolate(8, 12, self.severity)))
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Make the model deep and post-norm, without warm-up."""
         model = dataclasses.replace(config.model, post_norm=True, layers=int(self.strength))
         return dataclasses.replace(config, model=model, warmup_steps=1)
 
@@ -62,7 +60,6 @@ class WideInit(_Natural):
     """From 0.2 to 1; the usual value is 0.02."""
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Widen the initial weights."""
         model = dataclasses.replace(config.model, init_std=self.strength)
         return dataclasses.replace(config, model=model)
 
@@ -74,10 +71,8 @@ class NoWarmup(_Natural):
     title = "no warm-up"
     strength_name = "as learning rate"
     strengths = (1e-2, 5e-2)
-    """From 1e-2 to 5e-2."""
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Raise the learning rate, without warm-up."""
         return dataclasses.replace(_with_lr(config, self.strength), warmup_steps=0)
 
 
@@ -94,7 +89,6 @@ class Fp16Spiral(_Natural):
     base = Base.FP16
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Raise the learning rate."""
         return _with_lr(config, self.strength)
 
 

@@ -36,16 +36,13 @@ class RateJump(Intervention):
     title = "a jump in the learning rate"
     strength_name = "times the planned learning rate"
     strengths = (3, 40)
-    """From 3 to 40 times the planned learning rate."""
     heals = True
 
     @property
     def steps(self) -> int:
-        """5 to 40 steps."""
         return int(self.random.integers(5, 41))
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Multiply the learning rate from onset to end."""
         scale_lr(parts.run, lambda step: self.strength if self.covers(step) else 1.0)
         return parts.run
 
@@ -57,11 +54,9 @@ class StateLost(Intervention):
     title = "optimizer state lost in a resume"
     strength_name = "of the parameters"
     strengths = (0.2, 1.0)
-    """From a fifth of the tensors to all of them."""
     base = Base.RESUME
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Delete the state that was just loaded."""
         if parts.first_step != self.onset:
             return parts.run
         named = list(parts.run.model.named_parameters())
@@ -85,10 +80,8 @@ class StaleMoment(Intervention):
     title = "a second moment far too small for the gradient"
     strength_name = "times too small"
     strengths = (10, 10_000)
-    """From a tenth of the correct value to a ten-thousandth."""
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Shrink v at the onset and raise beta2 from there on."""
         optimizer = parts.run.optimizer
 
         def act(step: int) -> None:
@@ -113,7 +106,6 @@ class LargeEpsilon(Intervention):
     """From 1e-4, about the root of v in a small model, to 1e-1."""
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Set epsilon at the onset."""
         groups = parts.run.optimizer.param_groups
 
         def act(step: int) -> None:
@@ -135,7 +127,6 @@ class Frozen(Intervention):
     """From a tenth of the blocks' tensors to all of them; the embedding keeps learning."""
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Freeze them at the onset."""
         named = list(parts.run.model.blocks.named_parameters())
         count = math.ceil(self.strength * len(named))
         chosen = sorted(self.random.permutation(len(named))[:count].tolist())
@@ -156,11 +147,9 @@ class RateTooHigh(Intervention):
     title = "a learning rate that is too high"
     strength_name = "times the correct learning rate"
     strengths = (5, 60)
-    """From 5 to 60 times the learning rate drawn for the run."""
     from_start = True
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        """Raise the peak."""
         lr = config.optimizer.lr * self.strength
         return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=lr))
 
@@ -178,10 +167,8 @@ class StrongDecay(Intervention):
     title = "weight decay that is far too strong"
     strength_name = "times the planned decay"
     strengths = (10, 300)
-    """From 10 to 300 times."""
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Multiply the decay at the onset."""
         groups = parts.run.optimizer.param_groups
 
         def act(step: int) -> None:
@@ -200,7 +187,6 @@ class WrongSchedule(Intervention):
     title = "a schedule with the wrong sign"
     strength_name = "times the planned decrease, upwards (log scale)"
     strengths = (0.5, 2.0)
-    """From half of the planned decrease, as an increase, to twice."""
 
     def attach(self, parts: RunParts) -> LabRun:
         """Mirror the schedule at the last learning rate before the onset."""
@@ -229,10 +215,8 @@ class AttentionGrowth(Intervention):
     title = "growing attention logits"
     strength_name = "growth of query and key weights per step"
     strengths = (0.002, 0.03)
-    """From 0.2 % per step to 3 %."""
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Scale the weights up before each step from the onset on."""
         model = parts.run.model
         rows = 2 * model.config.width  # queries and keys; the rows after them are values
 
@@ -254,10 +238,8 @@ class OutputDrift(Intervention):
     title = "growing output logits"
     strength_name = "growth of the last norm's gain per step"
     strengths = (0.003, 0.02)
-    """From 0.3 % per step to 2 %."""
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Scale the gain up before each step from the onset on."""
         gain = parts.run.model.norm.weight
 
         @torch.no_grad()
@@ -284,7 +266,6 @@ class Fp16Overflow(Intervention):
     base = Base.FP16
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Multiply the output of the last block's MLP."""
         run = parts.run
 
         def hook(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
@@ -310,7 +291,6 @@ class LogicNan(Intervention):
 
     @property
     def steps(self) -> int:
-        """The number of batches."""
         return round(self.strength)
 
     def attach(self, parts: RunParts) -> LabRun:
@@ -344,7 +324,6 @@ class LossReduction(Intervention):
         return float(round(interpolate(2, 32, self.severity)))
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Multiply the loss from the onset on."""
         is_logged = bool(self.random.integers(2))
         self.truth["logged_loss_too"] = is_logged
 

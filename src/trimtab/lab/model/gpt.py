@@ -43,7 +43,6 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(width))
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the normalised vectors, in the input's dtype."""
         normed = F.rms_norm(x.float(), self.weight.shape, self.weight.float(), _NORM_EPSILON)
         return normed.to(x.dtype)
 
@@ -113,10 +112,8 @@ class Signals(NamedTuple):
 
     max_attention_logit: Tensor
     """Largest attention logit of each block: (layers,)."""
-
     max_log_z: Tensor
     """Largest |log Z| over all tokens; Z is the sum of the exponentials of a token's logits."""
-
     token_losses: Tensor
     """Cross-entropy of each token: (batch, length); 0 where the target is masked."""
 
@@ -126,13 +123,10 @@ class Output(NamedTuple):
 
     loss: Tensor
     """The training loss: the cross-entropy, plus the z-loss if the config has one."""
-
     cross_entropy: Tensor
     """Mean cross-entropy over all tokens that are not masked, in fp32; NaN if all are."""
-
     logits: Tensor
     """Scores of the next token: (batch, length, vocab_size)."""
-
     signals: Signals | None
     """None unless `Gpt.measure` is set."""
 
@@ -147,7 +141,6 @@ class Mlp(nn.Module):
         self.down = nn.Linear(config.mlp_width, config.width, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Apply the layer to each position."""
         out: Tensor = self.down(F.silu(self.gate(x)) * self.up(x))
         return out
 

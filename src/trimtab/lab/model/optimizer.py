@@ -37,21 +37,16 @@ class OptimizerConfig:
 
     lr: float
     """Peak learning rate; with muP, the one tuned at the base width."""
-
     beta1: float = 0.9
     """Decay rate of the first moment. Source: common to published runs."""
-
     beta2: float = 0.95
     """Decay rate of the second moment. 0.95 forgets a spike in 20 steps, Adam's default of 0.999 in
     1,000. Source: GPT-3, Llama, OLMo."""
-
     epsilon: float = 1e-8
     """Added to the root of the second moment. Source: Adam's default."""
-
     weight_decay: float = 0.1
     """Weight decay of matrices. Norms and embeddings are not decayed: a gain has no reason to be
     near 0, and the row of a rare token would shrink at every step without that token."""
-
     fused: bool = True
     """One kernel for all parameters: 3.5 times as fast as `foreach` (CPU, 10M parameters), and the
     only implementation that can discard a step on the device."""

@@ -23,40 +23,29 @@ class ModelConfig:
 
     vocab_size: int
     """Number of tokens."""
-
     width: int
     """Size of the residual stream."""
-
     layers: int
     """Number of blocks."""
-
     heads: int
     """Attention heads; each has `width / heads` channels."""
-
     tied_head: bool = True
     """Whether the output layer shares the embedding's weights. Saves a third of a tiny model."""
-
     post_norm: bool = False
     """Normalise after each residual sum instead of before each layer, as in the original
     transformer. Deep models hardly learn this way; it is here to show that."""
-
     embedding_norm: bool = False
     """A norm after the embedding (BLOOM). For models above about 1B parameters."""
-
     qk_norm: bool = False
     """Normalise queries and keys, which bounds attention logits by the square root of the head
     size times the gains (ViT-22B). For models above about 1B parameters."""
-
     z_loss: float = 0.0
     """Weight of the mean of (log Z)^2 in the loss; PaLM used 1e-4. 0 is off."""
-
     init_std: float | None = None
     """Standard deviation of the initial weights; None derives it from the width (`base_std`)."""
-
     mup_base_width: int | None = None
     """The width at which learning rate and init were tuned (muP); None is off. Larger models have
     more heads of the same size, so the attention scale does not change."""
-
     checkpoint_activations: bool = False
     """Recompute each block in the backward pass instead of keeping its activations."""
 
@@ -84,7 +73,6 @@ class ModelConfig:
 
     @property
     def head_size(self) -> int:
-        """Channels of one attention head."""
         return self.width // self.heads
 
     @property

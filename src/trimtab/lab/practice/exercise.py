@@ -145,12 +145,10 @@ class Exercise:
 
     @property
     def steps(self) -> int:
-        """Length of the run."""
         return self.scenario.steps
 
     @property
     def is_resumed(self) -> bool:
-        """Whether the run is stopped at the onset and resumed."""
         return self.scenario.required_base is Base.RESUME
 
     @property
@@ -161,11 +159,9 @@ class Exercise:
 
     @property
     def last_good(self) -> int:
-        """The newest checkpoint from before the onset."""
         return max(step for step in self.checkpoints if step <= self.onset)
 
     def intervention(self) -> Intervention:
-        """Return the fault or harmless change in the run."""
         kind = kind_named(self.scenario.kind)
         return kind(onset=self.onset, severity=self.severity, seed=self.seed)
 
@@ -263,7 +259,6 @@ class AnswerResult:
 
     eval_loss: float
     """Held-out loss of the final weights."""
-
     steps: int
     """Steps computed after the answer."""
 
@@ -274,10 +269,8 @@ class Stakes:
 
     loss_before: float
     """Held-out loss of that checkpoint."""
-
     loss_fixed: float
     """Held-out loss at the end if the cause is fixed there."""
-
     steps: int
     """Steps from there to the end."""
 
@@ -308,8 +301,12 @@ def mark_answers(
     """Return all answers, the best first; among equal ones, the milder first."""
     costs = {answer: _cost(result, stakes) for answer, result in results.items()}
     best = min(costs.values())
+    scores = {
+        answer: round(100 * max(0.0, 1 - (cost - best) / (stakes.gain / 2)))
+        for answer, cost in costs.items()
+    }
     marks = [
-        AnswerMark(answer=answer, result=result, score=_score(costs[answer] - best, stakes))
+        AnswerMark(answer=answer, result=result, score=scores[answer])
         for answer, result in results.items()
     ]
     return sorted(marks, key=lambda one: costs[one.answer])
@@ -319,7 +316,3 @@ def _cost(result: AnswerResult, stakes: Stakes) -> float:
     # Non-finite weights are the worst result; NaN could not be compared.
     loss = result.eval_loss if math.isfinite(result.eval_loss) else math.inf
     return loss + stakes.price * result.steps
-
-
-def _score(regret: float, stakes: Stakes) -> int:
-    return round(100 * max(0.0, 1 - regret / (stakes.gain / 2)))

@@ -67,12 +67,10 @@ class RemedyAndFault(Intervention):
     title = "an action"
     strength_name = "none"
     is_fault = False
-
     remedy: ChangeRun
     fault: Intervention | None
 
     def attach(self, parts: RunParts) -> LabRun:
-        """Apply the remedy, then attach the fault."""
         run = self.remedy(parts.run)
         if self.fault is None:
             return run
@@ -82,7 +80,6 @@ class RemedyAndFault(Intervention):
 
 
 def no_remedy(run: LabRun) -> LabRun:
-    """Change nothing."""
     return run
 
 
@@ -99,8 +96,6 @@ def skip_batches(count: int) -> ChangeRun:
 
 
 def lower_lr_from(factor: float, from_step: int) -> ChangeRun:
-    """Divide the learning rate from a step on."""
-
     def apply(run: LabRun) -> LabRun:
         scale_lr(run, lambda step: 1 / factor if step >= from_step else 1.0)
         return run
@@ -153,10 +148,8 @@ class AnswerPlan:
 
     start: int
     """The checkpoint to start from."""
-
     fault: Intervention | None
     """The fault as it acts in the new run; None if it no longer does."""
-
     remedy: ChangeRun
     cost_from: int
     """The first step whose computation counts as a cost of the answer."""
@@ -236,7 +229,6 @@ class ExerciseReplay:
 
     @property
     def shown(self) -> Block:
-        """The records up to the decision step."""
         return self.run[: int((self.run.step < self._exercise.decision_step).sum())]
 
     @cached_property
@@ -288,11 +280,7 @@ class ExerciseReplay:
             run_dir = Path(folder)
             shutil.copytree(self._run_dir / "checkpoints" / name, run_dir / "checkpoints" / name)
             outcome = train(
-                config,
-                run_dir,
-                resume=True,
-                cache_dir=self._cache_dir,
-                intervention=intervention,
+                config, run_dir, resume=True, cache_dir=self._cache_dir, intervention=intervention
             )
             self._trained[key] = outcome, read_journal(RunDirectory(run_dir)).block
         return self._trained[key]

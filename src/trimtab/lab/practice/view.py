@@ -8,23 +8,11 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from trimtab.core import signals
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, Column
 from trimtab.core.causes import Cause
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import (
-    DATA_SECONDS,
-    EVAL_LOSS,
-    GRAD_NORM,
-    LOSS,
-    LOSS_SCALE,
-    LR,
-    PARAM_NORM,
-    TOKEN_RARITY,
-    TOKENS,
-    UNIQUE_TOKEN_SHARE,
-    UPDATE_NORM,
-)
 from trimtab.core.text import digits, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.lab.practice.exercise import AnswerMark, Exercise, ExerciseOrigin, Stakes
@@ -64,7 +52,6 @@ _COMPARED = {"onset": "Onset step", "class": "Class", "cause": "Cause", "action"
 
 
 def empty_write_up(title: str) -> str:
-    """Return the template to fill in."""
     return "\n".join(_template(title)) + "\n"
 
 
@@ -79,7 +66,6 @@ def _template(title: str) -> Iterator[str]:
 
 
 def read_write_up(text: str) -> WriteUp | None:
-    """Read what the learner filled in; None if nothing can be compared."""
     found = {}
     for name, line in _COMPARED.items():
         filled = re.search(rf"^{line}:[ \t]*(.*)$", text, re.MULTILINE)
@@ -127,19 +113,19 @@ records before them are healthy."""
 
 _BASELINE = 50
 _EVALUATIONS = 5
-_CURVES = (LOSS, GRAD_NORM, LR)
+_CURVES = (signals.LOSS, signals.GRAD_NORM, signals.LR)
 _NUMBERS = (
-    LOSS,
-    GRAD_NORM,
-    LR,
-    UPDATE_NORM,
-    PARAM_NORM,
-    LOSS_SCALE,
-    TOKENS,
-    TOKEN_RARITY,
-    UNIQUE_TOKEN_SHARE,
+    signals.LOSS,
+    signals.GRAD_NORM,
+    signals.LR,
+    signals.UPDATE_NORM,
+    signals.PARAM_NORM,
+    signals.LOSS_SCALE,
+    signals.TOKENS,
+    signals.TOKEN_RARITY,
+    signals.UNIQUE_TOKEN_SHARE,
     "max_attention_logit",
-    DATA_SECONDS,
+    signals.DATA_SECONDS,
 )
 _INDENT = 11
 _MAX_FACT_LENGTH = 60
@@ -175,7 +161,7 @@ def show_run(shown: Block, exercise: Exercise, width: int) -> RenderableType:
         *_numbers(shown),
         Text(),
         *_events(shown),
-        Text(f"checkpoints at steps {_listed(exercise.checkpoints)}"),
+        Text(f"checkpoints at steps {', '.join(map(str, exercise.checkpoints))}"),
     )
 
 
@@ -282,7 +268,7 @@ def _cells(before: Column, since: Column, block: Block) -> Iterator[str]:
 
 
 def _events(shown: Block) -> Iterator[Text]:
-    held_out = shown.column(EVAL_LOSS)
+    held_out = shown.column(signals.EVAL_LOSS)
     rows = np.flatnonzero(held_out.present)[-_EVALUATIONS:]
     losses = (f"{digits(float(held_out.values[row]))} at step {shown.step[row]}" for row in rows)
     yield Text(f"held-out loss: {', '.join(losses)}")
@@ -295,7 +281,3 @@ def _events(shown: Block) -> Iterator[Text]:
 def _short(fact: object) -> str:
     text = ", ".join(map(str, fact)) if isinstance(fact, list) else str(fact)
     return text if len(text) <= _MAX_FACT_LENGTH else f"{text[:_MAX_FACT_LENGTH]} ..."
-
-
-def _listed(steps: list[int]) -> str:
-    return ", ".join(map(str, steps))

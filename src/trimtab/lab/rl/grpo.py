@@ -18,36 +18,10 @@ import torch
 from torch import Tensor
 
 import trimtab
+from trimtab.core import signals
 from trimtab.core.config import Mode
-from trimtab.core.signals import (
-    ADVANTAGE_STD,
-    CLIP_FRACTION,
-    ENTROPY,
-    EVAL_REWARD,
-    GRAD_NORM,
-    KL,
-    LOGPROB_GAP,
-    LOSS,
-    LR,
-    NO_SIGNAL_SHARE,
-    RATIO,
-    RESPONSE_LENGTH,
-    REWARD,
-    REWARD_STD,
-    TRUNCATED_SHARE,
-)
 from trimtab.lab.model.gpt import Gpt
-from trimtab.lab.rl.arithmetic import (
-    DIGITS,
-    MODEL,
-    PROMPT_LENGTH,
-    Prompts,
-    generate,
-    grade,
-    make_base_policy,
-    make_prompts,
-    response_mask,
-)
+from trimtab.lab.rl import arithmetic
 
 LENGTH = 8
 """The length limit of a response, in tokens."""
@@ -101,12 +75,12 @@ class Knobs:
     """Steps after which it gets them: until then its rollouts get older and older."""
     temperature: float = 1.0
     """Of the engine; the trainer always computes log-probabilities at 1."""
-    verifier: Callable[[Tensor, Tensor], Tensor] = lambda responses, answers: grade(
+    verifier: Callable[[Tensor, Tensor], Tensor] = lambda responses, answers: arithmetic.grade(
         responses, answers
     )[0].float()
     reward_per_token: float = 0.0
     length: int = LENGTH
-    terms: tuple[int, int, int] = (2, 0, DIGITS)
+    terms: tuple[int, int, int] = (2, 0, arithmetic.DIGITS)
     """How many digits are added, and their range."""
     has_equals: bool = True
     centers: bool = True
@@ -135,11 +109,11 @@ def train(
             if fault is not None and step == onset:
                 fault(knobs)
                 if knobs.wrong_reference:
-                    reference = Gpt(MODEL, generator=torch.Generator().manual_seed(99))
+                    reference = Gpt(arithmetic.MODEL, generator=torch.Generator().manual_seed(99))
             if knobs.syncs and step % knobs.sync_every == 0:
                 engine.load_state_dict(policy.state_dict())
             rollout = _roll_out(engine, config, knobs, dice)
-            held_out = {EVAL_REWARD: evaluate(policy)} if step % EVAL_EVERY == 0 else {}
+            held_out = {signals.EVAL_REWARD: evaluate(policy)} if step % EVAL_EVERY == 0 else {}
             for group in optimizer.param_groups:
                 group["lr"] = config.lr * knobs.lr_factor
             loss, measured = _objective(policy, reference, config, knobs, rollout)
@@ -151,9 +125,9 @@ def train(
             optimizer.step()
             records.append(
                 {
-                    LOSS: float(loss.detach()),
-                    GRAD_NORM: float(norm),
-                    LR: config.lr * knobs.lr_factor,
+                    signals.LOSS: float(loss.detach()),
+                    signals.GRAD_NORM: float(norm),
+                    signals.LR: config.lr * knobs.lr_factor,
                     **measured,
                     **held_out,
                 }
@@ -163,26 +137,30 @@ def train(
 
 @cache
 def _base_policy(seed: int) -> Gpt:
-    return make_base_policy(seed, LENGTH)
+    return arithmetic.make_base_policy(seed, LENGTH)
 
 
 @torch.no_grad()
 def evaluate(policy: Gpt) -> float:
     """Return the share of right answers to held-out prompts, by the right verifier."""
     dice = torch.Generator().manual_seed(7)
-    prompts = make_prompts(torch.randint(0, DIGITS, (EVAL_PROMPTS, 2), generator=dice))
-    responses = generate(policy, prompts.tokens, LENGTH, dice)
-    return float(grade(responses, prompts.answers)[0].float().mean())
+    prompts = arithmetic.make_prompts(
+        torch.randint(0, arithmetic.DIGITS, (EVAL_PROMPTS, 2), generator=dice)
+    )
+    responses = arithmetic.generate(policy, prompts.tokens, LENGTH, dice)
+    return float(arithmetic.grade(responses, prompts.answers)[0].float().mean())
 
 
 def _roll_out(
     engine: Gpt, config: RlConfig, knobs: Knobs, dice: torch.Generator
-) -> tuple[Prompts, Tensor, Tensor]:
+) -> tuple[arithmetic.Prompts, Tensor, Tensor]:
     """Return prompts, each as often as its group is large, with responses and log-probabilities."""
     count, low, high = knobs.terms
     terms = torch.randint(low, high, (config.prompts, count), generator=dice)
-    asked = make_prompts(terms.repeat_interleave(config.group, 0), has_equals=knobs.has_equals)
-    responses = generate(engine, asked.tokens, knobs.length, dice, knobs.temperature)
+    asked = arithmetic.make_prompts(
+        terms.repeat_interleave(config.group, 0), has_equals=knobs.has_equals
+    )
+    responses = arithmetic.generate(engine, asked.tokens, knobs.length, dice, knobs.temperature)
     with torch.no_grad():
         scores = _scores(engine, asked.tokens, responses) / knobs.temperature
     return asked, responses, _chosen(scores.log_softmax(-1), responses)
@@ -193,13 +171,13 @@ def _objective(
     reference: Gpt,
     config: RlConfig,
     knobs: Knobs,
-    rollout: tuple[Prompts, Tensor, Tensor],
+    rollout: tuple[arithmetic.Prompts, Tensor, Tensor],
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the loss of a batch of rollouts, and what was measured."""
     asked, responses, old = rollout
-    mask = response_mask(responses).float()
+    mask = arithmetic.response_mask(responses).float()
     lengths = mask.sum(1)
-    _, is_truncated = grade(responses, asked.answers)
+    _, is_truncated = arithmetic.grade(responses, asked.answers)
     rewards = knobs.verifier(responses, asked.answers) + knobs.reward_per_token * lengths
     groups = rewards.view(config.prompts, config.group)
     spread = groups.std(1, keepdim=True)
@@ -223,17 +201,17 @@ def _objective(
     with torch.no_grad():
         is_clipped = ((ratio - 1) * gain.sign() > CLIP).float()
         measured = {
-            REWARD: rewards.mean(),
-            REWARD_STD: spread.mean(),
-            NO_SIGNAL_SHARE: (spread < 1e-6).float().mean(),
-            ADVANTAGE_STD: gains.std(),
-            KL: mean(kl),
-            ENTROPY: mean(-(logs.exp() * logs).sum(-1)),
-            CLIP_FRACTION: mean(is_clipped),
-            RATIO: mean(ratio),
-            LOGPROB_GAP: mean((new - old).abs()),
-            RESPONSE_LENGTH: lengths.mean(),
-            TRUNCATED_SHARE: is_truncated.float().mean(),
+            signals.REWARD: rewards.mean(),
+            signals.REWARD_STD: spread.mean(),
+            signals.NO_SIGNAL_SHARE: (spread < 1e-6).float().mean(),
+            signals.ADVANTAGE_STD: gains.std(),
+            signals.KL: mean(kl),
+            signals.ENTROPY: mean(-(logs.exp() * logs).sum(-1)),
+            signals.CLIP_FRACTION: mean(is_clipped),
+            signals.RATIO: mean(ratio),
+            signals.LOGPROB_GAP: mean((new - old).abs()),
+            signals.RESPONSE_LENGTH: lengths.mean(),
+            signals.TRUNCATED_SHARE: is_truncated.float().mean(),
         }
     return loss, {name: float(value) for name, value in measured.items()}
 
@@ -242,7 +220,7 @@ def _scores(model: Gpt, prompts: Tensor, responses: Tensor) -> Tensor:
     """Return the logits of the tokens of the responses: (responses, length, vocabulary)."""
     tokens = torch.cat((prompts, responses), 1)[:, :-1]
     logits: Tensor = model(tokens, tokens).logits
-    return logits[:, PROMPT_LENGTH - 1 :]
+    return logits[:, arithmetic.PROMPT_LENGTH - 1 :]
 
 
 def _chosen(logs: Tensor, responses: Tensor) -> Tensor:

@@ -80,14 +80,12 @@ RL_FAULTS: Mapping[str, RlFault] = MappingProxyType(
 
 
 def fault_named(name: str) -> RlFault:
-    """Return the fault with this id; raises ConfigError if there is none."""
     if name not in RL_FAULTS:
         raise ConfigError(f"unknown fault {name!r}; choose from {', '.join(RL_FAULTS)}")
     return RL_FAULTS[name]
 
 
 def onset_of(name: str, seed: int, steps: int) -> int:
-    """Return the first step that a fault may change."""
     random = np.random.default_rng([seed, *name.encode()])
     return round(steps * random.uniform(_EARLIEST, _LATEST))
 

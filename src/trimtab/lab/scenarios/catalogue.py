@@ -11,80 +11,39 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.faults import natural
-from trimtab.lab.faults.data_faults import (
-    DegenerateTokens,
-    DuplicateBatch,
-    HardBatch,
-    MixShift,
-    SmallerBatch,
-)
-from trimtab.lab.faults.harmless import (
-    BatchRamp,
-    Cooldown,
-    LateWarmup,
-    LongerSequences,
-    LongEvaluation,
-    PlannedMix,
-    RightResume,
-)
-from trimtab.lab.faults.machine_faults import (
-    BadDevice,
-    GradientBitFlip,
-    LoaderStall,
-    OutOfSync,
-    SlowRank,
-    WeightBitFlip,
-    WrongPosition,
-    WrongWeights,
-)
-from trimtab.lab.faults.training_faults import (
-    AttentionGrowth,
-    Fp16Overflow,
-    Frozen,
-    LargeEpsilon,
-    LogicNan,
-    LossReduction,
-    OutputDrift,
-    RateJump,
-    RateTooHigh,
-    StaleMoment,
-    StateLost,
-    StrongDecay,
-    WrongSchedule,
-)
+from trimtab.lab.faults import data_faults, harmless, machine_faults, natural, training_faults
 from trimtab.lab.trainer.intervention import Intervention
 
 Kind = type[Intervention]
 
 FAULTS: Mapping[str, Kind] = MappingProxyType(
     {
-        "F01": HardBatch,
-        "F02": DegenerateTokens,
-        "F03": DuplicateBatch,
-        "F04": MixShift,
-        "F05": RateJump,
-        "F06": StateLost,
-        "F07": StaleMoment,
-        "F08": LargeEpsilon,
-        "F09": AttentionGrowth,
-        "F10": OutputDrift,
-        "F11": Fp16Overflow,
-        "F12": LogicNan,
-        "F13": GradientBitFlip,
-        "F13w": WeightBitFlip,
-        "F14": BadDevice,
-        "F15": OutOfSync,
-        "F16": LoaderStall,
-        "F17": SlowRank,
-        "F18": WrongWeights,
-        "F18d": WrongPosition,
-        "F19": Frozen,
-        "F20": SmallerBatch,
-        "F21": RateTooHigh,
-        "F22": LossReduction,
-        "F23": StrongDecay,
-        "F24": WrongSchedule,
+        "F01": data_faults.HardBatch,
+        "F02": data_faults.DegenerateTokens,
+        "F03": data_faults.DuplicateBatch,
+        "F04": data_faults.MixShift,
+        "F05": training_faults.RateJump,
+        "F06": training_faults.StateLost,
+        "F07": training_faults.StaleMoment,
+        "F08": training_faults.LargeEpsilon,
+        "F09": training_faults.AttentionGrowth,
+        "F10": training_faults.OutputDrift,
+        "F11": training_faults.Fp16Overflow,
+        "F12": training_faults.LogicNan,
+        "F13": machine_faults.GradientBitFlip,
+        "F13w": machine_faults.WeightBitFlip,
+        "F14": machine_faults.BadDevice,
+        "F15": machine_faults.OutOfSync,
+        "F16": machine_faults.LoaderStall,
+        "F17": machine_faults.SlowRank,
+        "F18": machine_faults.WrongWeights,
+        "F18d": machine_faults.WrongPosition,
+        "F19": training_faults.Frozen,
+        "F20": data_faults.SmallerBatch,
+        "F21": training_faults.RateTooHigh,
+        "F22": training_faults.LossReduction,
+        "F23": training_faults.StrongDecay,
+        "F24": training_faults.WrongSchedule,
     }
 )
 """The fault catalogue; a letter after the number marks a second way to cause the same fault."""
@@ -101,13 +60,13 @@ NATURAL: Mapping[str, Kind] = MappingProxyType(
 
 HARMLESS: Mapping[str, Kind] = MappingProxyType(
     {
-        "cooldown": Cooldown,
-        "warmup-end": LateWarmup,
-        "batch-ramp": BatchRamp,
-        "length-change": LongerSequences,
-        "mix-switch": PlannedMix,
-        "evaluation": LongEvaluation,
-        "right-resume": RightResume,
+        "cooldown": harmless.Cooldown,
+        "warmup-end": harmless.LateWarmup,
+        "batch-ramp": harmless.BatchRamp,
+        "length-change": harmless.LongerSequences,
+        "mix-switch": harmless.PlannedMix,
+        "evaluation": harmless.LongEvaluation,
+        "right-resume": harmless.RightResume,
     }
 )
 
@@ -139,7 +98,6 @@ class Description:
     title: str
     strengths: str
     """The strengths at severity 0 and severity 1."""
-
     lasts: str
     base: str
     """The kind of run that it needs."""

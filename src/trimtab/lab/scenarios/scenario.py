@@ -54,10 +54,8 @@ class ModelShape(StrEnum):
 
     SMALL = "small"
     """2 layers, 512 tokens."""
-
     DEEP = "deep"
     """4 layers."""
-
     BROAD = "broad"
     """A vocabulary of 1,024 tokens, and batches of twice as many windows."""
 
@@ -140,29 +138,23 @@ class Scenario:
 
     kind: str
     """A name from the catalogue, or `clean`."""
-
     seed: int
     grade: Grade = Grade.SEVERE
     base: Base = Base.PLAIN
     """Only for a clean run; an intervention determines it otherwise."""
-
     steps: int = STEPS
     severity: float | None = None
     """None draws one from the range of the grade."""
-
     mode: Mode = Mode.OBSERVE
     """The mode of the guard; the suite only observes."""
-
     shape: ModelShape = ModelShape.SMALL
 
     @property
     def vocab_size(self) -> int:
-        """The number of tokens of its model."""
         return _VOCAB_SIZES[self.shape]
 
     @property
     def name(self) -> str:
-        """The name of its folder."""
         kind = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
         mode = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
         shape = "" if self.shape is ModelShape.SMALL else f"-{self.shape}"
@@ -170,7 +162,6 @@ class Scenario:
 
     @property
     def setting(self) -> Setting:
-        """How the run is trained."""
         return Setting.from_seed(self.seed)
 
     @property
@@ -180,7 +171,6 @@ class Scenario:
 
     @property
     def required_base(self) -> Base:
-        """The kind of run that the intervention needs."""
         return self.base if self.kind == CLEAN else kind_named(self.kind).base
 
     @property
@@ -202,7 +192,6 @@ class Scenario:
         return kind_named(self.kind)(onset=self.onset, severity=severity, seed=self.seed)
 
     def config(self) -> TrainConfig:
-        """Return the settings of the run."""
         config = self.setting.config(self.required_base, self.steps, self.shape)
         intervention = self.intervention()
         if self.stop is not None:
@@ -212,11 +201,7 @@ class Scenario:
     def twin(self) -> "Scenario":
         """Return the same run without the intervention."""
         return Scenario(
-            kind=CLEAN,
-            seed=self.seed,
-            base=self.required_base,
-            steps=self.steps,
-            shape=self.shape,
+            kind=CLEAN, seed=self.seed, base=self.required_base, steps=self.steps, shape=self.shape
         )
 
     def description(self) -> dict[str, Any]:

@@ -143,7 +143,6 @@ class Built:
 
     runs: int
     """All runs of the suite."""
-
     trained: int
     """Runs that this build trained; the others already existed."""
 
@@ -164,7 +163,7 @@ def make_suite(
         Scenario(kind=kind, seed=seed, grade=grade, shape=shape)
         for kind in (KINDS if kinds is None else kinds)
         for grade in (tuple(Grade) if kind in FAULTS else (Grade.SEVERE,))
-        for seed in (_default_seeds(kind) if seeds is None else seeds)
+        for seed in ((_HARMLESS_SEEDS if kind in HARMLESS else _SEEDS) if seeds is None else seeds)
     )
 
 
@@ -172,10 +171,6 @@ def fast_suite() -> list[Scenario]:
     """List each fault and each hard negative once: about a tenth of the full suite."""
     seeds = {kind: _FAST_SEEDS[place % 2] for place, kind in enumerate([*FAULTS, *HARMLESS])}
     return with_twins(Scenario(kind=kind, seed=seed) for kind, seed in seeds.items())
-
-
-def _default_seeds(kind: str) -> range:
-    return _HARMLESS_SEEDS if kind in HARMLESS else _SEEDS
 
 
 def with_twins(scenarios: Iterable[Scenario]) -> list[Scenario]:

@@ -59,7 +59,6 @@ class LabRun:
 
 
 def latest(folder: Path) -> Path | None:
-    """Return the newest checkpoint in a folder; None if it has none."""
     return max(folder.glob("step-*"), default=None)  # padded with zeros: names sort like numbers
 
 

@@ -35,7 +35,6 @@ class LabRanks:
     device: torch.device
 
     def barrier(self) -> None:
-        """Wait for all ranks."""
         if self.size > 1:
             dist.barrier()
 

@@ -42,11 +42,9 @@ class WrappedLoader:
         return iter(self._wrap(self._loader))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the loader inside."""
         return self._loader.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load the state of the loader inside."""
         self._loader.load_state_dict(state)
 
 
@@ -109,13 +107,10 @@ class Base(StrEnum):
 
     PLAIN = "plain"
     """One process, fp32."""
-
     FP16 = "fp16"
     """One process, fp16 with a loss scale."""
-
     RANKS = "ranks"
     """Two ranks under DDP."""
-
     RESUME = "resume"
     """One process, stopped at the onset and resumed from its checkpoint."""
 
@@ -139,41 +134,28 @@ class Intervention:
 
     cause: ClassVar[Cause | None]
     """Its cause in the catalogue; None if it is not there."""
-
     title: ClassVar[str]
     """What it does, in a few words."""
-
     strength_name: ClassVar[str]
     """The quantity that the severity sets, with its unit."""
-
     strengths: ClassVar[tuple[float, float]]
     """That quantity at severity 0 and at severity 1; between them the scale is logarithmic."""
-
     is_fault: ClassVar[bool] = True
     """False if it only looks like a fault."""
-
     base: ClassVar[Base] = Base.PLAIN
-
     from_start: ClassVar[bool] = False
     """Whether it acts from the first step, so that no part of the run equals its twin."""
-
     heals: ClassVar[bool] = False
     """Whether its cause disappears at its end, so that the run may recover without help."""
-
     planned: ClassVar[bool] = False
     """Whether the operator would have announced it; the journal then has an event."""
-
     by_data: ClassVar[bool] = False
     """Whether it comes with its batches; else at its steps, whatever is served (`run_clock.py`)."""
-
     onset: int
     """The first step that differs."""
-
     severity: float
     """From 0 (barely visible) to 1 (worst case); `strength` gives its meaning for each kind."""
-
     seed: int
-
     truth: dict[str, Any] = field(default_factory=dict, init=False)
     """What it actually did, filled in during the run."""
 
@@ -204,7 +186,6 @@ class Intervention:
         return np.random.default_rng([self.seed, *type(self).__name__.encode()])
 
     def covers(self, step: int) -> bool:
-        """Return whether it is active at this step."""
         return self.onset <= step and (self.end is None or step < self.end)
 
     def settings(self, config: TrainConfig) -> TrainConfig:

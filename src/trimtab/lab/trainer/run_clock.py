@@ -22,11 +22,9 @@ class RunClock:
         self._before_step: list[Callable[[int], None]] = []
 
     def on_step(self, act: Callable[[int], None]) -> None:
-        """Call `act` with the time before every step."""
         self._before_step.append(act)
 
     def begin(self, step: int, position: int) -> None:
-        """Begin a step with the batch at this data position."""
         now = self.time_of_batch(position + self.num_skipped) if self.by_data else step
         self._offset = now - step
         for act in self._before_step:
@@ -37,7 +35,6 @@ class RunClock:
         return position // self._accumulate
 
     def time(self, step: int) -> int:
-        """Return the time of the step that is computed now."""
         return step + self._offset if self._probed is None else self._probed
 
     @contextmanager

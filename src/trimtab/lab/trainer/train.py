@@ -53,7 +53,6 @@ class Evaluation:
 
     loss: float
     """Mean cross-entropy over the held-out windows."""
-
     seconds: float
     """How long training was paused for it."""
 
@@ -93,7 +92,6 @@ class TrainOutcome:
 
     first_step: int
     """0, or the step of the checkpoint that it was resumed from."""
-
     eval_loss: float
     """Loss on held-out text after the last step."""
 
@@ -249,7 +247,6 @@ def train_in_parts(
 def _batch_loss(
     config: TrainConfig, run: checkpoints.LabRun, forward: Forward, ranks: LabRanks, batch: Batch
 ) -> Tensor:
-    """Return the loss of a batch as the loop records it."""
     batch = batch.to(ranks.device)
     with run.clock.at_batch(batch.position), config.dtype.autocast(ranks.device):
         return forward(batch.tokens, batch.targets).cross_entropy

@@ -36,13 +36,10 @@ class Engine(StrEnum):
 
     ALONE = "alone"
     """One process."""
-
     DDP = "ddp"
     """Every rank has the whole model; gradients are averaged."""
-
     FSDP2 = "fsdp2"
     """Every rank has a shard of each tensor; whole layers exist only while they are used."""
-
     HSDP = "hsdp"
     """FSDP2 inside each group of ranks, DDP between the groups."""
 
@@ -53,50 +50,35 @@ class TrainConfig:
 
     model: ModelConfig
     """The model; `SIZES` has named ones."""
-
     steps: int
     """Length of the run, and of its learning rate schedule."""
-
     optimizer: OptimizerConfig = field(default_factory=lambda: OptimizerConfig(lr=1e-3))
     """AdamW's settings. 1e-3 is the best of 3e-4, 1e-3 and 3e-3 at 3M and 10M, by the held-out loss
     after 300 steps of 512 tokens (10M: 5.26, 5.18, 5.30); 1M learns faster with 3e-3."""
-
     dtype: Dtype = Dtype.BF16
     """bf16 has the range of fp32, so nothing overflows and no loss scale is needed."""
-
     engine: Engine = Engine.ALONE
     """How the model is spread over ranks."""
-
     batch_size: int = 8
     """Windows per step, over all ranks and micro-batches."""
-
     length: int = 128
     """Tokens per window. A step of 8 x 128 tokens takes about a second at 10M on one core."""
-
     accumulate: int = 1
     """Micro-batches per step; the numbers are the same up to rounding."""
-
     clip: float | None = 1.0
     """Maximum gradient norm; None does not clip. Source: GPT-3, Llama, OLMo."""
-
     warmup_steps: int | None = None
     """Steps until the peak learning rate; None is 2,000, or a tenth of the run if that is less."""
-
     seed: int = 0
     """Determines the initial weights and the order of the data."""
-
     corpus_bytes: int = 2**25
     """Maximum source text to tokenize; the default exceeds the whole library, so all of it."""
-
     checkpoint_steps: int = 100
     """Steps between two checkpoints; there is always one after the last step."""
-
     eval_steps: int = 100
     """Steps between two evaluations on held-out text; there is always one at the end."""
-
     eval_batches: int = 8
     """Batches per evaluation, the same ones each time."""
-
     measure: bool = False
     """Whether to journal the largest attention logit, log Z and token loss as well; needs memory
     for all attention logits of a layer."""
@@ -117,12 +99,10 @@ class TrainConfig:
 
     @property
     def micro_batch_size(self) -> int:
-        """Windows per micro-batch, over all ranks."""
         return self.batch_size // self.accumulate
 
     @property
     def warmup(self) -> int:
-        """Steps of warm-up: `warmup_steps` or its default."""
         if self.warmup_steps is not None:
             return self.warmup_steps
         return min(_LONGEST_WARMUP, self.steps // 10)

@@ -131,13 +131,11 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
         return max(best, key=roles.counter_preference)
     # Whatever it is called, a number that rises by a constant counts, if only one does.
     even = [
-        name for name, (values, there) in columns.items() if there.all() and _is_even(name, values)
+        name
+        for name, (values, there) in columns.items()
+        if there.all() and roles.may_count(name) and roles.is_even(values)
     ]
     return even[0] if len(even) == 1 else None
-
-
-def _is_even(name: str, values: FloatArray) -> bool:
-    return roles.may_count(name) and roles.is_even(values)
 
 
 def stack(shapes: Sequence[Shape]) -> tuple[IntArray, IntArray, Columns]:

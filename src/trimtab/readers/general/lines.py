@@ -465,10 +465,7 @@ def _name_before(text: str) -> tuple[str | None, list[str]]:
     start, after_colon = 0, False
     for delimiter in _DELIMITER.finditer(rest):
         if delimiter[0] not in "()" or not _inside_name(rest, delimiter.start()):
-            start, after_colon = (
-                delimiter.end(),
-                delimiter[0][0] == ":" and delimiter.start() > 0,
-            )
+            start, after_colon = (delimiter.end(), delimiter[0][0] == ":" and delimiter.start() > 0)
     spare = spare_words(rest[:start])
     name = rest[start:].strip(" \t*#-=~!?\"'`")
     name = name if name.endswith(".") else name.strip("._")

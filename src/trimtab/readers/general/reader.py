@@ -92,14 +92,13 @@ def _tried(shapes: list[Shape], wanted: Wanted) -> str:
     """Say what would help, and show the line that came closest with the names in it."""
     if not shapes:
         return "; no line has a number with a name"
-    closest = max(shapes, key=lambda shape: (_num_losses(shape), len(shape.lines)))
+    closest = max(
+        shapes,
+        key=lambda one: (sum(roles.loss_class(name) > 0 for name in one.names), len(one.lines)),
+    )
     found = f"the closest line: {quoted(closest.sample.strip())}, {len(closest.lines)} like it"
     hint = f"; --loss {wanted.loss} is not in it" if wanted.loss else "; name the loss with --loss"
     return f"{hint}\n  {found}; its columns: {quoted_names(closest.names)}"
-
-
-def _num_losses(shape: Shape) -> int:
-    return sum(roles.loss_class(name) > 0 for name in shape.names)
 
 
 def _to_table(records: Records, stand_in: str | None) -> Table:

@@ -350,7 +350,6 @@ class _Assembly:
         return counter if counter and roles.counter_class(counter) >= Counter.STEP else None
 
     def _of_rank(self, shape: Shape) -> BoolArray:
-        """Return which lines of a shape the rank printed whose records are read."""
         ranks = np.array(shape.ranks)
         return np.asarray((ranks == self._rank) | (ranks < 0) | (self._rank < 0))
 
@@ -446,7 +445,6 @@ def _counted_back(steps: FloatArray) -> FloatArray:
 
 
 def _is_result(shape: Shape, name: str) -> bool:
-    """Return whether a column is the loss of an evaluation."""
     return roles.is_evaluation_loss(name) or (is_evaluation(shape) and roles.loss_class(name) >= 2)
 
 

@@ -75,7 +75,6 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 def is_evaluation(name: str) -> bool:
-    """Return whether a name is that of an evaluation's result."""
     return bool(EVALUATION.intersection(words_of(name)))
 
 
@@ -89,7 +88,6 @@ def evaluated_counter(name: str) -> str | None:
 
 
 def is_evaluation_loss(name: str) -> bool:
-    """Return whether a name is that of an evaluation's loss."""
     others = " ".join(word for word in words_of(name) if word not in EVALUATION)
     return is_evaluation(name) and loss_class(others) >= 2
 
@@ -100,7 +98,6 @@ def is_phase(name: str) -> bool:
 
 
 def is_average(name: str) -> bool:
-    """Return whether a name is that of a mean."""
     return bool(SMOOTHED.intersection(words_of(name)))
 
 
@@ -158,17 +155,14 @@ def loss_preference(name: str) -> tuple[int, ...]:
 
 
 def is_total(name: str) -> bool:
-    """Return whether a name is that of a sum of losses."""
     return "total" in words_of(name)
 
 
 def is_policy_loss(name: str) -> bool:
-    """Return whether a name is that of the loss of a policy."""
     return bool(_LOSS["policy"].intersection(words_of(name)))
 
 
 def is_critic_loss(name: str) -> bool:
-    """Return whether a name is that of the loss of a critic."""
     return bool(_LOSS["critic"].intersection(words_of(name)))
 
 

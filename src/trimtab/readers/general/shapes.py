@@ -88,16 +88,13 @@ class Shape:
 
     @property
     def line_numbers(self) -> IntArray:
-        """The numbers of its lines."""
         return np.array(self.lines, dtype=np.int64)
 
     @property
     def is_unnamed(self) -> bool:
-        """Whether its lines hold nothing but numbers."""
         return self.names[0].startswith(COLUMN)
 
     def add(self, line: int, rank: int, cells: tuple[str, ...]) -> None:
-        """Add the numbers of a line."""
         if self.is_dropped:
             return
         self.lines.append(line)
@@ -110,13 +107,11 @@ class Shape:
         self.lines, self.ranks, self._cells, self._blocks = [], [], [], []
 
     def flush(self) -> None:
-        """Convert what was added."""
         if self._cells:
             self._blocks.append(_to_floats(self._cells, len(self.names)))
             self._cells = []
 
     def add_values(self, line: int, values: Sequence[float | None]) -> None:
-        """Add the numbers of a row of a table."""
         self.lines.append(line)
         self.ranks.append(-1)
         row = [np.nan if value is None else value for value in values]
@@ -159,11 +154,9 @@ class Shape:
         self.names = tuple(names[place] for place in keep)
 
     def column(self, name: str) -> FloatArray:
-        """The numbers under a name."""
         return self.matrix[:, self.names.index(name)]
 
     def present(self, name: str) -> BoolArray:
-        """Return which lines have a number under a name."""
         if not self._missing:
             return np.ones(len(self.lines), dtype=np.bool_)
         if len(self._missing) > 1:
@@ -214,7 +207,6 @@ class ShapeCollector:
         self._table_shapes: dict[tuple[Header, frozenset[str]], Shape] = {}
 
     def add_lines(self, lines: Sequence[str]) -> None:
-        """Add the next lines of the log."""
         known, noise = self._known, self._noise
         first = self.num_lines + 1
         numbered: Iterable[tuple[int, str]] = enumerate(lines, first)
@@ -400,9 +392,5 @@ def _to_floats(cells: list[tuple[str, ...]], width: int) -> FloatArray:
         columns = [np.fromiter(map(float, column), np.float64, number) for column in turned]
         return np.stack(columns, axis=1)
     except ValueError:  # grouped digits, or a time of day
-        rows = [[_or_nan(to_number(cell)) for cell in row] for row in cells]
+        rows = [[to_number(cell) for cell in row] for row in cells]
         return np.array(rows, dtype=np.float64).reshape(len(cells), width)
-
-
-def _or_nan(value: float | None) -> float:
-    return np.nan if value is None else value

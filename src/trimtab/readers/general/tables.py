@@ -30,7 +30,6 @@ class Header:
 
 
 def is_ruler(line: str) -> bool:
-    """Return whether a line only draws."""
     return _RULER.fullmatch(line) is not None
 
 

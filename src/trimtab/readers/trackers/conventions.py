@@ -54,7 +54,6 @@ def choose_run(path: Path, runs: Sequence[StoredRun], wanted: str | None) -> Sto
 
 
 def note_choice(table: Table, run: StoredRun, runs: Sequence[StoredRun]) -> None:
-    """Note which run was read, if there are others."""
     others = [str(other) for other in runs if other != run]
     if others:
         table.add_note(

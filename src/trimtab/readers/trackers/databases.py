@@ -25,15 +25,7 @@ from trimtab.readers.formats import Format
 from trimtab.readers.json_log import parse_object
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
-from trimtab.readers.trackers.conventions import (
-    CALL_STEP,
-    HF_PREFIX,
-    StoredRun,
-    choose_run,
-    note_choice,
-    prefer_steps_beside_loss,
-    restore_if_hf,
-)
+from trimtab.readers.trackers import conventions
 from trimtab.readers.trackers.points import Points
 
 _MARK = b"SQLite format 3\0"
@@ -100,7 +92,6 @@ class Database:
         }
 
     def rows(self, query: str, *parameters: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query."""
         yield from self._connection.execute(query, parameters)
 
     def sound_rows(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
@@ -175,7 +166,7 @@ _MLFLOW_COLUMNS = frozenset({"run_uuid", "key", "value", "timestamp", "step", "i
 
 def _read_mlflow(database: Database, path: Path, wanted: str | None) -> Table:
     runs = _mlflow_runs(database)
-    run = choose_run(path, runs, wanted)
+    run = conventions.choose_run(path, runs, wanted)
     query = (
         "SELECT key, step, value, is_nan, timestamp, rowid FROM metrics "
         "WHERE typeof(key) = 'text' AND typeof(step) = 'integer' "
@@ -189,12 +180,12 @@ def _read_mlflow(database: Database, path: Path, wanted: str | None) -> Table:
     for key, step, value, is_nan, timestamp, _ in rows:
         points.add(key, step, math.nan if is_nan else _finite_or_infinite(value), timestamp / 1000)
     table = points.to_table()
-    note_choice(table, run, runs)
-    restore_if_hf(table)
+    conventions.note_choice(table, run, runs)
+    conventions.restore_if_hf(table)
     return table
 
 
-def _mlflow_runs(database: Database) -> list[StoredRun]:
+def _mlflow_runs(database: Database) -> list[conventions.StoredRun]:
     """Return the runs with metrics, the newest first, deleted ones last."""
     logged = {run for (run,) in database.sound_rows("SELECT run_uuid FROM metrics")}
     found = [
@@ -204,7 +195,7 @@ def _mlflow_runs(database: Database) -> list[StoredRun]:
         )
         if run in logged
     ]
-    return [StoredRun(id=run, name=name) for _, _, run, name in sorted(found)]
+    return [conventions.StoredRun(id=run, name=name) for _, _, run, name in sorted(found)]
 
 
 def _finite_or_infinite(value: float) -> float:
@@ -231,7 +222,7 @@ _ROWS = {
 def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
     key = "run_id" if "run_id" in database.columns()["metrics"] else "run_name"
     runs = _trackio_runs(database, _RUNS[key])
-    run = choose_run(path, runs, wanted)
+    run = conventions.choose_run(path, runs, wanted)
     rows = [row for row in database.sound_rows(_ROWS[key], run.id) if isinstance(row[0], int)]
     records = []
     num_bad = 0
@@ -240,24 +231,24 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
         record = parse_object(text)
         num_bad += record is None
         if record:
-            own = {CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
+            own = {conventions.CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
             records.append({**own, **record})
     table = Table()
     table.add_records(records)
-    note_choice(table, run, runs)
+    conventions.note_choice(table, run, runs)
     table.note_counts({"Rows whose metrics are not a JSON object, left out": num_bad})
-    prefer_steps_beside_loss(table)
-    restore_if_hf(table, HF_PREFIX)
+    conventions.prefer_steps_beside_loss(table)
+    conventions.restore_if_hf(table, conventions.HF_PREFIX)
     return table
 
 
-def _trackio_runs(database: Database, query: str) -> list[StoredRun]:
+def _trackio_runs(database: Database, query: str) -> list[conventions.StoredRun]:
     """Return the runs, the one that was logged to last first."""
     rows = [row for row in database.sound_rows(query) if isinstance(row[2], int)]
     rows.sort(key=lambda row: -row[2])
     runs = {str(run): str(name) for run, name, _ in reversed(rows)}
     last_first = dict.fromkeys(str(run) for run, _, _ in rows)
-    return [StoredRun(id=run, name=runs[run]) for run in last_first]
+    return [conventions.StoredRun(id=run, name=runs[run]) for run in last_first]
 
 
 def _number(value: object) -> float | None:

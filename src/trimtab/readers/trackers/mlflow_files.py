@@ -74,7 +74,6 @@ def _started(run: Path) -> int:
 
 
 def _lines(file: Path) -> Iterator[tuple[str, bool]]:
-    """Yield the lines of a file, and whether each has its end."""
     log = LineFile(file)
     for chunk in log.chunks():
         for line in chunk:

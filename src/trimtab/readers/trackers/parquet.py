@@ -18,15 +18,7 @@ from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
-from trimtab.readers.trackers.conventions import (
-    CALL_STEP,
-    HF_PREFIX,
-    StoredRun,
-    choose_run,
-    note_choice,
-    prefer_steps_beside_loss,
-    restore_if_hf,
-)
+from trimtab.readers.trackers import conventions
 
 _MARK = b"PAR1"
 
@@ -47,7 +39,7 @@ def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
     with _opened(path) as file:
         table = Table()
         runs, owners = _runs(file)
-        chosen = choose_run(path, runs, wanted)
+        chosen = conventions.choose_run(path, runs, wanted)
         mine = np.array([owner == chosen.id for owner in owners], dtype=np.bool_)
         numeric = [field.name for field in file.schema_arrow if _is_numeric(field.type)]
         for name in file.schema_arrow.names[:MAX_COLUMNS]:
@@ -56,19 +48,18 @@ def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
         done = 0
         for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=numeric[:MAX_COLUMNS]):
             rows = mine[done : done + len(batch)] if len(mine) else np.ones(len(batch), np.bool_)
-            _add(table, batch, rows, {"step": CALL_STEP} if len(mine) else {})
+            _add(table, batch, rows, {"step": conventions.CALL_STEP} if len(mine) else {})
             done += len(batch)
             progress(done, file.metadata.num_rows)
     if not table.num_rows:
         raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
-    note_choice(table, chosen, runs)
-    prefer_steps_beside_loss(table)
-    restore_if_hf(table, HF_PREFIX)
+    conventions.note_choice(table, chosen, runs)
+    conventions.prefer_steps_beside_loss(table)
+    conventions.restore_if_hf(table, conventions.HF_PREFIX)
     return table
 
 
 def _add(table: Table, batch: Any, rows: BoolArray, renamed: Mapping[str, str]) -> None:
-    """Add some rows of a batch."""
     index = table.new_rows(int(np.count_nonzero(rows)))
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         values = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)[rows]
@@ -76,11 +67,11 @@ def _add(table: Table, batch: Any, rows: BoolArray, renamed: Mapping[str, str]) 
         table.add(renamed.get(name, name), index[present], values[present])
 
 
-def _runs(file: Any) -> tuple[list[StoredRun], list[str]]:
+def _runs(file: Any) -> tuple[list[conventions.StoredRun], list[str]]:
     """Return the runs, the one with the last row first, and the run of each row."""
     names = [name for name in _RUN_COLUMNS if name in file.schema_arrow.names]
     if not names:
-        return [StoredRun(id="", name="")], []
+        return [conventions.StoredRun(id="", name="")], []
     owners: list[str] = []
     found: dict[str, str] = {}
     for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=names):
@@ -89,7 +80,7 @@ def _runs(file: Any) -> tuple[list[StoredRun], list[str]]:
             owners.append(str(run))
             found.pop(str(run), None)
             found[str(run)] = str(name)
-    return [StoredRun(id=run, name=found[run]) for run in reversed(found)], owners
+    return [conventions.StoredRun(id=run, name=found[run]) for run in reversed(found)], owners
 
 
 @contextmanager

@@ -33,7 +33,6 @@ class Points:
         return len(self.values)
 
     def number_of(self, name: str) -> int:
-        """Return the number of a name in `numbers`."""
         return self._names.setdefault(name, len(self._names))
 
     def add(self, name: str, step: int, value: float, time: float) -> None:
@@ -44,7 +43,6 @@ class Points:
         self.times.append(time)
 
     def times_from(self, first: int) -> FloatArray:
-        """Return the times of the points from this one on."""
         return np.array(self.times[first:])
 
     def to_table(self, *, by_time: bool = False) -> Table:

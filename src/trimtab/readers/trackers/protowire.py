@@ -62,12 +62,10 @@ def varint(data: bytes, offset: int, end: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """Return a varint as a signed int64."""
     return value - 2 * _SIGN if value >= _SIGN else value
 
 
 def double(data: bytes, offset: int) -> float:
-    """Return the double at an offset."""
     return float(_double(data, offset)[0])
 
 

@@ -64,7 +64,6 @@ class _Log:
         self._overlap = False
 
     def add(self, path: Path, progress: Progress) -> None:
-        """Add all events of a file."""
         file = RecordFile(path, progress)
         self._files.append(file)
         first = len(self._points)
@@ -106,7 +105,6 @@ class _Log:
 
 
 def _part_of(progress: Progress, before: int, total: int) -> Progress:
-    """Return the progress within one of several files."""
     return lambda done, _: progress(before + done, total)
 
 
@@ -163,7 +161,6 @@ class _EventReader:
         self._steps: dict[bytes, int] = {}
 
     def add(self, records: Records) -> None:
-        """Add the points in some records."""
         data, shapes, tails = records.data, self._shapes, self._tails
         points, steps = self._points, self._steps
         if len(steps) > _MOST_STEPS:
@@ -180,7 +177,8 @@ class _EventReader:
                     if shape is not None and data[end - after : end] == shape.after:
                         step = steps.get(coded)
                         if step is None:
-                            step = steps[coded] = _step(coded)
+                            number, _ = protowire.varint(coded, 0, len(coded))
+                            step = steps[coded] = protowire.signed(number)
                         add_number(shape.number)
                         add_step(step)
                         add_value(shape.packed.unpack_from(data, end - before)[0])
@@ -219,10 +217,6 @@ class _EventReader:
             self._shapes[rest[:before]] = _Shape(
                 number=number, after=rest[after:], packed=span.packed
             )
-
-
-def _step(coded: bytes) -> int:
-    return protowire.signed(protowire.varint(coded, 0, len(coded))[0])
 
 
 # Summaries
@@ -324,7 +318,6 @@ def _content(data: bytes, dtype: int, start: int, end: int) -> _ValueSpan | floa
 
 
 def _number(value: int, number: int, dtype: int) -> float:
-    """Return the value of a varint in a field of a tensor."""
     if number == _HALVES and dtype == _BFLOAT16:
         return _bfloat16(value)
     if number == _HALVES:

@@ -167,7 +167,6 @@ class _Framing:
 
 
 def sound_headers(data: bytes, offsets: IntArray) -> BoolArray:
-    """Return at which of the offsets there is a length with its checksum."""
     array = np.frombuffer(data, dtype=np.uint8)
     lengths = np.full(len(offsets), 8, dtype=np.int64)
     return np.asarray(masked_crcs(array, offsets, lengths) == _words(array, offsets + 8))
@@ -182,7 +181,6 @@ def _sound_payloads(data: Bytes, starts: IntArray, lengths: IntArray) -> BoolArr
 
 
 def _words(data: Bytes, offsets: IntArray) -> Checksums:
-    """Return the 32-bit words at these offsets."""
     rows = data[offsets[:, np.newaxis] + np.arange(4)]
     return np.asarray(rows.view("<u4").reshape(-1))
 

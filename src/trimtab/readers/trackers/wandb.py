@@ -22,16 +22,7 @@ from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table
-from trimtab.readers.trackers import protowire
-from trimtab.readers.trackers.conventions import (
-    CALL_STEP,
-    HF_PREFIX,
-    StoredRun,
-    choose_run,
-    note_choice,
-    prefer_steps_beside_loss,
-    restore_if_hf,
-)
+from trimtab.readers.trackers import conventions, protowire
 from trimtab.readers.trackers.protowire import BYTES, FIXED64, VARINT, BadMessage
 
 BLOCK_BYTES = 1 << 15
@@ -162,8 +153,8 @@ def _read_run_file(path: Path, progress: Progress) -> Table:
     if not table.num_rows:
         found = " ".join(table.notes) or "nothing is damaged"
         raise UnreadableLog(f"{path} has no history ({found}); check that the run logged anything")
-    prefer_steps_beside_loss(table)
-    restore_if_hf(table, HF_PREFIX)
+    conventions.prefer_steps_beside_loss(table)
+    conventions.restore_if_hf(table, conventions.HF_PREFIX)
     return table
 
 
@@ -186,7 +177,7 @@ def _row(data: bytes, start: int, end: int) -> dict[str, _Cell]:
         elif (number, wire) == (_HISTORY_STEP, BYTES):
             for inner, kind, value, _ in protowire.fields(data, first, last):
                 if (inner, kind) == (1, VARINT):
-                    row.setdefault(CALL_STEP, float(protowire.signed(value)))
+                    row.setdefault(conventions.CALL_STEP, float(protowire.signed(value)))
     return row
 
 
@@ -236,12 +227,12 @@ def _is_export(head: bytes) -> bool:
 def _read_export(path: Path, progress: Progress, run: str | None = None) -> Table:
     whole = read_csv(path, progress)
     names = dict.fromkeys(name.rpartition(" - ")[0] for name in whole.names if " - " in name)
-    runs = [StoredRun(id=name, name=name) for name in names or ("",)]
-    chosen = choose_run(path, runs, run)
+    runs = [conventions.StoredRun(id=name, name=name) for name in names or ("",)]
+    chosen = conventions.choose_run(path, runs, run)
     table = _only(whole, names, chosen.name)
-    note_choice(table, chosen, runs)
+    conventions.note_choice(table, chosen, runs)
     _drop_bounds(table)
-    restore_if_hf(table, HF_PREFIX)
+    conventions.restore_if_hf(table, conventions.HF_PREFIX)
     return table
 
 

@@ -19,7 +19,6 @@ DATA_ID = "data"
 
 @cache
 def asset(name: str) -> str:
-    """Return the text of a file in assets/."""
     return files("trimtab.report.pages").joinpath("assets", name).read_text(encoding="utf-8")
 
 

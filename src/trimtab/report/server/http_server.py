@@ -195,7 +195,6 @@ class RunServer(ThreadingHTTPServer):
             return held[2]
 
     def _forget(self) -> None:
-        """Make room for one more report."""
         sizes = {id: _held_bytes(report.block) for id, (*_, report) in self._reports.items()}
         for id in list(self._reports):
             if len(self._reports) < KEPT_REPORTS and sum(sizes.values()) <= KEPT_BYTES:
@@ -357,7 +356,6 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 def _held_bytes(block: Block) -> int:
-    """Return the memory of the records of a report, at most."""
     if isinstance(block.columns, StoredColumns):
         return CACHE_BYTES + 32 * len(block)
     return 9 * len(block) * (len(block.columns) + 4)

@@ -66,7 +66,6 @@ class Hub:
         self._next_scan = self._next_refresh = 0.0
 
     def start(self) -> None:
-        """Read all runs once, then follow them."""
         self.poll()
         self._thread.start()
 
@@ -109,7 +108,6 @@ class Hub:
             return self.version, self._encoded[version]
 
     def poll(self) -> None:
-        """Read what is new in every run."""
         clock = time.monotonic()
         if clock >= self._next_scan:
             self._next_scan = clock + SCAN_SECONDS

@@ -67,7 +67,6 @@ class RunFeed:
 
     @property
     def spark(self) -> list[float | None]:
-        """The loss in a few values, for a small curve."""
         return [None if v is None else float(f"{v:.4g}") for v in self._losses[-SPARK:]]
 
     def poll(self) -> bool:
@@ -104,7 +103,6 @@ class RunFeed:
         return waiting if is_whole else None
 
     def close(self) -> None:
-        """Close the journal."""
         self._follower.close()
 
     def _add(self, block: Block) -> bool:
@@ -226,7 +224,6 @@ def incidents_by_class(feeds: Iterable[RunFeed]) -> str:
 
 
 def is_open(facts: Mapping[str, Any]) -> bool:
-    """Return whether an incident was open when it was last written."""
     return facts.get("transition") not in _OVER
 
 

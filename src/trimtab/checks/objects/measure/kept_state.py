@@ -53,7 +53,6 @@ class KeptState:
         set_random_state(self._random)  # reading the loader's state may have drawn some
 
     def restore(self) -> None:
-        """Restore everything."""
         # Some modules make buffers in their first pass, or replace them.
         for held, tensors in self._registered:
             held.clear()
@@ -126,7 +125,6 @@ class _TensorValues:
         self._kept: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 
     def keep(self, tensor: torch.Tensor) -> None:
-        """Keep the values of a tensor, once."""
         if id(tensor) not in self._kept:
             self._kept[id(tensor)] = tensor, tensor.detach().to("cpu", copy=True)
 
@@ -162,7 +160,6 @@ class _TensorValues:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """Copy the values back."""
         for tensor, saved in self._kept.values():
             tensor.detach().copy_(saved)
 
@@ -190,7 +187,6 @@ class LoaderState:
         self._epochs = [(part, part.epoch) for part in self._samplers if hasattr(part, "epoch")]
 
     def restore(self) -> None:
-        """Restore the position."""
         if self.has_state:
             self._loader.load_state_dict(copy.deepcopy(self._state))
         elif getattr(self._loader, "_iterator", None) is not self._iterator:

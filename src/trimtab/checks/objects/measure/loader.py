@@ -21,7 +21,6 @@ from trimtab.state.rng import get_random_state, set_random_state
 
 
 def cut_rows(batch: Any, first: int, last: int) -> Any:
-    """Return some rows of a batch."""
     return map_tensors(batch, lambda tensor: tensor[first:last])
 
 

@@ -75,7 +75,6 @@ class Measurements:
 
     @property
     def model(self) -> nn.Module:
-        """The model."""
         return self.inputs.model
 
     @property
@@ -87,7 +86,6 @@ class Measurements:
 
     @measured
     def batches(self) -> list[Any]:
-        """The first batches."""
         return loaders.draw(self.inputs.loader)
 
     @property
@@ -143,12 +141,10 @@ class Measurements:
 
     @measured
     def precisions(self) -> passes.Precisions:
-        """Loss and logits in fp32 and in bf16."""
         return passes.compare_precision(self.inputs, self.batch, self.eval_pass)
 
     @measured
     def split(self) -> passes.Split:
-        """The loss of the batch, whole and in micro-batches."""
         return passes.split_loss(self.inputs, self.batch, self.eval_pass[0])
 
     @measured
@@ -171,7 +167,6 @@ class Measurements:
 
     @measured
     def simulation(self) -> Simulation:
-        """The schedule, simulated."""
         return simulate_schedule(self.inputs)
 
     @property
@@ -188,7 +183,6 @@ class Measurements:
 
     @measured
     def short_run(self) -> training.ShortRun:
-        """Ten steps at the peak rate."""
         self.first_pass  # noqa: B018
         batches = [cut(batch, PASS_ROWS, PASS_ELEMENTS) for batch in self.batches]
         return training.short_run(self.inputs, batches, self.peak_rates)
@@ -209,7 +203,6 @@ class Measurements:
 
     @measured
     def next_epoch(self) -> loaders.NextEpoch:
-        """The first batches of two epochs."""
         self.batches  # noqa: B018
         return loaders.next_epoch(self.inputs)
 
@@ -233,5 +226,4 @@ class Measurements:
 
 
 def named_trained(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the parameters that are trained, by name."""
     return {name: p for name, p in model.named_parameters() if p.requires_grad}

@@ -32,7 +32,6 @@ def exchange(place: str, value: Any) -> list[Any]:
 
 
 def wait_for_ranks(place: str) -> None:
-    """Wait until all ranks are at this place."""
     while any(other != place for other, _ in _gather(place, None)):
         pass  # a rank was in another exchange, and learns by this one that it must come here
 

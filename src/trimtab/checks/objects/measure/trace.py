@@ -12,10 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.nn.modules.module import (
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from trimtab.live.measure.activations import first_tensor
@@ -218,7 +215,8 @@ class Trace(TorchFunctionMode):
     def _softmax(self, kind: str, logits: torch.Tensor, result: torch.Tensor) -> None:
         self.num_softmaxes += 1
         if logits.dtype in LOW and result.dtype in LOW:
-            self.low_softmaxes.append(f"{kind} in {self.where} ({_short(logits.dtype)})")
+            dtype = str(logits.dtype).removeprefix("torch.")
+            self.low_softmaxes.append(f"{kind} in {self.where} ({dtype})")
 
     def _before(self, module: nn.Module, inputs: Any) -> None:
         self._open.append(self._names.get(module, type(module).__name__) or "the model")
@@ -276,7 +274,3 @@ def rms(tensor: torch.Tensor) -> float:
     """Return the root mean square, computed in fp32."""
     part = local(tensor.detach()).float()
     return float(part.square().mean().sqrt()) if part.numel() else 0.0
-
-
-def _short(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")

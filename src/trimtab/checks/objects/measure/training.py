@@ -94,7 +94,6 @@ def _is_enough(losses: Sequence[float]) -> bool:
 
 
 def set_rates(inputs: Inputs, rates: Sequence[Sequence[float]]) -> None:
-    """Set the learning rate of every group."""
     for optimizer, values in zip(inputs.optimizers, rates, strict=True):
         for group, rate in zip(optimizer.param_groups, values, strict=True):
             if isinstance(group.get("lr"), torch.Tensor):
@@ -131,7 +130,6 @@ def short_run(inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[f
 def overfit(
     inputs: Inputs, batch: Any, rates: Sequence[Sequence[float]], lr_factor: float
 ) -> Overfit:
-    """Train on one batch at a multiple of the given rates."""
     scaled = [[lr_factor * rate for rate in values] for values in rates]
     losses, _ = run_steps(inputs, [batch], scaled, OVERFIT_STEPS)
     return Overfit(losses=tuple(losses), lr_factor=lr_factor)
@@ -156,7 +154,6 @@ class Simulation:
     """Rates of the next steps after the state was saved and loaded there."""
 
     def peaks(self, inputs: Inputs) -> list[list[float]]:
-        """Return the highest rate of each group of each optimizer."""
         highest = iter(self.rates.max(axis=0).tolist())
         return [[next(highest) for _ in o.param_groups] for o in inputs.optimizers]
 

@@ -193,7 +193,6 @@ def is_matrix(weight: torch.Tensor) -> bool:
 
 
 def std_range(weight: torch.Tensor, layers: int, *, is_table: bool) -> tuple[float, float]:
-    """Return the smallest and the largest std that a rule allows."""
     # Convolutions: channels times the kernel; experts are stacked in the first dimension.
     fans = sorted(weight.shape[-2:]) if weight.dim() < 4 else [weight[0].numel(), len(weight)]
     low = min(0.02, math.sqrt(1 / (3 * max(fans)))) / math.sqrt(2 * layers)
