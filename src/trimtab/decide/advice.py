@@ -105,9 +105,9 @@ def advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
     is_lost = incident.incident_class is IncidentClass.DIVERGENT
     if incident.started_again and not is_lost and NOT_FINITE.isdisjoint(incident.symptoms):
         return _wait(
-            f"Continue if the restart was meant; if not, continue from {_before(incident)}.",
-            "The loss went back to where the run began and falls as it did then: the run was "
-            "started again.",
+            f"Continue if a restart or a reset was meant; if not, continue from "
+            f"{_before(incident)}.",
+            "The loss went back to where the run began, and falls as it did then.",
         )
     # What comes back after a restart is not over, however harmless it was the first time.
     if not recurs and incident.was_kept_out:
