@@ -179,8 +179,7 @@ def _is_young(incident: Incident) -> bool:
 
 def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
     return _skip_from(
-        diagnosis,
-        reason="The optimizer's state holds what happened; skipping alone does not help.",
+        diagnosis, reason="The optimizer's state holds what happened; skipping alone does not help."
     )
 
 

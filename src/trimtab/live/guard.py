@@ -51,10 +51,7 @@ class Guard:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        monitor: StepMonitor,
-        checkpoints: "Checkpoints | None" = None,
+        self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
     ) -> None:
         self._model = model
         self._monitor = monitor

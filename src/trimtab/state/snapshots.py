@@ -214,11 +214,7 @@ class Snapshots:
     """The newest copies of every optimizer's state, the oldest first."""
 
     def __init__(
-        self,
-        optimizers: Sequence[Optimizer],
-        others: OtherState,
-        *,
-        budget: Callable[[], int],
+        self, optimizers: Sequence[Optimizer], others: OtherState, *, budget: Callable[[], int]
     ) -> None:
         self._optimizers = optimizers
         self._others = others

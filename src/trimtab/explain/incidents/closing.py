@@ -130,14 +130,7 @@ STRONG = frozenset({Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFIN
 """... unless one of these shows that the batch was more than hard: it may have moved the
 weights."""
 
-LOUD = frozenset(
-    {
-        Symptom.LOSS_SPIKE,
-        Symptom.LEVEL_SHIFT,
-        *NOT_FINITE,
-        Symptom.RESUME_GAP,
-    }
-)
+LOUD = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT, *NOT_FINITE, Symptom.RESUME_GAP})
 """What the loss itself shows, or the next one: a gradient that is not finite and was applied makes
 it NaN. An incident with none of these is silent until the loss moves."""
 

@@ -31,11 +31,7 @@ from trimtab.core.signals import DISCARDED, LOSS
 from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.state.hard_limits import SYMPTOMS
 from trimtab.explain.incidents.closing import ClosingRules, Ruling
-from trimtab.explain.incidents.open_incident import (
-    OpenIncident,
-    RunStart,
-    is_only_nonfinite,
-)
+from trimtab.explain.incidents.open_incident import OpenIncident, RunStart, is_only_nonfinite
 
 MAX_NOT_APPLIED = 64
 """Steps not applied that are remembered, and records up to which the record of one comes after its

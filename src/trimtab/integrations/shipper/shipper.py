@@ -237,10 +237,7 @@ class Shipment:
 
     def _work(self, stop: threading.Event) -> None:
         feed = Feed(
-            self._run,
-            self.cursor,
-            self._config.every,
-            everything=self.sink.needs_everything,
+            self._run, self.cursor, self._config.every, everything=self.sink.needs_everything
         )
         wait = POLL_SECONDS
         try:

@@ -33,12 +33,7 @@ from trimtab.detect.resume.audit import (
 from trimtab.detect.resume.facts import Facts
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.journal import AUDIT_EVENT, JournalWriter
-from trimtab.live.measure.state_facts import (
-    PendingFacts,
-    random_facts,
-    scaler_facts,
-    state_facts,
-)
+from trimtab.live.measure.state_facts import PendingFacts, random_facts, scaler_facts, state_facts
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.shield import Shield, log
 

@@ -72,9 +72,7 @@ class ParamFamily:
 
 
 def families(
-    optimizers: Sequence[Optimizer],
-    index_of: dict[torch.Tensor, int],
-    device: torch.device,
+    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
 ) -> Iterator[ParamFamily]:
     """Every known parameter on the device that has a dense, real gradient."""
     for optimizer in optimizers:
@@ -270,9 +268,7 @@ class StateSums:
 
 
 def sum_state(
-    optimizers: Sequence[Optimizer],
-    index_of: dict[torch.Tensor, int],
-    device: torch.device,
+    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
 ) -> StateSums | None:
     """The sums of all parameters; None if there are none on this device.
 

@@ -22,12 +22,7 @@ from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.by_rank import NAMES, SLOTS, ComputeClock, largest, weigh
 from trimtab.live.measure.roles import assign_roles
 from trimtab.live.measure.state_hash import StateHash
-from trimtab.live.measure.state_sums import (
-    BY_ROLE,
-    WHOLE,
-    ShardWeights,
-    sum_state,
-)
+from trimtab.live.measure.state_sums import BY_ROLE, WHOLE, ShardWeights, sum_state
 from trimtab.live.measure.step_meter import GradientNorm, root
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.shield import Shields

@@ -249,10 +249,7 @@ class Gate:
         """Give the optimizers back as they came."""
         self.has_left = True
         self.decision = None
-        ends = (
-            ("last step", self._discard.forget),
-            ("promotion", self._fused.undo),
-        )
+        ends = (("last step", self._discard.forget), ("promotion", self._fused.undo))
         for place, end in ends:
             with self.shield.guarding(place):
                 end()

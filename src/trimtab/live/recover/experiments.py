@@ -317,11 +317,7 @@ class Experiments:
     """Decides when experiments are made, and reports what they have shown."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        batch_loss: BatchLoss,
-        monitor: StepMonitor,
-        shield: Shield,
+        self, model: nn.Module, batch_loss: BatchLoss, monitor: StepMonitor, shield: Shield
     ) -> None:
         """Prepare the experiments of a run; `shield` catches what fails in `batch_loss` too."""
         self._model = model

@@ -41,11 +41,7 @@ from trimtab.live.recover.rules import (
     StateFindings,
     UndoHistory,
 )
-from trimtab.live.recover.tracked_optimizer import (
-    Fingerprint,
-    RestoredTensor,
-    TrackedOptimizer,
-)
+from trimtab.live.recover.tracked_optimizer import Fingerprint, RestoredTensor, TrackedOptimizer
 from trimtab.live.shield import DELIBERATE, Entrance, Shield, log
 from trimtab.state.snapshots import Snapshots, reshard, running_statistics
 

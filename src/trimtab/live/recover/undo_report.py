@@ -8,13 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
-from trimtab.core.events import (
-    BUFFER_REPAIRED,
-    NOT_UNDONE,
-    UNDO,
-    UNDO_OUTCOME,
-    UNDO_REFUSED,
-)
+from trimtab.core.events import BUFFER_REPAIRED, NOT_UNDONE, UNDO, UNDO_OUTCOME, UNDO_REFUSED
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.text import digits
 from trimtab.live.host.run_recorder import RunRecorder
@@ -55,10 +49,7 @@ class UndoReporter(StateReporter):
     """Reports what was undone and why, or why nothing was, and what came of it."""
 
     def __init__(
-        self,
-        monitor: StepMonitor,
-        shield: Shield,
-        give_up_after: Callable[[int], None] | None,
+        self, monitor: StepMonitor, shield: Shield, give_up_after: Callable[[int], None] | None
     ) -> None:
         self._monitor = monitor
         self._shield = shield
