@@ -113,7 +113,6 @@ class JournalAxes:
 
     @property
     def tick(self) -> IntArray:
-        """The tick of every record."""
         return self._arrays["tick"]
 
     def part(self, span: slice) -> dict[str, IntArray]:
@@ -177,7 +176,6 @@ class SegmentColumns:
 
     @property
     def rows(self) -> int:
-        """The number of rows of all segments."""
         return int(self._spans[-1].stop) if self._spans else 0
 
     def read(self, name: str, start: int, stop: int) -> Column:

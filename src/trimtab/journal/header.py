@@ -47,7 +47,6 @@ class Axis:
         return all(-(2**63) <= end < 2**63 for end in ends)
 
     def fill(self, out: IntArray) -> None:
-        """Write the range into an array."""
         if self.stride:
             out[:] = np.arange(self.start, self.start + self.stride * len(out), self.stride)
         else:

@@ -22,7 +22,6 @@ class LogSegment:
 
     @property
     def rows(self) -> int:
-        """The number of records."""
         return len(self.block)
 
     @property
@@ -32,7 +31,6 @@ class LogSegment:
 
     @property
     def schema(self) -> int:
-        """The highest schema that its entries name."""
         return schema_of(self.entries)
 
     def names(self) -> dict[str, bool]:
@@ -40,7 +38,6 @@ class LogSegment:
         return {name: bool(column.present.all()) for name, column in self.block.columns.items()}
 
     def ranges(self) -> dict[str, Axis]:
-        """Return its axes that are a range."""
         return find_ranges(self._axes)
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:

@@ -127,7 +127,6 @@ class PackedRows:
         return self._length
 
     def add(self, layout: RecordLayout, packed: bytes) -> None:
-        """Append one record."""
         rows = self._rows.get(layout)
         if rows is None:
             rows = self._rows[layout] = bytearray()
@@ -227,7 +226,6 @@ class RecordQueue:
             self.put_entry(entry | {"tick": self._next_tick})
 
     def put_entry(self, entry: Entry) -> None:
-        """Put one entry that is not a record."""
         with self._lock:
             if self._open and len(self._items) < self._limit + _ENTRY_RESERVE:
                 self._items.append(entry)

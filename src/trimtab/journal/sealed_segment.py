@@ -142,7 +142,6 @@ class SealedSegment:
 
     @property
     def rows(self) -> int:
-        """The number of records."""
         return self.header.rows
 
     @property

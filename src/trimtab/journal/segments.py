@@ -168,7 +168,6 @@ def _missing(first: int, last: int) -> Damage:
 
 
 def unreadable(path: Path, error: Exception) -> Damage:
-    """Describe a file that cannot be read."""
     return Damage(
         kind=DamageKind.UNREADABLE,
         file=path.name,

@@ -78,7 +78,6 @@ class OpenSegment:
             del self._pending[:written]
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -119,11 +118,9 @@ class Sealer:
         self._thread.start()
 
     def seal(self, log: OpenSegment) -> None:
-        """Seal a segment that was just finished."""
         self._jobs.put(log if self._jobs.qsize() < _MAX_IN_MEMORY else log.index)
 
     def seal_leftover(self, index: int) -> None:
-        """Seal a log that was left over."""
         self._jobs.put(index)
 
     def close(self) -> None:

@@ -162,7 +162,6 @@ class OptimizerNumbers:
         self._own: set[tuple[int, str]] = set()
 
     def before_step(self) -> None:
-        """Note the numbers right before `step`."""
         self._before = {key: _identity(value) for key, value in self.values().items()}
 
     def after_step(self) -> None:
@@ -183,7 +182,6 @@ class OptimizerNumbers:
         }
 
     def restore(self, saved: Mapping[tuple[int, str], Any], copies: CopyToLive) -> None:
-        """Put the optimizer's own numbers back."""
         groups = self._optimizer.param_groups
         for at, name in self._own & saved.keys():
             if at < len(groups):
@@ -276,7 +274,6 @@ class Snapshots:
         return None
 
     def parameters(self, which: int, step: int) -> list[HostTensor]:
-        """Return the copies of an optimizer's parameters in a snapshot."""
         found: list[HostTensor] = self._slot(which, step).content["parameters"]
         return found
 
@@ -324,7 +321,6 @@ class Snapshots:
             self._others.before_update(num_updates)
 
     def drop(self) -> None:
-        """Give the memory back."""
         self._slots = [[] for _ in self._optimizers]
 
     def _slot(self, which: int, step: int) -> _Slot:

@@ -157,7 +157,6 @@ class TrimtabClosing(ClosingRules):
         return course
 
     def is_loud(self, finding: Finding) -> bool:
-        """Return whether the loss itself shows it."""
         return finding.symptom in LOUD
 
     def may_reopen(self, incident: OpenIncident, since_closed: int) -> bool:
@@ -325,7 +324,6 @@ def _class_if_back(incident: OpenIncident) -> IncidentClass:
 
 
 def _class_if_not_back(incident: OpenIncident) -> IncidentClass:
-    """Return the class of an incident whose loss did not come back in time."""
     return _kept_class(incident) or (
         IncidentClass.DIVERGENT if incident.course.runs_away() else IncidentClass.LINGERING
     )

@@ -102,7 +102,6 @@ class IncidentTracker:
 
     @property
     def open_incident(self) -> Incident | None:
-        """The incident that is open now."""
         return self._open.snapshot() if self._open else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -250,7 +249,6 @@ class IncidentTracker:
         self._rules.follow(incident)
 
     def _is_echo(self, closed: OpenIncident, alarms: list[Finding], was_spared: bool) -> bool:
-        """Return whether alarms only repeat what the latest closed incident has said."""
         if was_spared and closed.was_kept_out and self._since_closed <= KEPT_OUT_RECORDS:
             self._since_closed = 0
             return True
@@ -303,7 +301,6 @@ class IncidentTracker:
 
 
 def _moment(block: Block, row: int) -> Moment:
-    """Return the record of a row, as far as an incident needs it."""
     return Moment(
         step=block.step.item(row), tick=block.tick.item(row), loss=_value(block, row, LOSS)
     )

@@ -56,7 +56,6 @@ class Feed:
 
     @property
     def has_more(self) -> bool:
-        """Return whether the journal has more than what was read."""
         return self._follower.has_more
 
     @property
@@ -81,11 +80,9 @@ class Feed:
         return self._batch
 
     def sent(self) -> None:
-        """Forget the batch: it was sent."""
         self._batch = Block.empty()
 
     def close(self) -> None:
-        """Close the journal."""
         self._follower.close()
 
     def _cut(self) -> Block:

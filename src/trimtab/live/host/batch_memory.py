@@ -85,7 +85,6 @@ class BatchMemory:
         self._reports: dict[int, BatchReport] = {}
 
     def add(self, tick: int, step: int, note: StepNote) -> None:
-        """Keep the batch of a step."""
         if not self._max_steps or self._shield.is_down:
             return
         with self._shield.guarding("step"):

@@ -113,7 +113,6 @@ class ResumeFacts:
 
     @property
     def is_before_first_record(self) -> bool:
-        """Whether no loss has been recorded yet."""
         return self._at_record is None and not self.shield.is_down
 
     def load(self, text: str) -> Facts:
@@ -219,7 +218,6 @@ class ResumeFacts:
 
     @property
     def _saved_step(self) -> int:
-        """The step at which the loaded state was saved."""
         loaded = {} if self._loaded is None else self._loaded
         return int(loaded.get(facts.STEP, self._first_step))
 

@@ -216,13 +216,11 @@ class RunRecorder:
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
-        """Every incident so far, as it now stands."""
         self._judge_pending()
         return self._judge.incidents
 
     @property
     def attempt(self) -> int:
-        """The present attempt."""
         return self._attempt
 
     def number_of(self, note: StepNote) -> int:
@@ -353,7 +351,6 @@ class RunRecorder:
             self._judge_block(Block.from_records(records, events))
 
     def _judge_block(self, block: Block) -> None:
-        """Judge a block and report what it changes."""
         self.history.update(block)
         for change in self._judge.update(block).changes:
             self._report(change)

@@ -142,7 +142,6 @@ class SkipDetector:
         return self._version() != self._scaler_version
 
     def has_fresh_gradients(self) -> bool:
-        """Whether there are gradients that no optimizer has used."""
         return any(version is not None for version in self._fresh().versions)
 
     def fresh_optimizers(self, moving: Optimizer) -> list[Optimizer]:
@@ -154,7 +153,6 @@ class SkipDetector:
         ]
 
     def end_step(self) -> None:
-        """The step is over."""
         self.was_clipped = False
 
     def _is_waiting(self, optimizer: Optimizer) -> bool:

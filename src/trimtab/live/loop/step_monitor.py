@@ -202,7 +202,6 @@ class StepMonitor:
 
     @property
     def is_watching(self) -> bool:
-        """Whether anything is still measured here."""
         return self.sync.is_measuring
 
     @property
@@ -255,7 +254,6 @@ class StepMonitor:
         self._skips.was_clipped = True
 
     def skip(self) -> None:
-        """The user does not take this step."""
         if self._note.is_recorded_here and not self._moved and not self.is_out:
             self._close(StepState.SKIPPED)
 

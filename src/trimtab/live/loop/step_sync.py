@@ -305,7 +305,6 @@ class StepSync:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether anything is still measured here."""
         return not (self.is_closed or self._shields.numbers.is_down or self.ranks.has_left)
 
     def connect(self) -> None:

@@ -160,7 +160,6 @@ class AttentionProbe:
         self._thread = 0
 
     def enter(self, module: nn.Module, inputs: Any) -> None:
-        """Replace the functions."""
         if torch.compiler.is_compiling() or not self._acts() or self._restore:
             return
         self._thread = threading.get_ident()
@@ -168,7 +167,6 @@ class AttentionProbe:
             self._replace(owner, name, wrap)
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Put the functions back."""
         if torch.compiler.is_compiling():
             return
         while self._restore:

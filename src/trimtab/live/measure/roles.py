@@ -38,7 +38,6 @@ def plain_name(name: str) -> str:
 
 
 def role_of(name: str) -> str:
-    """The role of a parameter, from its name."""
     lowered = plain_name(name).lower()
     return next((role for role, pattern in _ROLES if pattern.search(lowered)), "other")
 

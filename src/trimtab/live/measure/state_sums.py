@@ -451,12 +451,10 @@ class _Columns:
             row += numbers
 
     def rows(self) -> list[torch.Tensor]:
-        """Return the numbers of all chunks, row by row."""
         return [torch.stack(row).float() for row in self._rows]
 
 
 def _squares(chunk: ParamChunk, pieces: Tensors) -> Tensors:
-    """Return the square of each piece's norm."""
     if chunk.is_joined or pieces[0].device.type == "cpu":
         # Half the time of a norm on a processor; elsewhere all norms are one kernel.
         return _dots(chunk, pieces, pieces)
@@ -465,7 +463,6 @@ def _squares(chunk: ParamChunk, pieces: Tensors) -> Tensors:
 
 
 def _dots(chunk: ParamChunk, ones: Tensors, others: Tensors) -> Tensors:
-    """Return the inner product of each pair."""
     # In fp32: the cosine of two parallel bf16 vectors is over 1 otherwise.
     if chunk.is_joined:
         return _sum_pieces(chunk, _wide(ones[0]) * _wide(others[0]))
@@ -473,7 +470,6 @@ def _dots(chunk: ParamChunk, ones: Tensors, others: Tensors) -> Tensors:
 
 
 def _zeros(chunk: ParamChunk, pieces: Tensors) -> Tensors:
-    """Return how many elements of each piece are exactly zero."""
     ones = [torch.eq(p, 0, out=torch.empty_like(p, dtype=torch.float32)) for p in pieces]
     return _sum_pieces(chunk, ones[0]) if chunk.is_joined else _dots(chunk, ones, ones)
 

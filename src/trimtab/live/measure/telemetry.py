@@ -190,12 +190,10 @@ class SlowMeter:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Every parameter that an optimizer moves."""
         return self._telemetry.parameters
 
     @property
     def _is_due(self) -> bool:
-        """Whether the next update is measured."""
         return self.num_updates % self._every == 0
 
     def connect(self, group: RankGroup) -> tuple[str, ...]:
@@ -237,7 +235,6 @@ class SlowMeter:
                 self._clock.begin()
 
     def note_loss(self) -> None:
-        """The first loss of a step is there."""
         if self._clock.is_running:
             with self._shields.telemetry.guarding("clock"):
                 self._clock.end()
@@ -258,7 +255,6 @@ class SlowMeter:
         return is_measured
 
     def close(self) -> None:
-        """Take all hooks off."""
         if self.activations is not None:
             with self._shields.activations.guarding("hooks"):
                 self.activations.remove()

@@ -227,7 +227,6 @@ class Gate:
             )
 
     def end_step(self) -> None:
-        """Forget the clip and the decision of a step that is over."""
         self.decision = None
         self._clipped.clear()
         self._clip_divisor = None

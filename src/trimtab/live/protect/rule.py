@@ -196,7 +196,6 @@ class Baseline:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from a saved state."""
         self._window.copy_(state["window"])
         self._place.copy_(state["place"])
         self._scales.copy_(state["scales"])

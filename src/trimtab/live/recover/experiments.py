@@ -331,7 +331,6 @@ class Experiments:
         """What a forward pass has moved, if anything: then no experiments are made."""
 
     def remember(self, batch: Any) -> None:
-        """Keep a copy of a batch of this step."""
         if not self._shield.is_down:
             with self._shield.guarding("remembering a batch"):
                 self.batches.add(batch)

@@ -177,7 +177,6 @@ class Undo:
             self._order = updates + 1
 
     def remember(self, batch: Any) -> None:
-        """Keep a copy of a batch of this step, for experiments."""
         if self._experiments is not None:
             self._experiments.remember(batch)
 
@@ -380,7 +379,6 @@ class Undo:
             self._discard.undo(by_index[index])
 
     def close(self) -> None:
-        """Give the memory back."""
         self.is_off = True
         self._snapshots.drop()
         self._discard.forget()
@@ -600,7 +598,6 @@ class ScalerWatch:
         scaler.step = self
 
     def __call__(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Step as the scaler does."""
         inner = getattr(optimizer, "optimizer", optimizer)  # such as Accelerate's wrapper
         before = self._entrance("scaler.step", self._undo.num_updates, inner)
         result = self._step(optimizer, *args, **kwargs)  # what it raises is the user's
