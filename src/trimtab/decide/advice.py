@@ -218,10 +218,8 @@ SUDDEN = frozenset(
 )
 """What damages weights. A level that rose without any of these is mostly the data."""
 
-
 GIVEN_BACK = 0.33
 """The share of what it had gained that a loss near 0 must give back before it counts. Chosen."""
-
 
 FAR_ABOVE_START = 2.0
 """Times its start that the loss of a young run must have reached before a rollback or a lower rate

@@ -23,7 +23,6 @@ from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIte
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 

@@ -34,7 +34,6 @@ MAX_MISPLACED = 20
 """Steps in a row whose loss was not backpropagated between record and update, or whose gradients
 went elsewhere, before the log says so."""
 
-
 NODES = 3
 """Nodes of a loss's graph that are looked at: what is recorded may be the loss times a number."""
 

@@ -50,7 +50,6 @@ NO_ATTENTION = (
 MAX_PARTIAL = 20
 """Steps in a row that only some ranks have recorded before the log says so."""
 
-
 RANK_IS_SLOW = (
     "trimtab: rank %d (%s) takes %.1f times as long as the others from an update to its next loss, "
     "and they wait for it"

@@ -34,7 +34,6 @@ DEVICE_ELEMENTS = 2**24
 """Elements in a chunk on an accelerator, which pays for each kernel and not for distance: the two
 temporary tensors have 64 MB each in fp32."""
 
-
 SMALL_ELEMENTS = 4096
 """Tensors up to this size are joined and summed together: an operation on each would cost more than
 the sums. A model of 10,000 small tensors took 1.3 s for its telemetry otherwise."""
