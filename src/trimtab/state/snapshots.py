@@ -23,14 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.state.host_copy import (
-    CopyToHost,
-    CopyToLive,
-    HostTensor,
-    WriteCount,
-    detached,
-    write_count,
-)
+from trimtab.state import host_copy
 from trimtab.state.training_state import HasState, parameters_of
 
 NUM_SLOTS = 3
@@ -52,7 +45,7 @@ _CGROUPS = (
 class _BufferWrites:
     """How often a buffer has changed, by torch's count; fused kernels are not counted."""
 
-    written: WriteCount
+    written: host_copy.WriteCount
     num_changes: int = 0
     last_change: int = -1
     """The number of updates that had been made before the last change."""
@@ -94,7 +87,7 @@ class OtherState:
         """Note which buffers have changed since the last update, without reading any."""
         self._num_updates = num_updates
         for name, buffer in self._model.named_buffers():
-            written = write_count(buffer)
+            written = host_copy.write_count(buffer)
             known = self._writes.setdefault(name, _BufferWrites(written))
             if known.written != written:
                 known.written = written
@@ -103,13 +96,13 @@ class OtherState:
 
     def restore(self, saved: Mapping[str, Any], step: int) -> None:
         """Copy everything back as of `step` updates; what loads itself gets tensors of its own."""
-        copies = CopyToLive()
+        copies = host_copy.CopyToLive()
         # Past autograd: a graph of another optimizer may still hold these buffers.
         live = {name: b.data for name, b in self._model.named_buffers()}
         trained = running_statistics(self._model)
         for name, value in saved["buffers"].items():
             is_kept = name not in trained and self._is_written_by_code(name, step)
-            if name in live and value.matches(detached(live[name])) and not is_kept:
+            if name in live and value.matches(host_copy.detached(live[name])) and not is_kept:
                 copies.restore(value, live[name])
         for name, value in saved["scaler"].items():
             copies.restore(value, getattr(self._scaler, name))
@@ -125,7 +118,7 @@ class OtherState:
     def repair(self, saved: Mapping[str, Any]) -> None:
         """Replace the running statistics that are not finite, element by element."""
         for name, buffer in running_statistics(self._model).items():
-            value, live = saved["buffers"].get(name), detached(buffer).data
+            value, live = saved["buffers"].get(name), host_copy.detached(buffer).data
             if value is not None and value.matches(live):
                 then = value.data.to(live.device, non_blocking=True)
                 live.copy_(torch.where(live.isfinite(), live, then))
@@ -181,7 +174,7 @@ class OptimizerNumbers:
             if type(value) in (int, float) or (at >= 0 and isinstance(value, torch.Tensor))
         }
 
-    def restore(self, saved: Mapping[tuple[int, str], Any], copies: CopyToLive) -> None:
+    def restore(self, saved: Mapping[tuple[int, str], Any], copies: host_copy.CopyToLive) -> None:
         groups = self._optimizer.param_groups
         for at, name in self._own & saved.keys():
             if at < len(groups):
@@ -245,7 +238,7 @@ class Snapshots:
         del slots[: max(len(slots) - room, 0)]
         slot = slots.pop(0) if len(slots) == room else _Slot()
         slot.step, slot.is_clean = -1, False  # a copy that fails half-way must not be a target
-        copies = CopyToHost()
+        copies = host_copy.CopyToHost()
         slot.content = {
             name: copies.copy(value, slot.content.get(name)) for name, value in content.items()
         }
@@ -269,12 +262,12 @@ class Snapshots:
         for slot in reversed(self._slots[which]):
             if slot.is_clean and slot.step <= step and slot.parameters == ids:
                 pairs = zip(slot.content["parameters"], parameters, strict=True)
-                if all(saved.matches(detached(live)) for saved, live in pairs):
+                if all(saved.matches(host_copy.detached(live)) for saved, live in pairs):
                     return slot.step
         return None
 
-    def parameters(self, which: int, step: int) -> list[HostTensor]:
-        found: list[HostTensor] = self._slot(which, step).content["parameters"]
+    def parameters(self, which: int, step: int) -> list[host_copy.HostTensor]:
+        found: list[host_copy.HostTensor] = self._slot(which, step).content["parameters"]
         return found
 
     def repair_buffers(self, step: int) -> None:
@@ -294,7 +287,7 @@ class Snapshots:
                 f"the parameters are not those of the snapshot before step {step}; nothing was "
                 "changed"
             )
-        copies = CopyToLive()
+        copies = host_copy.CopyToLive()
         copies.restore(slot.content["parameters"], parameters)
         for position, parameter in enumerate(parameters):
             saved = slot.content["state"].get(position)
@@ -413,7 +406,7 @@ def _is_copied(buffer: torch.Tensor) -> bool:
 
 def _as_tensors(saved: Any) -> Any:
     """Return a copy as ordinary tensors, for objects that load a state themselves."""
-    copies = CopyToLive()
+    copies = host_copy.CopyToLive()
     value = copies.restore(saved, None)
     copies.finish()
     return value
@@ -421,7 +414,7 @@ def _as_tensors(saved: Any) -> Any:
 
 def _num_bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        size = detached(value).nbytes
+        size = host_copy.detached(value).nbytes
         # Torch's allocator of pinned memory rounds up to a power of two.
         return 1 << max(size - 1, 0).bit_length() if value.is_cuda else size
     if isinstance(value, Mapping):
