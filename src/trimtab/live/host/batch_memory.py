@@ -61,14 +61,9 @@ class BatchMemory:
         shield: Shield | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """A memory for one run.
+        """A memory for one run, whose incidents have their folders in `folder`.
 
-        Args:
-            config: How much is kept.
-            folder: Where the incidents of the run have their folders.
-            decode: How token ids become text, if text may be written.
-            shield: Catches what fails here.
-            max_bytes: The most that the token ids may take.
+        The token ids take at most `max_bytes`; text is written only with `decode`.
         """
         self._folder = folder
         self._saving: list[threading.Thread] = []

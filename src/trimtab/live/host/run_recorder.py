@@ -237,8 +237,9 @@ class RunRecorder:
         if note.norm_is_after_clip and norm is not None and self._clip_detector.is_clipped(norm):
             values[signals.CLIPPED_GRAD_NORM] = values.pop(signals.GRAD_NORM)
             self.journal.quality(signals.CLIPPED_GRAD_NORM, Quality.POST_CLIP)
-            if self._clip_detector.num_clipped >= CLIPPED_BEFORE_ADVICE:
-                self._advise()
+            if self._clip_detector.num_clipped >= CLIPPED_BEFORE_ADVICE and not self._has_advised:
+                self._has_advised = True
+                log.warning("trimtab: %s", POST_CLIP_ADVICE)
         # What the user has measured stands: `max_attention_logit` may be both.
         found = {**values, **note.user_signals(), signals.CLOCK: note.clock, **note.signals}
         found |= self._derive(found)
@@ -373,11 +374,6 @@ class RunRecorder:
         for failure in failures[self._num_failures :]:
             log.warning("trimtab: %s", failure)
         self._num_failures = len(failures)
-
-    def _advise(self) -> None:
-        if not self._has_advised:
-            self._has_advised = True
-            log.warning("trimtab: %s", POST_CLIP_ADVICE)
 
     def _report(self, change: IncidentChange) -> None:
         incident = change.incident

@@ -127,19 +127,9 @@ class StepMonitor:
     ) -> None:
         """Watch these optimizers from here on.
 
-        Args:
-            model: The model that is trained.
-            optimizers: What is stepped.
-            meter: Measures every step.
-            slow: Measures some of them.
-            gate: Discards bad steps; None in a guard that observes.
-            recorder: Journals and judges, on the first rank.
-            shields: One for each part that may fail alone.
-            config: Settings.
-            first_step: The number of the first step.
-            scaler: The GradScaler; None if there is none.
-            join: Finds the other ranks.
-            keeper: Makes what watches over the trained state, in a run that recovers.
+        `meter` measures every step, `slow` some of them. A guard that observes has no gate, only
+        the first rank a recorder. `join` finds the other ranks; `keeper` makes what watches over
+        the trained state, in a run that recovers.
         """
         self.shields = shields
         self.entrance = Entrance(self._step_aside)

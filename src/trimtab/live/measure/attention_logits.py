@@ -256,13 +256,12 @@ class AttentionProbe:
         causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         is_dense = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4
         has_blocks = hasattr(attention_mask, "mask_mod")
-        self._write(
-            largest_logit(
-                query,
-                key,
-                attention_mask if is_dense else None,
-                is_causal=bool(causal) and not is_dense and not has_blocks,
-                scale=scaling,
-                block_mask=attention_mask if has_blocks else None,
-            )
+        logit = largest_logit(
+            query,
+            key,
+            attention_mask if is_dense else None,
+            is_causal=bool(causal) and not is_dense and not has_blocks,
+            scale=scaling,
+            block_mask=attention_mask if has_blocks else None,
         )
+        self._write(logit)

@@ -344,12 +344,8 @@ def squares(tensors: Tensors) -> torch.Tensor:
 def _without_moments(family: ParamFamily, indices: list[int]) -> torch.Tensor:
     sums = _Columns(indices)
     for chunk in family.chunks:
-        sums.add(
-            chunk,
-            _squares(chunk, chunk.weights),
-            _squares(chunk, chunk.grads),
-            _zeros(chunk, chunk.grads),
-        )
+        weights, grads = _squares(chunk, chunk.weights), _squares(chunk, chunk.grads)
+        sums.add(chunk, weights, grads, _zeros(chunk, chunk.grads))
     param, grad, zeros = sums.rows()
     none = torch.zeros_like(grad)
     unknown = torch.ones_like(grad)

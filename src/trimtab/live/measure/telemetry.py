@@ -88,17 +88,10 @@ class Telemetry:
             values = state.values * self._weights.weights(state.indices)
             by_role, whole = values.split((len(BY_ROLE), len(WHOLE)))
             none = torch.zeros(len(COUNTS), dtype=torch.float32, device=self._device)
-            sums = torch.cat(
-                (
-                    self._weights.by_role(state.indices, by_role).flatten(),
-                    self._weights.by_layer(
-                        state.indices,
-                        torch.stack([values[BY_ROLE.index(what)] for what in BY_LAYER]),
-                    ).flatten(),
-                    whole.sum(dim=1),
-                    none,
-                )
-            )
+            by_layer = torch.stack([values[BY_ROLE.index(what)] for what in BY_LAYER])
+            of_roles = self._weights.by_role(state.indices, by_role).flatten()
+            of_layers = self._weights.by_layer(state.indices, by_layer).flatten()
+            sums = torch.cat((of_roles, of_layers, whole.sum(dim=1), none))
             if state.step is not None:
                 sums[size - 4] = state.step
                 sums[size - 3] = 1.0

@@ -172,13 +172,8 @@ class Baseline:
 
     def state_dict(self) -> dict[str, Any]:
         """Return all that the next step depends on; the tensors are not copied."""
-        return {
-            "window": self._window,
-            "place": self._place,
-            "scales": self._scales,
-            "count": self.count,
-            "steps": self._steps,
-        }
+        tensors = {"window": self._window, "place": self._place, "scales": self._scales}
+        return tensors | {"count": self.count, "steps": self._steps}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._window.copy_(state["window"])

@@ -271,7 +271,6 @@ class Undo:
             self.harm = torch.zeros_like(self.harm)
 
     def restores(self, optimizer: Optimizer) -> bool:
-        """Restore an optimizer's state if that is due; then its step is not to be taken."""
         if self._must_end:
             self._end()
         try:

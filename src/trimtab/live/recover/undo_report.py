@@ -168,22 +168,15 @@ class UndoReporter(StateReporter):
             f"it was {digits(then)}"
         )
         (log.info if helped else log.warning)("trimtab: %s", sentence)
-        facts = {
-            "undone_at": undo.step,
-            "helped": helped,
-            "showed": showed,
-            "loss_before": then,
-            "loss_after": now,
-        }
-        recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts)
+        facts = {"undone_at": undo.step, "helped": helped, "showed": showed}
+        measured = {"loss_before": then, "loss_after": now}
+        recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts | measured)
 
 
 def is_at_level(before: Sequence[float], losses: Sequence[float]) -> bool | None:
-    """Return whether losses are like those before the harm; None if that is not known.
+    """Return whether losses, after the undo or during the harm, are like those `before`.
 
-    Args:
-        before: Losses of the steps that the restored state has learnt from.
-        losses: Losses of the first steps after the undo, or during the harm.
+    These are of the steps that the restored state has learnt from. None if that is not known.
     """
     known = [loss for loss in before if math.isfinite(loss)]
     if len(known) < BEFORE // 4 or not losses:
