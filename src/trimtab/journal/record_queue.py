@@ -62,16 +62,9 @@ class RecordLayout:
             # is not worth a template.
             self._text = self._text or _text(self.names)
             return frame_line(self._text % (step, tick, attempt, position, *values))
-        return encode_line(
-            {
-                "kind": "record",
-                "step": step,
-                "tick": tick,
-                "attempt": attempt,
-                "position": position,
-                "signals": dict(zip(self.names, values, strict=True)),
-            }
-        )
+        entry = {"kind": "record", "step": step, "tick": tick, "attempt": attempt}
+        signals = dict(zip(self.names, values, strict=True))
+        return encode_line(entry | {"position": position, "signals": signals})
 
 
 _MAX_LAYOUTS = 64
@@ -270,14 +263,9 @@ class RecordQueue:
 
     def _report_drops(self) -> None:
         if self._unreported_records or self._unreported_entries:
-            self._items.append(
-                {
-                    "kind": "dropped",
-                    "first_tick": self._unreported_first,
-                    "count": self._unreported_records,
-                    "notes": self._unreported_entries,
-                }
-            )
+            entry: Entry = {"kind": "dropped", "first_tick": self._unreported_first}
+            entry |= {"count": self._unreported_records, "notes": self._unreported_entries}
+            self._items.append(entry)
             self._unreported_records = self._unreported_entries = 0
 
 

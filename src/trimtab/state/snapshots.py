@@ -221,12 +221,7 @@ class Snapshots:
         return sum(slot.num_bytes for slots in self._slots for slot in slots)
 
     def take(self, which: int, step: int) -> None:
-        """Copy the state of an optimizer; raises MemoryError if two copies do not fit.
-
-        Args:
-            which: The place of the optimizer.
-            step: The first step that has not been taken yet.
-        """
+        """Copy the state of an optimizer before `step`; raises MemoryError if two do not fit."""
         slots = self._slots[which]
         content = self._content(which)
         room, size = self._room(which, content)
@@ -384,11 +379,9 @@ _RANKS_PER_MACHINE = (
 
 
 def ranks_here(world: int, num_here: int = 0) -> int:
-    """Return how many ranks share the memory of this machine; all if that is not known.
+    """Return how many of all ranks share the memory of this machine; all if that is not known.
 
-    Args:
-        world: The number of ranks of the run.
-        num_here: How many of them have the name of this machine; 0 if they were not counted.
+    `num_here` have the name of this machine; 0 if they were not counted.
     """
     if num_here:
         return num_here
