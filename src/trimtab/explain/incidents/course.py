@@ -238,8 +238,7 @@ class Course:
     def is_back(self, waiting: int) -> bool:
         """Return whether the loss is where it would have been, and has stayed there.
 
-        Args:
-            waiting: Records since the alarm; those before it do not count.
+        Only the `waiting` records since the alarm count.
         """
         if not self.is_finite:
             return False
@@ -316,7 +315,6 @@ class Course:
         return sum(losses[:third]) / third, sum(losses[-third:]) / third, scale
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state as JSON values."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "trend": dataclasses.asdict(self.trend) if self.trend else None,

@@ -105,7 +105,6 @@ class IncidentTracker:
         return self._open.snapshot() if self._open else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state as JSON values."""
         return {
             "recent": [[moment.step, moment.tick, moment.loss] for moment in self._recent],
             "warnings": list(self._warnings),
@@ -119,7 +118,6 @@ class IncidentTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` saved."""
         moments = (Moment(step=step, tick=tick, loss=loss) for step, tick, loss in state["recent"])
         self._recent = deque(moments, maxlen=self._recent.maxlen)
         self._warnings = deque(state["warnings"], maxlen=self._warnings.maxlen)

@@ -60,7 +60,6 @@ class Feed:
 
     @property
     def waiting(self) -> int:
-        """Return the number of records that were read and wait to be sent."""
         return len(self._pending) + len(self._batch)
 
     def poll(self) -> None:

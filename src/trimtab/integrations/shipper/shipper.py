@@ -139,30 +139,19 @@ class Shipper:
         self._log = log
         self._stop = threading.Event()
         liveness = Liveness(owner or WriterProcess(run), config.stall_seconds)
+        seconds = None if owner is None else config.drain_seconds
         self.shipments = [
-            Shipment(
-                run,
-                sink,
-                config,
-                liveness,
-                log,
-                give_up_seconds=None if owner is None else config.drain_seconds,
-            )
-            for sink in sinks
+            Shipment(run, sink, config, liveness, log, give_up_seconds=seconds) for sink in sinks
         ]
 
     def run(self) -> bool:
         """Send until the end; return whether every sink has everything."""
         connect_logger(self._log)
-        threads = [
-            threading.Thread(
-                target=shipment.work,
-                args=(self._stop,),
-                name=f"trimtab-{shipment.sink.name}",
-                daemon=True,
-            )
-            for shipment in self.shipments
-        ]
+        threads = []
+        for shipment in self.shipments:
+            name, given = f"trimtab-{shipment.sink.name}", (self._stop,)
+            one = threading.Thread(target=shipment.work, args=given, name=name, daemon=True)
+            threads.append(one)
         for thread in threads:
             thread.start()
         for thread, shipment in zip(threads, self.shipments, strict=True):
