@@ -149,9 +149,9 @@ class Shipper:
         connect_logger(self._log)
         threads = []
         for shipment in self.shipments:
-            name, given = f"trimtab-{shipment.sink.name}", (self._stop,)
-            one = threading.Thread(target=shipment.work, args=given, name=name, daemon=True)
-            threads.append(one)
+            thread = threading.Thread(target=shipment.work, args=(self._stop,), daemon=True)
+            thread.name = f"trimtab-{shipment.sink.name}"
+            threads.append(thread)
         for thread in threads:
             thread.start()
         for thread, shipment in zip(threads, self.shipments, strict=True):

@@ -35,7 +35,7 @@ class Proposals:
         proven_step: Callable[[int], int | None],
         relaunch: Callable[[str], None],
     ) -> None:
-        """Propose for a run; neither its judge nor an undo depends on what fails in `shield`.
+        """Propose for a run; `shield` is its own, for neither the judge nor an undo depends on it.
 
         `proven_step` finds the step of the newest proven checkpoint up to a step. `relaunch` ends
         the run on all ranks, for a reason, to be started again.

@@ -174,9 +174,9 @@ class UndoReporter(StateReporter):
 
 
 def is_at_level(before: Sequence[float], losses: Sequence[float]) -> bool | None:
-    """Return whether losses, after the undo or during the harm, are like those `before`.
+    """Return whether losses, after the undo or during the harm, are as before the harm.
 
-    These are of the steps that the restored state has learnt from. None if that is not known.
+    `before` are those that the restored state has learnt from. None if it is not known.
     """
     known = [loss for loss in before if math.isfinite(loss)]
     if len(known) < BEFORE // 4 or not losses:
