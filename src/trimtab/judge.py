@@ -159,11 +159,7 @@ class Judge:
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings that the state depends on."""
-        return {
-            "rules": self.rules.name,
-            "detectors": self._names,
-            **self._config.detect.to_dict(),
-        }
+        return {"rules": self.rules.name, "detectors": self._names, **self._config.detect.to_dict()}
 
     def _require_same(self, state: dict[str, Any]) -> None:
         saved = {"version": state.get("version"), **state.get("settings", {})}

@@ -179,8 +179,7 @@ def _is_young(incident: Incident) -> bool:
 
 def _roll_back_and_skip(diagnosis: Diagnosis) -> Action:
     return _skip_from(
-        diagnosis,
-        reason="The optimizer's state holds what happened; skipping alone does not help.",
+        diagnosis, reason="The optimizer's state holds what happened; skipping alone does not help."
     )
 
 
@@ -219,10 +218,8 @@ SUDDEN = frozenset(
 )
 """What damages weights. A level that rose without any of these is mostly the data."""
 
-
 GIVEN_BACK = 0.33
 """The share of what it had gained that a loss near 0 must give back before it counts. Chosen."""
-
 
 FAR_ABOVE_START = 2.0
 """Times its start that the loss of a young run must have reached before a rollback or a lower rate
@@ -300,8 +297,8 @@ def _after_undo(diagnosis: Diagnosis) -> Action:
 
 
 def _after_silence(diagnosis: Diagnosis) -> Action:
-    incident = diagnosis.incident
-    if diagnosis.cause is None and not _has_known_symptom(incident):
+    is_known = any(isinstance(symptom, Symptom) for symptom in diagnosis.incident.symptoms)
+    if diagnosis.cause is None and not is_known:
         return _wait(
             "Continue, and look at what the detector reported.",
             "The loss did not follow, and no cause is known.",
@@ -405,17 +402,14 @@ _CONTINUE_AS_IT_IS = _wait(
 )
 
 
-def _has_known_symptom(incident: Incident) -> bool:
-    return any(isinstance(symptom, Symptom) for symptom in incident.symptoms)
-
-
 def _while_open(diagnosis: Diagnosis) -> Action:
     """Advise while the incident is open: the outlook decides whether to prepare a rollback."""
     incident = diagnosis.incident
     outlook = incident.outlook
     if incident.back_in is not None:
+        steps = max(int(float(f"{incident.back_in:.1g}")), 1)  # one digit that counts
         return _wait(
-            f"Continue; the loss will be back in about {_rounded(incident.back_in)} steps.",
+            f"Continue; the loss will be back in about {steps} steps.",
             "Its gap to the trend shrinks.",
         )
     if outlook is None:
@@ -426,11 +420,6 @@ def _while_open(diagnosis: Diagnosis) -> Action:
             f"Prepare {_before(incident)}; roll back if the loss is not back in 100 steps.", reason
         )
     return _wait("Wait for the next outlook.", reason)
-
-
-def _rounded(steps: int) -> int:
-    """Return a number of steps with one digit that counts."""
-    return max(int(float(f"{steps:.1g}")), 1)
 
 
 _TRIMTAB: _Choices = {

@@ -74,7 +74,6 @@ class IncidentContext:
 
     @property
     def has_onset(self) -> bool:
-        """Whether the record of the onset is there."""
         row = self.onset_row
         return row < len(self.block) and int(self.block.tick[row]) == self.incident.onset.tick
 

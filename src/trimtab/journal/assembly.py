@@ -113,7 +113,6 @@ class JournalAxes:
 
     @property
     def tick(self) -> IntArray:
-        """The tick of every record."""
         return self._arrays["tick"]
 
     def part(self, span: slice) -> dict[str, IntArray]:
@@ -177,7 +176,6 @@ class SegmentColumns:
 
     @property
     def rows(self) -> int:
-        """The number of rows of all segments."""
         return int(self._spans[-1].stop) if self._spans else 0
 
     def read(self, name: str, start: int, stop: int) -> Column:
@@ -341,17 +339,12 @@ def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
     again = 1 + np.flatnonzero(np.diff(ticks[order]) == 0)
     if len(again):
         first, last = (int(ticks[order[place]]) for place in (again[0], again[-1]))
-        damage.append(
-            Damage(
-                kind=DamageKind.REPEATED,
-                file="journal",
-                sentence=(
-                    f"{len(again)} records are in more than one file, between ticks {first} "
-                    f"and {last}; the first of each was kept"
-                ),
-                ticks=(first, last),
-            )
+        sentence = (
+            f"{len(again)} records are in more than one file, between ticks {first} and {last}; "
+            "the first of each was kept"
         )
+        kind = DamageKind.REPEATED
+        damage.append(Damage(kind=kind, file="journal", sentence=sentence, ticks=(first, last)))
     return np.delete(order, again)
 
 

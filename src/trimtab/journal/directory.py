@@ -55,22 +55,18 @@ class RunDirectory:
         return inside(self.root, _HOME)
 
     def folder(self, name: str) -> Path:
-        """Return a folder of what trimtab writes."""
         return inside(self.root, _HOME, name)
 
     @property
     def manifest(self) -> Path:
-        """The file with the configuration of the run."""
         return self.home / "manifest.json"
 
     @property
     def journal(self) -> Path:
-        """The folder of the journal."""
         return self.folder("journal")
 
     @property
     def notes(self) -> Path:
-        """The file of people's notes."""
         return self.home / "notes.log"
 
     @property

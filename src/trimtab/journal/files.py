@@ -120,11 +120,9 @@ class JournalFiles:
     folder: Path
 
     def log(self, index: int) -> Path:
-        """Return the open file of one segment."""
         return self.folder / f"{index:08d}.log"
 
     def sealed(self, index: int) -> Path:
-        """Return the sealed file of one segment."""
         return self.folder / f"{index:08d}.seg"
 
     def draft(self, index: int) -> Path:
@@ -132,7 +130,6 @@ class JournalFiles:
         return self.folder / f".{index:08d}.seg.tmp"
 
     def exists(self, index: int) -> bool:
-        """Return whether a segment exists."""
         # In this order: the sealed file appears before the log goes, so one of the two is seen.
         return self.log(index).exists() or self.sealed(index).exists()
 
@@ -145,7 +142,6 @@ class JournalFiles:
         return {int(match[1]) for name in names if (match := _NAME.fullmatch(name))}
 
     def indices(self) -> list[int]:
-        """Return the numbers of all segments, in order."""
         found = self.listed()
         # A listing may miss a segment that is being sealed: check for it by name.
         gaps = (index for index in range(max(found, default=0)) if index not in found)
@@ -193,7 +189,6 @@ class JournalLock:
                 self._file.write(owner.encode())
 
     def release(self) -> None:
-        """Release the lock."""
         self._file.close()
 
 

@@ -46,12 +46,10 @@ class Follower:
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """The damage found so far."""
         return tuple(self._summary.damage)
 
     @property
     def dropped(self) -> int:
-        """Records that the writer reported as dropped."""
         return self._summary.dropped
 
     @property
@@ -91,7 +89,6 @@ class Follower:
         return block
 
     def close(self) -> None:
-        """Close the file that is being followed."""
         if self._tail is not None:
             self._tail.close()
             self._tail = None
@@ -143,7 +140,6 @@ class Follower:
         return segment
 
     def _skip(self, index: int, damage: Damage) -> Segment:
-        """Skip a file that cannot be read."""
         self._done = index
         self.close()
         return LogSegment(file=damage.file, block=Block.empty(), entries=(), damage=(damage,))
@@ -175,5 +171,4 @@ class _Tail:
         return self._parser.pop()
 
     def close(self) -> None:
-        """Close the file."""
         self._file.close()

@@ -47,7 +47,6 @@ class Axis:
         return all(-(2**63) <= end < 2**63 for end in ends)
 
     def fill(self, out: IntArray) -> None:
-        """Write the range into an array."""
         if self.stride:
             out[:] = np.arange(self.start, self.start + self.stride * len(out), self.stride)
         else:
@@ -76,20 +75,17 @@ class Header:
 
     def line(self) -> bytes:
         """Return the header as a line of the file."""
-        return encode_line(
-            {
-                "kind": KIND,
-                "schema": self.schema,
-                "rows": self.rows,
-                "chunk": CHUNK_ROWS,
-                "last_tick": self.last_tick,
-                "notes": [self.entries_bytes, self.entries_checksum],
-                "axes": [_axis_terms(self.axes[name]) for name in AXES],
-                "signals": [
-                    [name, signal.checksums, signal.mask] for name, signal in self.signals.items()
-                ],
-            }
-        )
+        entry = {
+            "kind": KIND,
+            "schema": self.schema,
+            "rows": self.rows,
+            "chunk": CHUNK_ROWS,
+            "last_tick": self.last_tick,
+            "notes": [self.entries_bytes, self.entries_checksum],
+            "axes": [_axis_terms(self.axes[name]) for name in AXES],
+            "signals": [[name, one.checksums, one.mask] for name, one in self.signals.items()],
+        }
+        return encode_line(entry)
 
     @classmethod
     def parse(cls, entry: Entry) -> "Header":

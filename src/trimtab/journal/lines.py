@@ -39,7 +39,6 @@ _PREFIX = 9  # 8 hex digits and a space
 
 
 def encode_line(entry: Mapping[str, Any]) -> bytes:
-    """Encode an entry as one line."""
     try:
         return frame_line(_encode(entry))
     except ValueError:  # NaN or infinity: rare, so the common line does not pay for the check
@@ -104,7 +103,6 @@ class Damage:
     """The signal affected; None if whole records are."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the damage as a JSON object."""
         fields: dict[str, Any] = to_jsonable(self)
         return fields
 

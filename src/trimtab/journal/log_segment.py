@@ -22,29 +22,23 @@ class LogSegment:
 
     @property
     def rows(self) -> int:
-        """The number of records."""
         return len(self.block)
 
     @property
     def last_tick(self) -> int:
-        """The highest tick, -1 if there are no records."""
         return int(self.block.tick[-1]) if self.rows else -1
 
     @property
     def schema(self) -> int:
-        """The highest schema that its entries name."""
         return schema_of(self.entries)
 
     def names(self) -> dict[str, bool]:
-        """Return its signals, and whether each was recorded in every row."""
         return {name: bool(column.present.all()) for name, column in self.block.columns.items()}
 
     def ranges(self) -> dict[str, Axis]:
-        """Return its axes that are a range."""
         return find_ranges(self._axes)
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
-        """Fill the axes and the requested columns."""
         known = self._axes
         for axis, out in axes.items():
             out[:] = known[axis]

@@ -62,16 +62,9 @@ class RecordLayout:
             # is not worth a template.
             self._text = self._text or _text(self.names)
             return frame_line(self._text % (step, tick, attempt, position, *values))
-        return encode_line(
-            {
-                "kind": "record",
-                "step": step,
-                "tick": tick,
-                "attempt": attempt,
-                "position": position,
-                "signals": dict(zip(self.names, values, strict=True)),
-            }
-        )
+        entry = {"kind": "record", "step": step, "tick": tick, "attempt": attempt}
+        signals = dict(zip(self.names, values, strict=True))
+        return encode_line(entry | {"position": position, "signals": signals})
 
 
 _MAX_LAYOUTS = 64
@@ -127,7 +120,6 @@ class PackedRows:
         return self._length
 
     def add(self, layout: RecordLayout, packed: bytes) -> None:
-        """Append one record."""
         rows = self._rows.get(layout)
         if rows is None:
             rows = self._rows[layout] = bytearray()
@@ -227,7 +219,6 @@ class RecordQueue:
             self.put_entry(entry | {"tick": self._next_tick})
 
     def put_entry(self, entry: Entry) -> None:
-        """Put one entry that is not a record."""
         with self._lock:
             if self._open and len(self._items) < self._limit + _ENTRY_RESERVE:
                 self._items.append(entry)
@@ -272,14 +263,9 @@ class RecordQueue:
 
     def _report_drops(self) -> None:
         if self._unreported_records or self._unreported_entries:
-            self._items.append(
-                {
-                    "kind": "dropped",
-                    "first_tick": self._unreported_first,
-                    "count": self._unreported_records,
-                    "notes": self._unreported_entries,
-                }
-            )
+            entry: Entry = {"kind": "dropped", "first_tick": self._unreported_first}
+            entry |= {"count": self._unreported_records, "notes": self._unreported_entries}
+            self._items.append(entry)
             self._unreported_records = self._unreported_entries = 0
 
 

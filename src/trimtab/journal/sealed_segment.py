@@ -42,13 +42,11 @@ from trimtab.journal.log_segment import MAX_LINE_BYTES, LogParser
 
 def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
     """Write the block and the entries to a new file, and wait until it is on disk (fsync)."""
-    pieces: list[bytes | memoryview] = [_entry_lines(entries)]
-    axes = {
-        "step": block.step,
-        "tick": block.tick,
-        "attempt": block.attempt,
-        "position": block.data_position,
-    }
+    # Numbered again: a damage entry reports what the log had lost, and a gap would report it twice.
+    lines = (encode_line(entry | {"note": number}) for number, entry in enumerate(entries))
+    pieces: list[bytes | memoryview] = [b"".join(lines)]
+    axes = {"step": block.step, "tick": block.tick, "attempt": block.attempt}
+    axes["position"] = block.data_position
     header = Header(
         schema=SCHEMA,
         rows=len(block),
@@ -67,11 +65,6 @@ def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
         file.write(header + trailer(header))
         file.flush()
         os.fsync(file.fileno())
-
-
-def _entry_lines(entries: Iterable[Entry]) -> bytes:
-    # Numbered again: a damage entry reports what the log had lost, and a gap would report it twice.
-    return b"".join(encode_line(entry | {"note": number}) for number, entry in enumerate(entries))
 
 
 def _add_axis(axis: IntArray, pieces: list[bytes | memoryview]) -> Axis:
@@ -142,12 +135,10 @@ class SealedSegment:
 
     @property
     def rows(self) -> int:
-        """The number of records."""
         return self.header.rows
 
     @property
     def last_tick(self) -> int:
-        """The highest tick, -1 if there are no records."""
         return self.header.last_tick
 
     @property
@@ -156,7 +147,6 @@ class SealedSegment:
         return max(self.header.schema, schema_of(self.entries))
 
     def names(self) -> dict[str, bool]:
-        """Return its signals, and whether each was recorded in every row."""
         return {name: signal.mask is None for name, signal in self.header.signals.items()}
 
     def ranges(self) -> dict[str, Axis]:
@@ -164,7 +154,6 @@ class SealedSegment:
         return {n: axis for n, axis in self.header.axes.items() if axis.checksums is None}
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
-        """Fill the axes and the requested columns."""
         losses = ReadLosses()
         if not self.rows:
             return losses

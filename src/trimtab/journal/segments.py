@@ -79,16 +79,12 @@ class EntrySummary:
     def _add_schema(self, schema: int, file: str) -> None:
         self.schema = max(self.schema, schema)
         if schema > SCHEMA:
-            self.damage.append(
-                Damage(
-                    kind=DamageKind.NEWER_SCHEMA,
-                    file=file,
-                    sentence=(
-                        f"{file} has schema {schema} and this trimtab knows up to {SCHEMA}: it is "
-                        "read as far as it is understood; update trimtab to read all of it"
-                    ),
-                )
+            sentence = (
+                f"{file} has schema {schema} and this trimtab knows up to {SCHEMA}: it is "
+                "read as far as it is understood; update trimtab to read all of it"
             )
+            newer = Damage(kind=DamageKind.NEWER_SCHEMA, file=file, sentence=sentence)
+            self.damage.append(newer)
 
     def _add_event(self, kind: str, entry: Entry, facts: Entry) -> None:
         self.events.append(Event(kind=kind, tick=entry["tick"], step=entry["step"], facts=facts))
@@ -168,7 +164,6 @@ def _missing(first: int, last: int) -> Damage:
 
 
 def unreadable(path: Path, error: Exception) -> Damage:
-    """Describe a file that cannot be read."""
     return Damage(
         kind=DamageKind.UNREADABLE,
         file=path.name,

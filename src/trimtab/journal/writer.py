@@ -78,7 +78,6 @@ class OpenSegment:
             del self._pending[:written]
 
     def close(self) -> None:
-        """Close the file."""
         os.close(self._descriptor)
 
 
@@ -119,11 +118,9 @@ class Sealer:
         self._thread.start()
 
     def seal(self, log: OpenSegment) -> None:
-        """Seal a segment that was just finished."""
         self._jobs.put(log if self._jobs.qsize() < _MAX_IN_MEMORY else log.index)
 
     def seal_leftover(self, index: int) -> None:
-        """Seal a log that was left over."""
         self._jobs.put(index)
 
     def close(self) -> None:
@@ -164,13 +161,10 @@ class JournalLimits:
     queue_records: int = 8192
     """Records that may wait for the disk before new ones are dropped and counted. At 10 steps a
     second this covers an outage of 13 minutes and takes a few MB."""
-
     segment_records: int = 16384
     """Records in one file before the next one is started and this one is sealed into columns."""
-
     flush_seconds: float = 0.1
     """The longest a record waits before it is handed to the operating system."""
-
     close_seconds: float = 10.0
     """The longest that closing waits for a disk that does not respond."""
 

@@ -23,7 +23,6 @@ from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIte
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -51,10 +50,7 @@ class Guard:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        monitor: StepMonitor,
-        checkpoints: "Checkpoints | None" = None,
+        self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
     ) -> None:
         self._model = model
         self._monitor = monitor

@@ -23,7 +23,6 @@ class _DefaultHandler(logging.Handler):
     """Writes to stderr as long as the program has configured no logging of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the message alone."""
         if not logging.root.handlers:
             sys.stderr.write(f"{record.getMessage()}\n")
 
@@ -158,5 +157,4 @@ class Shields:
 
     @property
     def failed(self) -> list[str]:
-        """The parts that are down."""
         return [shield.part for shield in self if shield.is_down]

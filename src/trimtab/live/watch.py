@@ -101,12 +101,7 @@ class Parts:
 class StartingRanks:
     """Finds the other ranks: now if there are any, else at the first update."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        config: Config,
-        mode: Mode,
-    ) -> None:
+    def __init__(self, model: nn.Module, config: Config, mode: Mode) -> None:
         self._model = model
         self._config = config
         live = config.live

@@ -46,7 +46,6 @@ def clone(batch: Any) -> Any:
 
 
 def tensors_in(batch: Any) -> list[torch.Tensor]:
-    """Return the tensors of a batch, in their order."""
     found: list[torch.Tensor] = []
     map_tensors(batch, found.append)
     return found

@@ -28,7 +28,6 @@ their states, read within a second."""
 _TRANSPARENT = ("_parameters", "_buffers", "_modules")
 """Dicts of a module whose keys are names of its own."""
 
-
 _OWNERS = (nn.Module, torch.optim.Optimizer, Thread)
 
 

@@ -47,7 +47,6 @@ def set_random_state(state: RandomState) -> None:
 
 
 def _accelerator() -> torch.device | None:
-    """The accelerator that is there, if any."""
     is_there = torch.accelerator.is_available()
     return torch.accelerator.current_accelerator() if is_there else None
 

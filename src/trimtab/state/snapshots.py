@@ -23,14 +23,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
-from trimtab.state.host_copy import (
-    CopyToHost,
-    CopyToLive,
-    HostTensor,
-    WriteCount,
-    detached,
-    write_count,
-)
+from trimtab.state import host_copy
 from trimtab.state.training_state import HasState, parameters_of
 
 NUM_SLOTS = 3
@@ -52,7 +45,7 @@ _CGROUPS = (
 class _BufferWrites:
     """How often a buffer has changed, by torch's count; fused kernels are not counted."""
 
-    written: WriteCount
+    written: host_copy.WriteCount
     num_changes: int = 0
     last_change: int = -1
     """The number of updates that had been made before the last change."""
@@ -94,7 +87,7 @@ class OtherState:
         """Note which buffers have changed since the last update, without reading any."""
         self._num_updates = num_updates
         for name, buffer in self._model.named_buffers():
-            written = write_count(buffer)
+            written = host_copy.write_count(buffer)
             known = self._writes.setdefault(name, _BufferWrites(written))
             if known.written != written:
                 known.written = written
@@ -103,13 +96,13 @@ class OtherState:
 
     def restore(self, saved: Mapping[str, Any], step: int) -> None:
         """Copy everything back as of `step` updates; what loads itself gets tensors of its own."""
-        copies = CopyToLive()
+        copies = host_copy.CopyToLive()
         # Past autograd: a graph of another optimizer may still hold these buffers.
         live = {name: b.data for name, b in self._model.named_buffers()}
         trained = running_statistics(self._model)
         for name, value in saved["buffers"].items():
             is_kept = name not in trained and self._is_written_by_code(name, step)
-            if name in live and value.matches(detached(live[name])) and not is_kept:
+            if name in live and value.matches(host_copy.detached(live[name])) and not is_kept:
                 copies.restore(value, live[name])
         for name, value in saved["scaler"].items():
             copies.restore(value, getattr(self._scaler, name))
@@ -125,7 +118,7 @@ class OtherState:
     def repair(self, saved: Mapping[str, Any]) -> None:
         """Replace the running statistics that are not finite, element by element."""
         for name, buffer in running_statistics(self._model).items():
-            value, live = saved["buffers"].get(name), detached(buffer).data
+            value, live = saved["buffers"].get(name), host_copy.detached(buffer).data
             if value is not None and value.matches(live):
                 then = value.data.to(live.device, non_blocking=True)
                 live.copy_(torch.where(live.isfinite(), live, then))
@@ -162,7 +155,6 @@ class OptimizerNumbers:
         self._own: set[tuple[int, str]] = set()
 
     def before_step(self) -> None:
-        """Note the numbers right before `step`."""
         self._before = {key: _identity(value) for key, value in self.values().items()}
 
     def after_step(self) -> None:
@@ -182,8 +174,7 @@ class OptimizerNumbers:
             if type(value) in (int, float) or (at >= 0 and isinstance(value, torch.Tensor))
         }
 
-    def restore(self, saved: Mapping[tuple[int, str], Any], copies: CopyToLive) -> None:
-        """Put the optimizer's own numbers back."""
+    def restore(self, saved: Mapping[tuple[int, str], Any], copies: host_copy.CopyToLive) -> None:
         groups = self._optimizer.param_groups
         for at, name in self._own & saved.keys():
             if at < len(groups):
@@ -214,11 +205,7 @@ class Snapshots:
     """The newest copies of every optimizer's state, the oldest first."""
 
     def __init__(
-        self,
-        optimizers: Sequence[Optimizer],
-        others: OtherState,
-        *,
-        budget: Callable[[], int],
+        self, optimizers: Sequence[Optimizer], others: OtherState, *, budget: Callable[[], int]
     ) -> None:
         self._optimizers = optimizers
         self._others = others
@@ -234,12 +221,7 @@ class Snapshots:
         return sum(slot.num_bytes for slots in self._slots for slot in slots)
 
     def take(self, which: int, step: int) -> None:
-        """Copy the state of an optimizer; raises MemoryError if two copies do not fit.
-
-        Args:
-            which: The place of the optimizer.
-            step: The first step that has not been taken yet.
-        """
+        """Copy the state of an optimizer before `step`; raises MemoryError if two do not fit."""
         slots = self._slots[which]
         content = self._content(which)
         room, size = self._room(which, content)
@@ -251,7 +233,7 @@ class Snapshots:
         del slots[: max(len(slots) - room, 0)]
         slot = slots.pop(0) if len(slots) == room else _Slot()
         slot.step, slot.is_clean = -1, False  # a copy that fails half-way must not be a target
-        copies = CopyToHost()
+        copies = host_copy.CopyToHost()
         slot.content = {
             name: copies.copy(value, slot.content.get(name)) for name, value in content.items()
         }
@@ -275,13 +257,12 @@ class Snapshots:
         for slot in reversed(self._slots[which]):
             if slot.is_clean and slot.step <= step and slot.parameters == ids:
                 pairs = zip(slot.content["parameters"], parameters, strict=True)
-                if all(saved.matches(detached(live)) for saved, live in pairs):
+                if all(saved.matches(host_copy.detached(live)) for saved, live in pairs):
                     return slot.step
         return None
 
-    def parameters(self, which: int, step: int) -> list[HostTensor]:
-        """Return the copies of an optimizer's parameters in a snapshot."""
-        found: list[HostTensor] = self._slot(which, step).content["parameters"]
+    def parameters(self, which: int, step: int) -> list[host_copy.HostTensor]:
+        found: list[host_copy.HostTensor] = self._slot(which, step).content["parameters"]
         return found
 
     def repair_buffers(self, step: int) -> None:
@@ -301,7 +282,7 @@ class Snapshots:
                 f"the parameters are not those of the snapshot before step {step}; nothing was "
                 "changed"
             )
-        copies = CopyToLive()
+        copies = host_copy.CopyToLive()
         copies.restore(slot.content["parameters"], parameters)
         for position, parameter in enumerate(parameters):
             saved = slot.content["state"].get(position)
@@ -328,7 +309,6 @@ class Snapshots:
             self._others.before_update(num_updates)
 
     def drop(self) -> None:
-        """Give the memory back."""
         self._slots = [[] for _ in self._optimizers]
 
     def _slot(self, which: int, step: int) -> _Slot:
@@ -399,11 +379,9 @@ _RANKS_PER_MACHINE = (
 
 
 def ranks_here(world: int, num_here: int = 0) -> int:
-    """Return how many ranks share the memory of this machine; all if that is not known.
+    """Return how many of all ranks share the memory of this machine; all if that is not known.
 
-    Args:
-        world: The number of ranks of the run.
-        num_here: How many of them have the name of this machine; 0 if they were not counted.
+    `num_here` have the name of this machine; 0 if they were not counted.
     """
     if num_here:
         return num_here
@@ -421,7 +399,7 @@ def _is_copied(buffer: torch.Tensor) -> bool:
 
 def _as_tensors(saved: Any) -> Any:
     """Return a copy as ordinary tensors, for objects that load a state themselves."""
-    copies = CopyToLive()
+    copies = host_copy.CopyToLive()
     value = copies.restore(saved, None)
     copies.finish()
     return value
@@ -429,7 +407,7 @@ def _as_tensors(saved: Any) -> Any:
 
 def _num_bytes(value: Any) -> int:
     if isinstance(value, torch.Tensor):
-        size = detached(value).nbytes
+        size = host_copy.detached(value).nbytes
         # Torch's allocator of pinned memory rounds up to a power of two.
         return 1 << max(size - 1, 0).bit_length() if value.is_cuda else size
     if isinstance(value, Mapping):

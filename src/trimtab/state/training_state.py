@@ -35,7 +35,7 @@ class GivenState:
                 _require_state(part, f"state[{full!r}]")
                 if _is_scheduler(part):
                     continue  # the schedule is the user's, and goes on
-                if _is_scaler(part):
+                if hasattr(part, "unscale_") and hasattr(part, "get_scale"):  # as GradScaler has
                     scaler = part
                 else:
                     others[full] = part
@@ -45,11 +45,6 @@ class GivenState:
 def _is_scheduler(part: Any) -> bool:
     inner = getattr(part, "scheduler", part)  # such as Accelerate's wrapper
     return isinstance(inner, LRScheduler) or hasattr(inner, "get_last_lr")
-
-
-def _is_scaler(part: Any) -> bool:
-    """Return whether it scales losses: torch's GradScaler, or one with the same methods."""
-    return hasattr(part, "unscale_") and hasattr(part, "get_scale")
 
 
 def _require_state(part: Any, name: str) -> None:
@@ -95,11 +90,5 @@ class TrainingState:
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:
     """Return every parameter that any of the optimizers moves, each once."""
-    return list(
-        dict.fromkeys(
-            parameter
-            for optimizer in optimizers
-            for group in optimizer.param_groups
-            for parameter in group["params"]
-        )
-    )
+    groups = (group for optimizer in optimizers for group in optimizer.param_groups)
+    return list(dict.fromkeys(parameter for group in groups for parameter in group["params"]))

@@ -130,14 +130,7 @@ STRONG = frozenset({Symptom.GRADIENT_SPIKE, Symptom.UPDATE_SPIKE, Symptom.NONFIN
 """... unless one of these shows that the batch was more than hard: it may have moved the
 weights."""
 
-LOUD = frozenset(
-    {
-        Symptom.LOSS_SPIKE,
-        Symptom.LEVEL_SHIFT,
-        *NOT_FINITE,
-        Symptom.RESUME_GAP,
-    }
-)
+LOUD = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT, *NOT_FINITE, Symptom.RESUME_GAP})
 """What the loss itself shows, or the next one: a gradient that is not finite and was applied makes
 it NaN. An incident with none of these is silent until the loss moves."""
 
@@ -164,7 +157,6 @@ class TrimtabClosing(ClosingRules):
         return course
 
     def is_loud(self, finding: Finding) -> bool:
-        """Return whether the loss itself shows it."""
         return finding.symptom in LOUD
 
     def may_reopen(self, incident: OpenIncident, since_closed: int) -> bool:
@@ -332,7 +324,6 @@ def _class_if_back(incident: OpenIncident) -> IncidentClass:
 
 
 def _class_if_not_back(incident: OpenIncident) -> IncidentClass:
-    """Return the class of an incident whose loss did not come back in time."""
     return _kept_class(incident) or (
         IncidentClass.DIVERGENT if incident.course.runs_away() else IncidentClass.LINGERING
     )

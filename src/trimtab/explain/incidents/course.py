@@ -44,11 +44,9 @@ class Trend:
 
     @classmethod
     def flat(cls, *, level: float, scale: float, step: int) -> "Trend":
-        """Return a level that stays where it is."""
         return cls(level=level, step=step, fall=0.0, scale=scale, ceiling=level)
 
     def at(self, step: int) -> float:
-        """Return the loss that is expected at a step."""
         if self.fall == 0.0 or step <= self.step:
             return self.level
         return self.level + SLOPE_TRUST * self.fall * (_log(step) - _log(self.step))
@@ -212,7 +210,6 @@ class Course:
 
     @property
     def is_finite(self) -> bool:
-        """Whether the latest loss is finite."""
         return self.bad_records == 0
 
     @property
@@ -222,7 +219,6 @@ class Course:
 
     @property
     def recovery_records(self) -> int:
-        """Records that a recovery may take."""
         return max(RECOVERY_RECORDS, math.ceil(RECOVERY_STEPS / self.stride))
 
     @property
@@ -242,8 +238,7 @@ class Course:
     def is_back(self, waiting: int) -> bool:
         """Return whether the loss is where it would have been, and has stayed there.
 
-        Args:
-            waiting: Records since the alarm; those before it do not count.
+        Only the `waiting` records since the alarm count.
         """
         if not self.is_finite:
             return False
@@ -264,7 +259,6 @@ class Course:
         return self.returned is not None
 
     def set_returned(self, moment: Moment) -> None:
-        """Note that the loss came back at this record."""
         self.returned, self.returned_after = moment, self.records
 
     def runs_away(self) -> bool:
@@ -321,7 +315,6 @@ class Course:
         return sum(losses[:third]) / third, sum(losses[-third:]) / third, scale
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state as JSON values."""
         return {
             **{name: getattr(self, name) for name in _PLAIN},
             "trend": dataclasses.asdict(self.trend) if self.trend else None,

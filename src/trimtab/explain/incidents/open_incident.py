@@ -101,7 +101,6 @@ class OpenIncident:
     def begin(
         cls, number: int, onset: Moment, course: Course, alarms: Sequence[Finding], *, is_loud: bool
     ) -> "OpenIncident":
-        """Open an incident on these alarms."""
         opened = cls(number=number, onset=onset, peak=onset, last=onset, course=course)
         opened.join(alarms, is_loud=is_loud)
         if not opened.is_loud:
@@ -167,25 +166,20 @@ class OpenIncident:
 
     @property
     def baseline_mean(self) -> float | None:
-        """Usual loss before the onset."""
         return self.course.trend.level if self.course.trend else None
 
     @property
     def baseline_deviation(self) -> float | None:
-        """Usual deviation of the loss before the onset."""
         return self.course.trend.scale if self.course.trend else None
 
     def change(self, transition: Transition, tick: int) -> IncidentChange:
-        """Return a transition of the incident, with its present state."""
         return IncidentChange(transition=transition, tick=tick, incident=self.snapshot())
 
     def snapshot(self) -> Incident:
-        """Return the incident as it now stands."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Incident)}
         return Incident(**{**fields, "findings": tuple(self.findings)})
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state as JSON values."""
         return {
             "incident": dataclasses.asdict(self.snapshot()),
             "course": self.course.state_dict(),

@@ -31,11 +31,7 @@ from trimtab.core.signals import DISCARDED, LOSS
 from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.state.hard_limits import SYMPTOMS
 from trimtab.explain.incidents.closing import ClosingRules, Ruling
-from trimtab.explain.incidents.open_incident import (
-    OpenIncident,
-    RunStart,
-    is_only_nonfinite,
-)
+from trimtab.explain.incidents.open_incident import OpenIncident, RunStart, is_only_nonfinite
 
 MAX_NOT_APPLIED = 64
 """Steps not applied that are remembered, and records up to which the record of one comes after its
@@ -106,11 +102,9 @@ class IncidentTracker:
 
     @property
     def open_incident(self) -> Incident | None:
-        """The incident that is open now."""
         return self._open.snapshot() if self._open else None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the whole state as JSON values."""
         return {
             "recent": [[moment.step, moment.tick, moment.loss] for moment in self._recent],
             "warnings": list(self._warnings),
@@ -124,7 +118,6 @@ class IncidentTracker:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` saved."""
         moments = (Moment(step=step, tick=tick, loss=loss) for step, tick, loss in state["recent"])
         self._recent = deque(moments, maxlen=self._recent.maxlen)
         self._warnings = deque(state["warnings"], maxlen=self._warnings.maxlen)
@@ -254,7 +247,6 @@ class IncidentTracker:
         self._rules.follow(incident)
 
     def _is_echo(self, closed: OpenIncident, alarms: list[Finding], was_spared: bool) -> bool:
-        """Return whether alarms only repeat what the latest closed incident has said."""
         if was_spared and closed.was_kept_out and self._since_closed <= KEPT_OUT_RECORDS:
             self._since_closed = 0
             return True
@@ -307,7 +299,6 @@ class IncidentTracker:
 
 
 def _moment(block: Block, row: int) -> Moment:
-    """Return the record of a row, as far as an incident needs it."""
     return Moment(
         step=block.step.item(row), tick=block.tick.item(row), loss=_value(block, row, LOSS)
     )

@@ -10,17 +10,7 @@ from dataclasses import dataclass
 
 from trimtab.core.causes import AnyCause, Cause, Hypothesis, Standing
 from trimtab.core.incidents import Incident, IncidentClass
-from trimtab.explain.causes.conclusions import (
-    DESTRUCTIVE_UPDATE,
-    Conclusion,
-    by_finding,
-    by_users_alarm,
-    each_cause_once,
-    first_explained,
-    hypothesis_of,
-    is_users_alarm,
-    opening,
-)
+from trimtab.explain.causes import conclusions
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence.checks import (
@@ -46,7 +36,7 @@ class Suspect:
     """One no rules it out, whatever the signs say."""
 
 
-_DESTRUCTIVE = Suspect(None, DESTRUCTIVE_UPDATE, (stays_nonfinite,))
+_DESTRUCTIVE = Suspect(None, conclusions.DESTRUCTIVE_UPDATE, (stays_nonfinite,))
 _OVERFLOW = Suspect(
     Cause.FP16_OVERFLOW,
     "a value left the range of fp16",
@@ -111,20 +101,24 @@ def explain_by_tree(context: IncidentContext) -> Diagnosis:
     )
 
 
-def _conclude(incident: Incident, walked: Walk, suspected: Sequence[Hypothesis]) -> Conclusion:
+def _conclude(
+    incident: Incident, walked: Walk, suspected: Sequence[Hypothesis]
+) -> conclusions.Conclusion:
     """Return the explanation of an opening finding, else what the tree names.
 
     Where the tree names nothing, the explanation of a later finding or the best supported suspect
     replaces it.
     """
     leaf = walked.leaf
-    explained = first_explained(opening(incident))
+    explained = conclusions.first_explained(conclusions.opening(incident))
     if explained is None and (leaf.cause is None or not leaf.is_explained):
-        explained = first_explained(incident.findings)
+        explained = conclusions.first_explained(incident.findings)
     if explained is not None:
-        return by_finding(*explained)
-    if is_users_alarm(incident) and not any(answer.result.is_yes for answer in walked.answers):
-        return by_users_alarm(incident)
+        return conclusions.by_finding(*explained)
+    if conclusions.is_users_alarm(incident) and not any(
+        answer.result.is_yes for answer in walked.answers
+    ):
+        return conclusions.by_users_alarm(incident)
     # Suspects are in the order of how often they are true, so the first supported one is the best.
     best = next((item for item in suspected if item.standing is Standing.SUPPORTED), None)
     if leaf.is_explained or best is None:
@@ -173,10 +167,10 @@ def _collect(
     Among equals the cause that the diagnosis names comes first.
     """
     order = list(Standing)
-    given = map(hypothesis_of, incident.findings)
+    given = map(conclusions.hypothesis_of, incident.findings)
     return tuple(
         sorted(
-            each_cause_once((*given, _from_walk(walked, suspected), *suspected)),
+            conclusions.each_cause_once((*given, _from_walk(walked, suspected), *suspected)),
             key=lambda item: (order.index(item.standing), cause is None or item.cause != cause),
         )
     )

@@ -133,10 +133,8 @@ def had_its_time(context: IncidentContext) -> Observed:
 
 def long_tail(context: IncidentContext) -> Observed:
     """Is the gradient norm at the spike over 30 times its rolling mean?"""
-    peak, usual = (
-        context.largest_finite(GRAD_NORM),
-        context.before(GRAD_NORM, context.config.window),
-    )
+    peak = context.largest_finite(GRAD_NORM)
+    usual = context.before(GRAD_NORM, context.config.window)
     if peak is None or not len(usual):
         return unrecorded(GRAD_NORM, "no finite gradient norm before clipping recorded")
     mean, _ = mean_and_deviation(usual)
@@ -175,10 +173,8 @@ def lr_jump(context: IncidentContext) -> Observed:
     with np.errstate(divide="ignore", invalid="ignore"):
         moves = np.abs(np.log(values[1:] / values[:-1]))
     # This loss shows the update of the step before, so a jump one record earlier counts too.
-    largest, usual = (
-        float(np.max(moves[-2:])),
-        float(np.median(moves[:-2])) if len(moves) > 2 else 0,
-    )
+    largest = float(np.max(moves[-2:]))
+    usual = float(np.median(moves[:-2])) if len(moves) > 2 else 0
     jumped = largest > math.log(LR_JUMP) and largest > _USUAL_FACTOR * usual
     path = " -> ".join(digits(float(value)) for value in values[-3:])
     return answered(LR, jumped, f"learning rate {path}")

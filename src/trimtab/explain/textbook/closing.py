@@ -88,7 +88,6 @@ class TextbookClosing(ClosingRules):
 
 
 def _kept_class(incident: OpenIncident) -> IncidentClass | None:
-    """Return the class that a later loss does not change."""
     kept = (IncidentClass.SILENT, IncidentClass.DIVERGENT)
     return incident.incident_class if incident.incident_class in kept else None
 

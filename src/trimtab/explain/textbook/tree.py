@@ -82,14 +82,9 @@ def walk(context: IncidentContext) -> Walk:
         result = question.check(context)
         # What was not recorded counts as no: the tree must end in a leaf for any log.
         following = question.yes if result.is_yes else question.no
-        answers.append(
-            TreeAnswer(
-                id=here,
-                question=question.check.__doc__ or question.check.__name__,
-                result=result,
-                goes_to=following if isinstance(following, str) else "end",
-            )
-        )
+        text = question.check.__doc__ or question.check.__name__
+        goes_to = following if isinstance(following, str) else "end"
+        answers.append(TreeAnswer(id=here, question=text, result=result, goes_to=goes_to))
         here = following
     return Walk(answers=tuple(answers), leaf=here)
 

@@ -84,7 +84,6 @@ class SinkLock:
             pass
 
     def release(self) -> None:
-        """Release it for the next shipper."""
         self._file.close()
 
 

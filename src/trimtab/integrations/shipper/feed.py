@@ -56,12 +56,10 @@ class Feed:
 
     @property
     def has_more(self) -> bool:
-        """Return whether the journal has more than what was read."""
         return self._follower.has_more
 
     @property
     def waiting(self) -> int:
-        """Return the number of records that were read and wait to be sent."""
         return len(self._pending) + len(self._batch)
 
     def poll(self) -> None:
@@ -81,11 +79,9 @@ class Feed:
         return self._batch
 
     def sent(self) -> None:
-        """Forget the batch: it was sent."""
         self._batch = Block.empty()
 
     def close(self) -> None:
-        """Close the journal."""
         self._follower.close()
 
     def _cut(self) -> Block:

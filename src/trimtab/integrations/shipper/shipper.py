@@ -139,30 +139,19 @@ class Shipper:
         self._log = log
         self._stop = threading.Event()
         liveness = Liveness(owner or WriterProcess(run), config.stall_seconds)
+        seconds = None if owner is None else config.drain_seconds
         self.shipments = [
-            Shipment(
-                run,
-                sink,
-                config,
-                liveness,
-                log,
-                give_up_seconds=None if owner is None else config.drain_seconds,
-            )
-            for sink in sinks
+            Shipment(run, sink, config, liveness, log, give_up_seconds=seconds) for sink in sinks
         ]
 
     def run(self) -> bool:
         """Send until the end; return whether every sink has everything."""
         connect_logger(self._log)
-        threads = [
-            threading.Thread(
-                target=shipment.work,
-                args=(self._stop,),
-                name=f"trimtab-{shipment.sink.name}",
-                daemon=True,
-            )
-            for shipment in self.shipments
-        ]
+        threads = []
+        for shipment in self.shipments:
+            thread = threading.Thread(target=shipment.work, args=(self._stop,), daemon=True)
+            thread.name = f"trimtab-{shipment.sink.name}"
+            threads.append(thread)
         for thread in threads:
             thread.start()
         for thread, shipment in zip(threads, self.shipments, strict=True):
@@ -237,10 +226,7 @@ class Shipment:
 
     def _work(self, stop: threading.Event) -> None:
         feed = Feed(
-            self._run,
-            self.cursor,
-            self._config.every,
-            everything=self.sink.needs_everything,
+            self._run, self.cursor, self._config.every, everything=self.sink.needs_everything
         )
         wait = POLL_SECONDS
         try:

@@ -29,15 +29,8 @@ class BadData:
     def of_events(cls, events: Iterable[Event]) -> "BadData":
         """Read what earlier attempts have journalled; a damaged event says nothing."""
         lists = (e.facts.get("bad_data") for e in events if e.kind == RELAUNCH)
-        return cls(
-            {
-                entry[0]: entry[1]
-                for given in lists
-                if isinstance(given, list)
-                for entry in given
-                if _is_entry(entry)
-            }
-        )
+        entries = (entry for given in lists if isinstance(given, list) for entry in given)
+        return cls({entry[0]: entry[1] for entry in entries if _is_entry(entry)})
 
     @classmethod
     def around(cls, onset: int, records: Iterable[Record]) -> "BadData":

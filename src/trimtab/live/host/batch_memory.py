@@ -61,14 +61,9 @@ class BatchMemory:
         shield: Shield | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """A memory for one run.
+        """A memory for one run, whose incidents have their folders in `folder`.
 
-        Args:
-            config: How much is kept.
-            folder: Where the incidents of the run have their folders.
-            decode: How token ids become text, if text may be written.
-            shield: Catches what fails here.
-            max_bytes: The most that the token ids may take.
+        The token ids take at most `max_bytes`; text is written only with `decode`.
         """
         self._folder = folder
         self._saving: list[threading.Thread] = []
@@ -85,7 +80,6 @@ class BatchMemory:
         self._reports: dict[int, BatchReport] = {}
 
     def add(self, tick: int, step: int, note: StepNote) -> None:
-        """Keep the batch of a step."""
         if not self._max_steps or self._shield.is_down:
             return
         with self._shield.guarding("step"):

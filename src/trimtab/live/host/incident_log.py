@@ -54,16 +54,14 @@ class IncidentLog:
             return
         incident = change.incident
         is_alarm = _is_alarm(incident)
+        asks_for_more = explained is not None and explained.action.kind is not ActionKind.WAIT
         is_loud = is_alarm and (
             change.transition in (Transition.OPENED, Transition.REOPENED)
-            or (change.transition is Transition.CLASSIFIED and _asks_for_more(explained))
+            or (change.transition is Transition.CLASSIFIED and asks_for_more)
         )
         is_detail = change.transition in (Transition.WORSENED, Transition.CLASSIFIED)
-        log.log(
-            logging.WARNING if is_loud else logging.DEBUG if is_detail else logging.INFO,
-            "trimtab: %s",
-            describe(change, explained),
-        )
+        level = logging.WARNING if is_loud else logging.DEBUG if is_detail else logging.INFO
+        log.log(level, "trimtab: %s", describe(change, explained))
         if self._on_incident is not None:
             if self._thread is None:
                 self._thread = threading.Thread(
@@ -122,11 +120,6 @@ def _symptoms(incident: Incident) -> str:
     """Return the first symptom, and how many more there are."""
     more = len(incident.symptoms) - 1
     return "".join(incident.symptoms[:1]) + (f" and {more} more" if more > 0 else "")
-
-
-def _asks_for_more(explained: Diagnosis | None) -> bool:
-    """Return whether a person should do something about it."""
-    return explained is not None and explained.action.kind is not ActionKind.WAIT
 
 
 def _is_alarm(incident: Incident) -> bool:

@@ -33,12 +33,7 @@ from trimtab.detect.resume.audit import (
 from trimtab.detect.resume.facts import Facts
 from trimtab.detect.resume.journal_past import JournalPast
 from trimtab.journal import AUDIT_EVENT, JournalWriter
-from trimtab.live.measure.state_facts import (
-    PendingFacts,
-    random_facts,
-    scaler_facts,
-    state_facts,
-)
+from trimtab.live.measure.state_facts import PendingFacts, random_facts, scaler_facts, state_facts
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.shield import Shield, log
 
@@ -118,7 +113,6 @@ class ResumeFacts:
 
     @property
     def is_before_first_record(self) -> bool:
-        """Whether no loss has been recorded yet."""
         return self._at_record is None and not self.shield.is_down
 
     def load(self, text: str) -> Facts:
@@ -224,7 +218,6 @@ class ResumeFacts:
 
     @property
     def _saved_step(self) -> int:
-        """The step at which the loaded state was saved."""
         loaded = {} if self._loaded is None else self._loaded
         return int(loaded.get(facts.STEP, self._first_step))
 

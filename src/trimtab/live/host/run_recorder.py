@@ -216,13 +216,11 @@ class RunRecorder:
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
-        """Every incident so far, as it now stands."""
         self._judge_pending()
         return self._judge.incidents
 
     @property
     def attempt(self) -> int:
-        """The present attempt."""
         return self._attempt
 
     def number_of(self, note: StepNote) -> int:
@@ -239,8 +237,9 @@ class RunRecorder:
         if note.norm_is_after_clip and norm is not None and self._clip_detector.is_clipped(norm):
             values[signals.CLIPPED_GRAD_NORM] = values.pop(signals.GRAD_NORM)
             self.journal.quality(signals.CLIPPED_GRAD_NORM, Quality.POST_CLIP)
-            if self._clip_detector.num_clipped >= CLIPPED_BEFORE_ADVICE:
-                self._advise()
+            if self._clip_detector.num_clipped >= CLIPPED_BEFORE_ADVICE and not self._has_advised:
+                self._has_advised = True
+                log.warning("trimtab: %s", POST_CLIP_ADVICE)
         # What the user has measured stands: `max_attention_logit` may be both.
         found = {**values, **note.user_signals(), signals.CLOCK: note.clock, **note.signals}
         found |= self._derive(found)
@@ -353,7 +352,6 @@ class RunRecorder:
             self._judge_block(Block.from_records(records, events))
 
     def _judge_block(self, block: Block) -> None:
-        """Judge a block and report what it changes."""
         self.history.update(block)
         for change in self._judge.update(block).changes:
             self._report(change)
@@ -376,11 +374,6 @@ class RunRecorder:
         for failure in failures[self._num_failures :]:
             log.warning("trimtab: %s", failure)
         self._num_failures = len(failures)
-
-    def _advise(self) -> None:
-        if not self._has_advised:
-            self._has_advised = True
-            log.warning("trimtab: %s", POST_CLIP_ADVICE)
 
     def _report(self, change: IncidentChange) -> None:
         incident = change.incident

@@ -34,7 +34,6 @@ MAX_MISPLACED = 20
 """Steps in a row whose loss was not backpropagated between record and update, or whose gradients
 went elsewhere, before the log says so."""
 
-
 NODES = 3
 """Nodes of a loss's graph that are looked at: what is recorded may be the loss times a number."""
 
@@ -142,7 +141,6 @@ class SkipDetector:
         return self._version() != self._scaler_version
 
     def has_fresh_gradients(self) -> bool:
-        """Whether there are gradients that no optimizer has used."""
         return any(version is not None for version in self._fresh().versions)
 
     def fresh_optimizers(self, moving: Optimizer) -> list[Optimizer]:
@@ -154,7 +152,6 @@ class SkipDetector:
         ]
 
     def end_step(self) -> None:
-        """The step is over."""
         self.was_clipped = False
 
     def _is_waiting(self, optimizer: Optimizer) -> bool:

@@ -66,7 +66,6 @@ class StepHooks:
         self._before.kept = None
 
     def remove(self) -> None:
-        """Take the hooks off again."""
         self.let_go()
         for handle in self._handles:
             handle.remove()

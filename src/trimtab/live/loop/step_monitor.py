@@ -127,19 +127,9 @@ class StepMonitor:
     ) -> None:
         """Watch these optimizers from here on.
 
-        Args:
-            model: The model that is trained.
-            optimizers: What is stepped.
-            meter: Measures every step.
-            slow: Measures some of them.
-            gate: Discards bad steps; None in a guard that observes.
-            recorder: Journals and judges, on the first rank.
-            shields: One for each part that may fail alone.
-            config: Settings.
-            first_step: The number of the first step.
-            scaler: The GradScaler; None if there is none.
-            join: Finds the other ranks.
-            keeper: Makes what watches over the trained state, in a run that recovers.
+        `meter` measures every step, `slow` some of them. A guard that observes has no gate, only
+        the first rank a recorder. `join` finds the other ranks; `keeper` makes what watches over
+        the trained state, in a run that recovers.
         """
         self.shields = shields
         self.entrance = Entrance(self._step_aside)
@@ -202,7 +192,6 @@ class StepMonitor:
 
     @property
     def is_watching(self) -> bool:
-        """Whether anything is still measured here."""
         return self.sync.is_measuring
 
     @property
@@ -255,7 +244,6 @@ class StepMonitor:
         self._skips.was_clipped = True
 
     def skip(self) -> None:
-        """The user does not take this step."""
         if self._note.is_recorded_here and not self._moved and not self.is_out:
             self._close(StepState.SKIPPED)
 

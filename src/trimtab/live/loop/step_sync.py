@@ -11,7 +11,7 @@ their order. A rank that failed keeps coming to the exchanges, with zeros and a 
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol
@@ -49,7 +49,6 @@ NO_ATTENTION = (
 
 MAX_PARTIAL = 20
 """Steps in a row that only some ranks have recorded before the log says so."""
-
 
 RANK_IS_SLOW = (
     "trimtab: rank %d (%s) takes %.1f times as long as the others from an update to its next loss, "
@@ -305,7 +304,6 @@ class StepSync:
 
     @property
     def is_measuring(self) -> bool:
-        """Whether anything is still measured here."""
         return not (self.is_closed or self._shields.numbers.is_down or self.ranks.has_left)
 
     def connect(self) -> None:
@@ -361,7 +359,8 @@ class StepSync:
         note.num_exchanges += 1
         label = Label(note=note, telemetry_of=telemetry_of, report_names=names, sent=sent)
         self._send(label, torch.cat((total, *report)) if report else total)
-        for arrival in self._arrivals():
+        for arrived in self._in_flight.arrivals():
+            arrival = self._unpack(*arrived)
             self._act_upon(arrival)
             self._record(arrival)
         if self._num_nonfinite > self._config.max_nonfinite_steps:
@@ -467,12 +466,7 @@ class StepSync:
         if self._device.type != "meta":  # there are only shapes
             self._in_flight.send(label, values, is_exchange=label.is_exchange)
 
-    def _arrivals(self) -> Iterator[Arrival]:
-        """Yield what was sent `lag` exchanges ago."""
-        for label, values, _ in self._in_flight.arrivals():
-            yield self._unpack(label, values)
-
-    def _unpack(self, label: Label, values: list[float], _: bool = False) -> Arrival:
+    def _unpack(self, label: Label, values: list[float], _: bool) -> Arrival:
         return unpack(
             label, values, num_state=self._num_state, num_telemetry=len(self._slow.nothing)
         )

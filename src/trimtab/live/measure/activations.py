@@ -20,18 +20,10 @@ from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.core import signals
+from trimtab.live.measure import sites
 from trimtab.live.measure.attention_logits import AttentionProbe
 from trimtab.live.measure.by_rank import MAXIMA
 from trimtab.live.measure.experts import EXPERT_SIGNALS, ExpertLoad
-from trimtab.live.measure.sites import (
-    ATTENTION,
-    BLOCK,
-    LOGITS,
-    ROUTER,
-    Site,
-    find_sites,
-    vocabularies,
-)
 from trimtab.live.measure.token_losses import LABELS, find_labelled, token_losses
 from trimtab.live.ranks.shards import norm_dtype
 from trimtab.live.shield import log
@@ -61,7 +53,7 @@ class Activations:
         device: torch.device,
         given: Mapping[str, str | Sequence[str]] | None = None,
     ) -> None:
-        self._sites = find_sites(model, given)
+        self._sites = sites.find_sites(model, given)
         names = [name for site in self._sites for name in _names_of(site)]
         self._place = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.slots = (*(f"site:{n}" for n in self._place), *(f"written:{n}" for n in self._place))
@@ -71,13 +63,13 @@ class Activations:
         items = self._place.items()
         places = [[at for name, at in items if name.partition("/")[0] == m] for m in MAXIMA]
         self._maxima = [torch.tensor(at, dtype=torch.int64, device=device) for at in places]
-        self._vocabularies = vocabularies(model)
+        self._vocabularies = sites.vocabularies(model)
         modules = {id(module): module for module in model.modules()}
         parents = {id(c): m for m in modules.values() for c in m.children()}
         self._loads = {
             site.name: ExpertLoad(site.module, parents.get(id(site.module), model), device)
             for site in self._sites
-            if site.kind == ROUTER
+            if site.kind == sites.ROUTER
         }
         self._labelled = find_labelled(model)
         self.on_token_losses: Callable[[torch.Tensor], None] | None = None
@@ -96,17 +88,17 @@ class Activations:
                 hook = self._labelled.register_forward_hook(losses, with_kwargs=True)
                 self._handles.append(hook)
 
-    def _hook(self, site: Site) -> None:
+    def _hook(self, site: sites.Site) -> None:
         buffer, module = self._buffer, site.module
         first, *others = (self._place[name] for name in _names_of(site))
-        if site.kind == LOGITS:
+        if site.kind == sites.LOGITS:
             hook: _Hook = _LogitsHook(buffer, first, self._vocabularies, is_model=not site.name)
-        elif site.kind == ROUTER:
+        elif site.kind == sites.ROUTER:
             hook = _RouterHook(buffer, first, self._loads[site.name])
         else:
             hook = _RmsHook(buffer, first)
         self._handles.append(module.register_forward_hook(hook))
-        if site.kind == ATTENTION:
+        if site.kind == sites.ATTENTION:
             probe = AttentionProbe(buffer.acts, _MaxWriter(buffer, others[0]))
             self._handles += (
                 module.register_forward_pre_hook(_Forget(probe.enter)),
@@ -140,16 +132,16 @@ class Activations:
         self._handles.clear()
 
 
-def _names_of(site: Site) -> tuple[str, ...]:
+def _names_of(site: sites.Site) -> tuple[str, ...]:
     """Return the signals of a site."""
-    if site.kind == LOGITS:
+    if site.kind == sites.LOGITS:
         return OUTPUT_LOGITS
-    if site.kind == ROUTER:
+    if site.kind == sites.ROUTER:
         return tuple(f"{signal}{site.name}" for signal in EXPERT_SIGNALS)
-    if site.kind == BLOCK:
+    if site.kind == sites.BLOCK:
         return (f"{signals.ACTIVATION_RMS}{site.name}",)
     output = f"{signals.OUTPUT_RMS}{site.name}"
-    if site.kind == ATTENTION:
+    if site.kind == sites.ATTENTION:
         return output, f"{signals.MAX_ATTENTION_LOGIT}/{site.name}"
     return (output,)
 

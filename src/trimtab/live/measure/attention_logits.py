@@ -160,7 +160,6 @@ class AttentionProbe:
         self._thread = 0
 
     def enter(self, module: nn.Module, inputs: Any) -> None:
-        """Replace the functions."""
         if torch.compiler.is_compiling() or not self._acts() or self._restore:
             return
         self._thread = threading.get_ident()
@@ -168,7 +167,6 @@ class AttentionProbe:
             self._replace(owner, name, wrap)
 
     def leave(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        """Put the functions back."""
         if torch.compiler.is_compiling():
             return
         while self._restore:
@@ -258,13 +256,12 @@ class AttentionProbe:
         causal = getattr(module, "is_causal", False) if is_causal is None else is_causal
         is_dense = isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4
         has_blocks = hasattr(attention_mask, "mask_mod")
-        self._write(
-            largest_logit(
-                query,
-                key,
-                attention_mask if is_dense else None,
-                is_causal=bool(causal) and not is_dense and not has_blocks,
-                scale=scaling,
-                block_mask=attention_mask if has_blocks else None,
-            )
+        logit = largest_logit(
+            query,
+            key,
+            attention_mask if is_dense else None,
+            is_causal=bool(causal) and not is_dense and not has_blocks,
+            scale=scaling,
+            block_mask=attention_mask if has_blocks else None,
         )
+        self._write(logit)

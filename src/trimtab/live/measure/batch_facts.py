@@ -233,7 +233,6 @@ class RowLosses:
             self.copies.append(copy_to_host(values))
 
     def pop(self) -> tuple[HostCopy, ...]:
-        """Return the copies of the step that ends."""
         copies, self.copies = self.copies, []
         return tuple(copies)
 

@@ -33,12 +33,9 @@ SLOW_TIMES, SLOW_RECORDS = 1.5, 4
 
 
 def weigh(values: torch.Tensor, rank: int, before: torch.Tensor | None) -> torch.Tensor:
-    """Return what a rank adds to SLOTS.
+    """Return what a rank adds to SLOTS for its values, by NAMES; -infinity is not measured.
 
-    Args:
-        values: Of this rank, by NAMES; -infinity for what it has not measured.
-        rank: This rank.
-        before: What `largest` gave last; None at first, when all weigh the same.
+    `before` is what `largest` gave last; None at first, when all weigh the same.
     """
     is_known = values != -torch.inf
     ratio = torch.ones_like(values)
@@ -57,7 +54,6 @@ def largest(sums: torch.Tensor) -> torch.Tensor:
 
 
 def read_maxima(sums: Mapping[str, float]) -> dict[str, float]:
-    """Return the largest logits of any rank."""
     return {
         name: sums[f"weighted:{name}"] / weight
         for name in MAXIMA

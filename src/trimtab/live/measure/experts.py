@@ -101,8 +101,7 @@ class ExpertLoad:
 
 
 def _top_k(module: nn.Module) -> int:
-    names = ("top_k", "num_experts_per_tok", "topk", "k")
-    return _first_int(module, names)
+    return _first_int(module, ("top_k", "num_experts_per_tok", "topk", "k"))
 
 
 def _num_experts(module: Any) -> int:

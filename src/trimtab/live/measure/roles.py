@@ -38,7 +38,6 @@ def plain_name(name: str) -> str:
 
 
 def role_of(name: str) -> str:
-    """The role of a parameter, from its name."""
     lowered = plain_name(name).lower()
     return next((role for role, pattern in _ROLES if pattern.search(lowered)), "other")
 
@@ -62,13 +61,10 @@ def assign_roles(
         role_names = tuple(dict.fromkeys(roles))
     if layers is None:
         layers = sorted({number for number in numbers if number is not None}, key=int)
+    last = len(role_names) - 1
     return Roles(
         names=tuple(role_names),
-        index=tuple(
-            role_names.index(role) if role in role_names else len(role_names) - 1 for role in roles
-        ),
+        index=tuple(role_names.index(r) if r in role_names else last for r in roles),
         layers=tuple(layers),
-        layer_index=tuple(
-            layers.index(number) if number in layers else len(layers) for number in numbers
-        ),
+        layer_index=tuple(layers.index(n) if n in layers else len(layers) for n in numbers),
     )

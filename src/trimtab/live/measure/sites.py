@@ -88,7 +88,8 @@ def _inside(prefix: str, block: nn.Module) -> Iterator[Site]:
     inner = [a for a in attention if not any(b.startswith(f"{a}.") for b in attention)]
     outer = [a for a in attention if not any(a.startswith(f"{b}.") for b in attention)]
     rest = [(n, m) for n, m in modules if not any(f"{n}.".startswith(f"{a}.") for a in outer)]
-    mlps = [n for n, m in rest if _is_mlp(_last(n)) and any(True for _ in m.parameters())]
+    named = [(n, m) for n, m in rest if _MLP.search(_last(n)) and not _NORM.search(_last(n))]
+    mlps = [n for n, m in named if any(True for _ in m.parameters())]
     mlps = [a for a in mlps if not any(a.startswith(f"{b}.") for b in mlps)]
     if not mlps and inner:  # without attention it may be any layer
         mlps = [n for n, m in rest if _is_linear(m)][-1:]
@@ -108,10 +109,6 @@ def _routers(modules: Mapping[str, nn.Module]) -> Iterator[Site]:
                 if child in children:
                     yield Site(ROUTER, f"{name}.{child}".lstrip("."), children[child])
                     break
-
-
-def _is_mlp(last: str) -> bool:
-    return _MLP.search(last) is not None and _NORM.search(last) is None
 
 
 def _is_attention(name: str, module: nn.Module) -> bool:
@@ -135,11 +132,8 @@ def _around(
             after = [n for n in after if not n.startswith(f"{name}.")]
             break
     kept = set(after)
-    norms = [
-        (name, module)
-        for name, module in owned
-        if name in kept and (_NORM.search(_last(name)) or _is_norm(module))
-    ]
+    left = [(n, m) for n, m in owned if n in kept]
+    norms = [(n, m) for n, m in left if _NORM.search(_last(n)) or _is_norm(m)]
     if blocks and norms:
         yield Site(FINAL_NORM, *norms[-1])
     heads = [(n, m) for n, m in owned if _is_linear(m) and _is_head(model, n, m)]
@@ -189,14 +183,11 @@ def _find_stacks(model: nn.Module) -> list[tuple[str, nn.Module]]:
     for name, children in _lists(model):
         if len(children) > 1 and not {id(m) for _, m in children} & first:
             inside = any(f"{name}.".startswith(f"{block}.") for block in names)
-            if not inside and any(True for _ in _attention_of(children[0][1])):
+            modules = children[0][1].named_modules()
+            if not inside and any(n and _is_attention(n, m) for n, m in modules):
                 blocks += children
                 names += [block for block, _ in children]
     return [(plain_name(f"{name}.").removesuffix("."), module) for name, module in blocks]
-
-
-def _attention_of(block: nn.Module) -> Iterator[str]:
-    return (n for n, m in block.named_modules() if n and _is_attention(n, m))
 
 
 def _lists(model: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:

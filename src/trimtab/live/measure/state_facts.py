@@ -193,7 +193,6 @@ def _options(optimizers: Sequence[Optimizer]) -> dict[str, list[Any]]:
 MAX_CHANGES = 3
 """Changes of an option after which it is taken for a schedule and no longer reported."""
 
-
 _WATCHED = frozenset(
     {
         *("betas", "eps", "weight_decay", "momentum", "dampening", "nesterov", "amsgrad"),

@@ -34,7 +34,6 @@ DEVICE_ELEMENTS = 2**24
 """Elements in a chunk on an accelerator, which pays for each kernel and not for distance: the two
 temporary tensors have 64 MB each in fp32."""
 
-
 SMALL_ELEMENTS = 4096
 """Tensors up to this size are joined and summed together: an operation on each would cost more than
 the sums. A model of 10,000 small tensors took 1.3 s for its telemetry otherwise."""
@@ -72,9 +71,7 @@ class ParamFamily:
 
 
 def families(
-    optimizers: Sequence[Optimizer],
-    index_of: dict[torch.Tensor, int],
-    device: torch.device,
+    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
 ) -> Iterator[ParamFamily]:
     """Every known parameter on the device that has a dense, real gradient."""
     for optimizer in optimizers:
@@ -270,9 +267,7 @@ class StateSums:
 
 
 def sum_state(
-    optimizers: Sequence[Optimizer],
-    index_of: dict[torch.Tensor, int],
-    device: torch.device,
+    optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
 ) -> StateSums | None:
     """The sums of all parameters; None if there are none on this device.
 
@@ -349,12 +344,8 @@ def squares(tensors: Tensors) -> torch.Tensor:
 def _without_moments(family: ParamFamily, indices: list[int]) -> torch.Tensor:
     sums = _Columns(indices)
     for chunk in family.chunks:
-        sums.add(
-            chunk,
-            _squares(chunk, chunk.weights),
-            _squares(chunk, chunk.grads),
-            _zeros(chunk, chunk.grads),
-        )
+        weights, grads = _squares(chunk, chunk.weights), _squares(chunk, chunk.grads)
+        sums.add(chunk, weights, grads, _zeros(chunk, chunk.grads))
     param, grad, zeros = sums.rows()
     none = torch.zeros_like(grad)
     unknown = torch.ones_like(grad)
@@ -455,12 +446,10 @@ class _Columns:
             row += numbers
 
     def rows(self) -> list[torch.Tensor]:
-        """Return the numbers of all chunks, row by row."""
         return [torch.stack(row).float() for row in self._rows]
 
 
 def _squares(chunk: ParamChunk, pieces: Tensors) -> Tensors:
-    """Return the square of each piece's norm."""
     if chunk.is_joined or pieces[0].device.type == "cpu":
         # Half the time of a norm on a processor; elsewhere all norms are one kernel.
         return _dots(chunk, pieces, pieces)
@@ -469,7 +458,6 @@ def _squares(chunk: ParamChunk, pieces: Tensors) -> Tensors:
 
 
 def _dots(chunk: ParamChunk, ones: Tensors, others: Tensors) -> Tensors:
-    """Return the inner product of each pair."""
     # In fp32: the cosine of two parallel bf16 vectors is over 1 otherwise.
     if chunk.is_joined:
         return _sum_pieces(chunk, _wide(ones[0]) * _wide(others[0]))
@@ -477,7 +465,6 @@ def _dots(chunk: ParamChunk, ones: Tensors, others: Tensors) -> Tensors:
 
 
 def _zeros(chunk: ParamChunk, pieces: Tensors) -> Tensors:
-    """Return how many elements of each piece are exactly zero."""
     ones = [torch.eq(p, 0, out=torch.empty_like(p, dtype=torch.float32)) for p in pieces]
     return _sum_pieces(chunk, ones[0]) if chunk.is_joined else _dots(chunk, ones, ones)
 

@@ -111,7 +111,6 @@ class StepLoop:
 
     @property
     def num_loaded(self) -> int:
-        """Batches of the present step so far."""
         return 0 if self._step is None else len(self._step.batches)
 
     def next_step(self, number: int, size: int | None = None) -> Step | None:
@@ -142,5 +141,4 @@ class StepLoop:
         return None if self._step is None else fingerprint_of(self._step.batches)
 
     def pop_token_rows(self) -> tuple[TokenRows, ...]:
-        """Copies of the token ids that `facts` has found."""
         return self.batch_facts.pop_token_rows()

@@ -81,7 +81,6 @@ class GradientNorm:
         self._differ = False
 
     def set_copies(self, parameters: Sequence[torch.Tensor], copies: Sequence[float]) -> None:
-        """Learn how many ranks hold the same part of each parameter."""
         self._copies = dict(zip(parameters, copies, strict=True))
         self._usual_copies = max(copies, default=1.0)
         self._differ = len(set(copies)) > 1
@@ -169,7 +168,6 @@ NO_GRADIENTS = Mark([], {})
 
 
 def mark(parameters: Iterable[torch.Tensor]) -> Mark:
-    """The present gradients of parameters."""
     gradients = [parameter.grad for parameter in parameters]
     versions = [None if g is None else (id(g), version_of(g)) for g in gradients]
     places = [place for place, version in enumerate(versions) if version is not None]
@@ -299,7 +297,6 @@ class StepMeter:
                 self._given_norm = self._given_norm / scale
 
     def local_loss(self, world: int) -> torch.Tensor | None:
-        """The loss of this rank alone."""
         weighted, tokens = self._sums()
         if world == 1:
             return weighted

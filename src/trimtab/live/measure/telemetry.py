@@ -22,12 +22,7 @@ from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.by_rank import NAMES, SLOTS, ComputeClock, largest, weigh
 from trimtab.live.measure.roles import assign_roles
 from trimtab.live.measure.state_hash import StateHash
-from trimtab.live.measure.state_sums import (
-    BY_ROLE,
-    WHOLE,
-    ShardWeights,
-    sum_state,
-)
+from trimtab.live.measure.state_sums import BY_ROLE, WHOLE, ShardWeights, sum_state
 from trimtab.live.measure.step_meter import GradientNorm, root
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.shield import Shields
@@ -93,17 +88,10 @@ class Telemetry:
             values = state.values * self._weights.weights(state.indices)
             by_role, whole = values.split((len(BY_ROLE), len(WHOLE)))
             none = torch.zeros(len(COUNTS), dtype=torch.float32, device=self._device)
-            sums = torch.cat(
-                (
-                    self._weights.by_role(state.indices, by_role).flatten(),
-                    self._weights.by_layer(
-                        state.indices,
-                        torch.stack([values[BY_ROLE.index(what)] for what in BY_LAYER]),
-                    ).flatten(),
-                    whole.sum(dim=1),
-                    none,
-                )
-            )
+            by_layer = torch.stack([values[BY_ROLE.index(what)] for what in BY_LAYER])
+            of_roles = self._weights.by_role(state.indices, by_role).flatten()
+            of_layers = self._weights.by_layer(state.indices, by_layer).flatten()
+            sums = torch.cat((of_roles, of_layers, whole.sum(dim=1), none))
             if state.step is not None:
                 sums[size - 4] = state.step
                 sums[size - 3] = 1.0
@@ -195,12 +183,10 @@ class SlowMeter:
 
     @property
     def parameters(self) -> list[torch.Tensor]:
-        """Every parameter that an optimizer moves."""
         return self._telemetry.parameters
 
     @property
     def _is_due(self) -> bool:
-        """Whether the next update is measured."""
         return self.num_updates % self._every == 0
 
     def connect(self, group: RankGroup) -> tuple[str, ...]:
@@ -242,7 +228,6 @@ class SlowMeter:
                 self._clock.begin()
 
     def note_loss(self) -> None:
-        """The first loss of a step is there."""
         if self._clock.is_running:
             with self._shields.telemetry.guarding("clock"):
                 self._clock.end()
@@ -263,7 +248,6 @@ class SlowMeter:
         return is_measured
 
     def close(self) -> None:
-        """Take all hooks off."""
         if self.activations is not None:
             with self._shields.activations.guarding("hooks"):
                 self.activations.remove()

@@ -42,14 +42,10 @@ def find_labelled(model: nn.Module) -> nn.Module | None:
 def token_losses(
     logits: torch.Tensor, labels: torch.Tensor, own: torch.Tensor, num_items: Any = None
 ) -> torch.Tensor:
-    """Return the loss of every token [batch, length] in fp32, 0 where it has no label or was not
-    read.
+    """Return the loss of every token [batch, length] in fp32, 0 without a label or if not read.
 
-    Args:
-        logits: What the model returns, [batch, length, vocabulary].
-        labels: What it was given, [batch, length].
-        own: Its own loss.
-        num_items: What `own` is divided by, if not by the number of labels.
+    The logits are [batch, length, vocabulary], the labels [batch, length]. `own` is the loss of the
+    model, divided by `num_items` if not by the number of labels.
     """
     labels = labels.to(logits.device)
     limit = CPU_LOGITS if logits.device.type == "cpu" else DEVICE_LOGITS
@@ -60,11 +56,8 @@ def token_losses(
     places = torch.where(is_labelled, read, 0).flatten(1)
     size = max(CHUNK // logits.shape[-1], 1)
     parts = []
-    for rows, columns in zip(
-        logits.detach()[:, ::stride].flatten(0, 1).split(size),
-        places.split(size, dim=1),
-        strict=True,
-    ):
+    chunks = logits.detach()[:, ::stride].flatten(0, 1).split(size)
+    for rows, columns in zip(chunks, places.split(size, dim=1), strict=True):
         scores = rows.float()
         parts.append(scores.logsumexp(dim=-1) - scores.gather(1, columns.T).T)
     found = torch.where(is_labelled, torch.cat(parts, dim=1).view(read.shape), 0.0)

@@ -25,7 +25,6 @@ from trimtab.state.training_state import parameters_of
 _KINDS = (AdamW, Adam, SGD, Adagrad)
 """What has a fused form; the first that fits counts."""
 
-
 _FUSED_CHECK = "_need_device_dtype_check_for_fused"
 """What torch itself leaves on an optimizer when its fused form runs."""
 

@@ -227,7 +227,6 @@ class Gate:
             )
 
     def end_step(self) -> None:
-        """Forget the clip and the decision of a step that is over."""
         self.decision = None
         self._clipped.clear()
         self._clip_divisor = None
@@ -249,10 +248,7 @@ class Gate:
         """Give the optimizers back as they came."""
         self.has_left = True
         self.decision = None
-        ends = (
-            ("last step", self._discard.forget),
-            ("promotion", self._fused.undo),
-        )
+        ends = (("last step", self._discard.forget), ("promotion", self._fused.undo))
         for place, end in ends:
             with self.shield.guarding(place):
                 end()

@@ -5,13 +5,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from trimtab.core import signals
-from trimtab.live.protect.rule import (
-    IS_ARMED,
-    LETS_THROUGH,
-    SCALED_BY,
-    USUAL_LOG_NORM,
-    USUAL_LOSS,
-)
+from trimtab.live.protect.rule import IS_ARMED, LETS_THROUGH, SCALED_BY, USUAL_LOG_NORM, USUAL_LOSS
 from trimtab.live.ranks.exchange import DISCARD
 from trimtab.live.shield import log
 

@@ -145,7 +145,6 @@ class StepNote:
     """The losses of each micro-batch's sequences, on their way from the device."""
 
     def user_signals(self) -> dict[str, float]:
-        """Return the user's signals that came from the device."""
         if self.device_values is None:
             return {}
         return dict(zip(self.device_names, self.device_values.read(), strict=True))
@@ -197,15 +196,8 @@ class RankSync:
         num_values: int = 0,
         votes: bool = False,
     ) -> None:
-        """Exchange within a group.
-
-        Args:
-            group: The ranks.
-            device: Where the numbers are.
-            lag: Exchanges after which a rank that wants to leave has left.
-            num_values: Numbers in every sum, besides the count of ranks that leave.
-            votes: Whether each exchange has a vote, as in a run that is protected.
-        """
+        """Exchange `num_values` numbers and the count of ranks that leave, which have left `lag`
+        exchanges later; with a vote if `votes`, as in a run that is protected."""
         self.group = group
         self.world = group.world
         self.has_left = False

@@ -154,13 +154,8 @@ class StateAudit:
         too_far = torch.zeros_like(nonfinite)
         if reference is not None:
             too_far = ~(self._excess(parts, reference) <= 0) & ~nonfinite & sums.isfinite()
-        return torch.cat(
-            (
-                _count(nonfinite, impossible, too_far),
-                _index(nonfinite | impossible | too_far),
-                self._audit_buffers(),
-            )
-        )
+        counts = _count(nonfinite, impossible, too_far)
+        return torch.cat((counts, _index(nonfinite | impossible | too_far), self._audit_buffers()))
 
     def _unless_own(self, impossible: torch.Tensor) -> torch.Tensor:
         """Leave out what is the user's, as long as it stays impossible."""

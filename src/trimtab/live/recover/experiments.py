@@ -317,11 +317,7 @@ class Experiments:
     """Decides when experiments are made, and reports what they have shown."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        batch_loss: BatchLoss,
-        monitor: StepMonitor,
-        shield: Shield,
+        self, model: nn.Module, batch_loss: BatchLoss, monitor: StepMonitor, shield: Shield
     ) -> None:
         """Prepare the experiments of a run; `shield` catches what fails in `batch_loss` too."""
         self._model = model
@@ -335,7 +331,6 @@ class Experiments:
         """What a forward pass has moved, if anything: then no experiments are made."""
 
     def remember(self, batch: Any) -> None:
-        """Keep a copy of a batch of this step."""
         if not self._shield.is_down:
             with self._shield.guarding("remembering a batch"):
                 self.batches.add(batch)

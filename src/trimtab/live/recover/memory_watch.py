@@ -172,12 +172,9 @@ class MemoryWatch:
         if before is None:
             return self._nothing
         layout = self._layout
-        drawn = zip(
-            self._chunk,
-            before.rows.split(layout.row_lengths),
-            before.columns.split(layout.column_lengths),
-            strict=True,
-        )
+        rows_of = before.rows.split(layout.row_lengths)
+        columns_of = before.columns.split(layout.column_lengths)
+        drawn = zip(self._chunk, rows_of, columns_of, strict=True)
         # What code has written is as it was: a mask of it would have to be copied to the device.
         now = [
             _square(watched.part.tensor) if watched.is_unwritten else _Sums(rows, columns)
@@ -197,14 +194,8 @@ class MemoryWatch:
         self._by_code.index_copy_(0, layout.indices, known | (has_changed & ~is_flip))
         flipped = is_flip & ~known
         written = has_changed & ~flipped & layout.is_weight
-        return torch.stack(
-            (
-                flipped.sum(),
-                flipped.any().long(),
-                written.sum(),
-                (flipped * (layout.indices + 1)).sum(),
-            )
-        ).float()
+        index = (flipped * (layout.indices + 1)).sum()
+        return torch.stack((flipped.sum(), flipped.any().long(), written.sum(), index)).float()
 
     def forget(self) -> None:
         """Drop what was summed: the state has been restored from a snapshot."""

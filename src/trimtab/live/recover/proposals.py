@@ -35,14 +35,10 @@ class Proposals:
         proven_step: Callable[[int], int | None],
         relaunch: Callable[[str], None],
     ) -> None:
-        """Propose for a run.
+        """Propose for a run; `shield` is its own, for neither the judge nor an undo depends on it.
 
-        Args:
-            recorder: Journals the run, and says when an incident changes.
-            config: Whether to ask, and for how long.
-            shield: Catches what fails here: neither the judge nor an undo depends on it.
-            proven_step: Finds the step of the newest proven checkpoint up to a step.
-            relaunch: Ends the run on all ranks, for a reason, to be started again.
+        `proven_step` finds the step of the newest proven checkpoint up to a step. `relaunch` ends
+        the run on all ranks, for a reason, to be started again.
         """
         self._recorder = recorder
         self._config = config

@@ -140,7 +140,6 @@ class Edits:
     """Whether there was another one shortly before it."""
 
     def add(self, update: int) -> "Edits":
-        """Return the edits with one more."""
         return Edits(update, self.last >= 0 and update - self.last < FREQUENT_EDIT_UPDATES)
 
     def would_be_lost(self, snapshot: int) -> bool:

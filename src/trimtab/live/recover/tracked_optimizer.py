@@ -44,7 +44,6 @@ class RestoredTensor:
 
     @classmethod
     def from_tensor(cls, tensor: torch.Tensor) -> "RestoredTensor":
-        """Measure a tensor that was just restored."""
         return cls(tensor, _largest(tensor))
 
     @property
@@ -98,12 +97,10 @@ class TrackedOptimizer:
         """The same at the last snapshots."""
 
     def is_snapshot_due(self, every: int) -> bool:
-        """Return whether a snapshot follows the update that was just made."""
         is_scheduled = self.num_updates == 1 or self.num_updates % every == 0
         return is_scheduled or self.num_updates == self.extra_snapshot_at
 
     def count_nonfinite(self, update: int, *, is_finite: bool) -> None:
-        """Count consecutive updates without a finite gradient."""
         self.num_nonfinite = 0 if is_finite else self.num_nonfinite + 1
         if is_finite:
             self.last_finite_update = update

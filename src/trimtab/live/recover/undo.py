@@ -41,11 +41,7 @@ from trimtab.live.recover.rules import (
     StateFindings,
     UndoHistory,
 )
-from trimtab.live.recover.tracked_optimizer import (
-    Fingerprint,
-    RestoredTensor,
-    TrackedOptimizer,
-)
+from trimtab.live.recover.tracked_optimizer import Fingerprint, RestoredTensor, TrackedOptimizer
 from trimtab.live.shield import DELIBERATE, Entrance, Shield, log
 from trimtab.state.snapshots import Snapshots, reshard, running_statistics
 
@@ -181,7 +177,6 @@ class Undo:
             self._order = updates + 1
 
     def remember(self, batch: Any) -> None:
-        """Keep a copy of a batch of this step, for experiments."""
         if self._experiments is not None:
             self._experiments.remember(batch)
 
@@ -276,7 +271,6 @@ class Undo:
             self.harm = torch.zeros_like(self.harm)
 
     def restores(self, optimizer: Optimizer) -> bool:
-        """Restore an optimizer's state if that is due; then its step is not to be taken."""
         if self._must_end:
             self._end()
         try:
@@ -384,7 +378,6 @@ class Undo:
             self._discard.undo(by_index[index])
 
     def close(self) -> None:
-        """Give the memory back."""
         self.is_off = True
         self._snapshots.drop()
         self._discard.forget()
@@ -604,7 +597,6 @@ class ScalerWatch:
         scaler.step = self
 
     def __call__(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        """Step as the scaler does."""
         inner = getattr(optimizer, "optimizer", optimizer)  # such as Accelerate's wrapper
         before = self._entrance("scaler.step", self._undo.num_updates, inner)
         result = self._step(optimizer, *args, **kwargs)  # what it raises is the user's

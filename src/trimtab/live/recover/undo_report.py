@@ -8,13 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
-from trimtab.core.events import (
-    BUFFER_REPAIRED,
-    NOT_UNDONE,
-    UNDO,
-    UNDO_OUTCOME,
-    UNDO_REFUSED,
-)
+from trimtab.core.events import BUFFER_REPAIRED, NOT_UNDONE, UNDO, UNDO_OUTCOME, UNDO_REFUSED
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.text import digits
 from trimtab.live.host.run_recorder import RunRecorder
@@ -55,10 +49,7 @@ class UndoReporter(StateReporter):
     """Reports what was undone and why, or why nothing was, and what came of it."""
 
     def __init__(
-        self,
-        monitor: StepMonitor,
-        shield: Shield,
-        give_up_after: Callable[[int], None] | None,
+        self, monitor: StepMonitor, shield: Shield, give_up_after: Callable[[int], None] | None
     ) -> None:
         self._monitor = monitor
         self._shield = shield
@@ -177,22 +168,15 @@ class UndoReporter(StateReporter):
             f"it was {digits(then)}"
         )
         (log.info if helped else log.warning)("trimtab: %s", sentence)
-        facts = {
-            "undone_at": undo.step,
-            "helped": helped,
-            "showed": showed,
-            "loss_before": then,
-            "loss_after": now,
-        }
-        recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts)
+        facts = {"undone_at": undo.step, "helped": helped, "showed": showed}
+        measured = {"loss_before": then, "loss_after": now}
+        recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts | measured)
 
 
 def is_at_level(before: Sequence[float], losses: Sequence[float]) -> bool | None:
-    """Return whether losses are like those before the harm; None if that is not known.
+    """Return whether losses, after the undo or during the harm, are as before the harm.
 
-    Args:
-        before: Losses of the steps that the restored state has learnt from.
-        losses: Losses of the first steps after the undo, or during the harm.
+    `before` are those that the restored state has learnt from. None if it is not known.
     """
     known = [loss for loss in before if math.isfinite(loss)]
     if len(known) < BEFORE // 4 or not losses:

@@ -101,11 +101,9 @@ class CheckpointIndex:
 
     @property
     def next_serial(self) -> int:
-        """The serial number of the next checkpoint."""
         return max((entry.facts.serial for entry in self.entries), default=-1) + 1
 
     def add(self, entry: CheckpointEntry) -> None:
-        """Add a checkpoint, the newest."""
         self._write([*self.entries, entry])
 
     def remove(self, entry: CheckpointEntry) -> None:

@@ -77,7 +77,6 @@ def list_files(folder: Path) -> list[str]:
 
 
 def describe_files(folder: Path, names: Iterable[str]) -> dict[str, FileEntry]:
-    """Size and checksum of some files."""
     return {name: _describe(folder, name) for name in names}
 
 

@@ -199,7 +199,6 @@ class CheckpointStore:
         return torch.load(path, map_location="cpu", weights_only=True)
 
     def path(self, entry: CheckpointEntry) -> Path:
-        """The folder with the files of a checkpoint."""
         return self.index.path(entry)
 
     def _name_in_run(self, source: Path, problem: str) -> str:

@@ -139,7 +139,6 @@ weights are not hurt."""
 def judge_checkpoints(
     entries: Iterable[CheckpointEntry], history: RunHistory, incidents: Sequence[Incident]
 ) -> list[CheckpointEntry]:
-    """The entries with the verdicts that follow from the run so far."""
     return [judge_checkpoint(entry, history, incidents) for entry in entries]
 
 
