@@ -32,7 +32,7 @@ DANGEROUS = (
 )
 """Functions around the update itself, all of which are tried."""
 
-COUNTS = {"observe": 90, "protect": 60, "recover": 45}
+COUNTS = {"observe": 40, "protect": 25, "recover": 20}
 """Other functions that are tried; together with the dangerous ones, under a minute."""
 
 

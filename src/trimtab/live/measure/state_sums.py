@@ -243,9 +243,12 @@ class ShardWeights:
 
 Tensors = list[torch.Tensor] | tuple[torch.Tensor, ...]
 
-BY_ROLE = ("param", "grad", "m", "v", "update", "unknown")
-"""Squares of weights, gradient, both moments and the last update; pieces whose update is not known,
-because they have a gradient and no moments that can be read."""
+BY_ROLE = ("param", "grad", "m", "v", "update")
+"""Squares of weights, gradient, both moments and the last update."""
+
+UNKNOWN = -1e30
+"""Stands for the square of an update that is not known, of pieces with a gradient and no moments
+that can be read: no sum with such a piece in it is positive."""
 
 ROWS_OF_STATE = tuple(BY_ROLE.index(name) for name in ("param", "m", "v"))
 
@@ -348,8 +351,8 @@ def _without_moments(family: ParamFamily, indices: list[int]) -> torch.Tensor:
         sums.add(chunk, weights, grads, _zeros(chunk, chunk.grads))
     param, grad, zeros = sums.rows()
     none = torch.zeros_like(grad)
-    unknown = torch.ones_like(grad)
-    return torch.stack([param, grad, none, none, none, unknown, zeros, none, none, none])
+    update = torch.full_like(grad, UNKNOWN)
+    return torch.stack([param, grad, none, none, update, zeros, none, none, none])
 
 
 def _with_moments(family: ParamFamily, step: torch.Tensor, indices: list[int]) -> torch.Tensor:
@@ -366,9 +369,7 @@ def _with_moments(family: ParamFamily, step: torch.Tensor, indices: list[int]) -
         update = update + along * (2 * decay * second.sqrt() / first) + decay**2 * param
     rate: float | torch.Tensor = family.group["lr"]
     update = update * rate * rate
-    known = torch.zeros_like(grad)
-    whole = (zeros, grad_dot_m, grad, grad_to_v * second)
-    return torch.stack([param, grad, m, v, update, known, *whole])
+    return torch.stack([param, grad, m, v, update, zeros, grad_dot_m, grad, grad_to_v * second])
 
 
 def _sum_adam(

@@ -29,7 +29,7 @@ from trimtab.live.shield import Shields
 from trimtab.state.host_copy import local
 from trimtab.state.training_state import parameters_of
 
-BY_LAYER = ("param", "grad", "update", "unknown")
+BY_LAYER = ("param", "grad", "update")
 """What of BY_ROLE is also added up by layer."""
 
 COUNTS = ("adam_step", "has_adam", "elements", "reporting")
@@ -113,20 +113,21 @@ def read_telemetry(sums: Mapping[str, float], world: int) -> dict[str, float]:
         found[f"{signals.GRAD_NORM_OF}layer.{layer}"] = root(sums[f"grad_layer:{layer}"])
         weights = root(sums[f"param_layer:{layer}"])
         found[f"{signals.LAYER_PARAM_NORM}{layer}"] = weights
-        if sums["has_adam"] > 0 and weights > 0 and not sums[f"unknown_layer:{layer}"]:
+        if sums["has_adam"] > 0 and weights > 0 and not sums[f"update_layer:{layer}"] < 0:
             ratio = root(sums[f"update_layer:{layer}"]) / weights
             found[f"{signals.LAYER_UPDATE_RATIO}{layer}"] = ratio
     elements = max(sums["elements"], 1.0)
     found[signals.ZERO_GRAD_SHARE] = sums["zeros"] / elements
     if sums["has_adam"] > 0:
         # An update that is not known is not 0: Adam-mini has one second moment for many elements.
-        known = [role for role in roles if not sums[f"unknown:{role}"]]
-        found |= _norms(signals.ADAM_M_NORM, "m", sums, roles, known)
-        found |= _norms(signals.ADAM_V_NORM, "v", sums, roles, known)
-        found |= _norms(signals.UPDATE_NORM, "update", sums, roles, known)
+        known = [role for role in roles if not sums[f"update:{role}"] < 0]
+        if known:
+            found |= _norms(signals.ADAM_M_NORM, "m", sums, known)
+            found |= _norms(signals.ADAM_V_NORM, "v", sums, known)
+            found |= _norms(signals.UPDATE_NORM, "update", sums, known)
         found[signals.GRAD_TO_V_RMS] = root(sums["grad_to_v"] / elements)
         found[signals.ADAM_STEP] = sums["adam_step"] / sums["has_adam"]
-        scale = root(sums["adam_grads"]) * found[signals.ADAM_M_NORM]
+        scale = root(sums["adam_grads"]) * found.get(signals.ADAM_M_NORM, 0.0)
         if scale > 0:
             cosine = sums["grad_dot_m"] / scale
             found[signals.GRAD_MOMENTUM_COSINE] = (
@@ -136,16 +137,12 @@ def read_telemetry(sums: Mapping[str, float], world: int) -> dict[str, float]:
 
 
 def _norms(
-    signal: str,
-    what: str,
-    sums: Mapping[str, float],
-    roles: Sequence[str],
-    known: Sequence[str] | None = None,
+    signal: str, what: str, sums: Mapping[str, float], roles: Sequence[str]
 ) -> dict[str, float]:
-    """Return the norm of the whole, and of each role of which all of it is known."""
+    """Return the norm of the whole and of each role."""
     squares = {role: sums[f"{what}:{role}"] for role in roles}
     return {signal: root(sum(squares.values()))} | {
-        f"{signal}/{role}": root(squares[role]) for role in (roles if known is None else known)
+        f"{signal}/{role}": root(square) for role, square in squares.items()
     }
 
 
