@@ -99,13 +99,15 @@ class _LayoutKey(NamedTuple):
     """What the layout of a tensor depends on: code may replace it by a larger one."""
 
     tensor_index: int
-    num_words: int
+    num_elements: int
     dtype: torch.dtype
+    is_in_words: bool
+    """Whether 8 bytes are summed at a time, which the address of a tensor may not allow."""
 
     @classmethod
     def from_watched(cls, watched: _Watched) -> "_LayoutKey":
-        tensor = watched.part.tensor
-        return cls(watched.index, _words(tensor).numel(), tensor.dtype)
+        part = local(watched.part.tensor)
+        return cls(watched.index, part.numel(), part.dtype, is_in_words(part))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -224,7 +226,7 @@ class MemoryWatch:
         keys = [_LayoutKey.from_watched(watched) for watched in self._chunk]
         if (known := self._layouts.get(tuple(keys))) is not None:
             return known
-        shapes = [_shape(key.num_words) for key in keys]
+        shapes = [_shape(_words(watched.part.tensor).numel()) for watched in self._chunk]
         rows = [shape.num_rows for shape in shapes]
         columns = [shape.width for shape in shapes]
         layout = _Layout(
