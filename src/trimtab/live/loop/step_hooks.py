@@ -17,8 +17,8 @@ from torch.utils.hooks import RemovableHandle
 from trimtab.live.shield import Entrance
 from trimtab.state.host_copy import version_of
 
-PLACE = "optimizer.step"
-"""Where the hooks run, as the log names it."""
+OPERATION = "optimizer.step"
+"""What the hooks are part of, as the log names it."""
 
 
 class StepListener(Protocol):
@@ -61,12 +61,12 @@ class StepHooks:
         """Let the optimizers keep the listener: a closed guard that others still wait for."""
         self._before.kept = listener
 
-    def let_go(self) -> None:
-        """Do nothing any more, from within a hook, where torch allows none to be removed."""
+    def deactivate(self) -> None:
+        """Turn the hooks into no-ops from within one of them, where torch allows no removal."""
         self._before.kept = None
 
     def remove(self) -> None:
-        self.let_go()
+        self.deactivate()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -84,15 +84,15 @@ class _Before:
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         listener = self._listener()
-        if listener is None or listener.entrance(PLACE, _is_nested, optimizer):
+        if listener is None or listener.entrance(OPERATION, _is_nested, optimizer):
             return None
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if not callable(closure):
-            listener.entrance(PLACE, listener.before_update, optimizer)
-            listener.entrance(PLACE, listener.carry_out, optimizer)
+            listener.entrance(OPERATION, listener.before_update, optimizer)
+            listener.entrance(OPERATION, listener.carry_out, optimizer)
             return None
-        wrapped = listener.entrance(PLACE, _wrap, listener, optimizer, closure)
+        wrapped = listener.entrance(OPERATION, _wrap, listener, optimizer, closure)
         if wrapped is None:
             return None
         if "closure" in kwargs:
@@ -109,8 +109,8 @@ class _After:
     @_disable_dynamo
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         listener = self._listener()
-        if listener is not None and not listener.entrance(PLACE, _is_nested, optimizer):
-            listener.entrance(PLACE, listener.after_update, optimizer)
+        if listener is not None and not listener.entrance(OPERATION, _is_nested, optimizer):
+            listener.entrance(OPERATION, listener.after_update, optimizer)
 
 
 def _is_nested(optimizer: Optimizer) -> bool:
@@ -148,11 +148,11 @@ def _wrap(
     def watched() -> Any:
         nonlocal num_calls
         num_calls += 1
-        listener.entrance(PLACE, inspect)
+        listener.entrance(OPERATION, inspect)
         result = closure()  # what it raises is the user's
         if num_calls == 1:
-            listener.entrance(PLACE, listener.before_update, optimizer)
-            listener.entrance(PLACE, listener.carry_out, optimizer)
+            listener.entrance(OPERATION, listener.before_update, optimizer)
+            listener.entrance(OPERATION, listener.carry_out, optimizer)
         return result
 
     return watched

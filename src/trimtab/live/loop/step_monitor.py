@@ -196,7 +196,7 @@ class StepMonitor:
 
     @property
     def is_out(self) -> bool:
-        """Whether this guard was closed or has failed: it counts, and keeps other ranks company."""
+        """Whether this guard was closed or has failed; it counts steps and completes exchanges."""
         return self.sync.is_closed or self.shields.numbers.is_down
 
     def _step_aside(self, operation: str, error: Exception) -> None:
@@ -326,7 +326,7 @@ class StepMonitor:
 
         The other ranks count on what this one owes the exchange, and carry out the decision.
         """
-        self._keep_others_company()
+        self._complete_exchange()
         if self.gate is None:
             return
         if self.keeper is not None and self.keeper.restores(optimizer):
@@ -341,7 +341,7 @@ class StepMonitor:
         while self.gate.promoted:
             report_promotion(self.recorder, self.next_step, self.gate.promoted.pop())
 
-    def _keep_others_company(self) -> None:
+    def _complete_exchange(self) -> None:
         """Make what this rank owes the exchange of this update, if it has failed or is closed."""
         ranks = self.sync.ranks
         if ranks.world == 1 or ranks.has_left or self._is_in_backward:
@@ -480,7 +480,7 @@ class StepMonitor:
         if self.gate is not None:
             self.gate.close()
         if self.sync.is_closed:
-            self._hooks.let_go()
+            self._hooks.deactivate()
 
     def _refuse_backward(self) -> None:
         if self._is_in_backward:
