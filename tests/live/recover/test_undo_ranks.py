@@ -3,6 +3,7 @@
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
+from trimtab.live.recover.undo import Undo
 
 STEPS, AT = 40, 25
 
@@ -108,3 +110,22 @@ def test_sgd_with_momentum_on_shards(tmp_path: Path) -> None:
     results = run_ranks(partial(body, "fsdp2", flip, 1, tmp_path, make=make), 2)
     assert len(undos(tmp_path)) == 1
     assert np.isfinite(results[0][-1]).all()
+
+
+def fail_to_hear(layout: str, folder: Path, rank: int) -> list[list[float]]:
+    """One rank fails in the moment in which the others decide to undo."""
+    receive = Undo.receive
+
+    def failing(self: Undo, check: Any, values: Any, *, is_finite: bool) -> None:
+        if rank == 1 and values[0] > 0:
+            raise RuntimeError("planted")
+        receive(self, check, values, is_finite=is_finite)
+
+    with mock.patch.object(Undo, "receive", failing):
+        return body(layout, flip, 0, folder, rank)
+
+
+def test_nothing_is_undone_if_one_rank_did_not_hear_of_it(tmp_path: Path) -> None:
+    results = run_ranks(partial(fail_to_hear, "fsdp2", tmp_path), 2)
+    assert undos(tmp_path) == []
+    assert len(results[0]) == len(results[1])
