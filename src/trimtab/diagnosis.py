@@ -21,9 +21,9 @@ from trimtab.core.run import Reader, Run, RunFacts
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.core.text import digits
 from trimtab.detect.reference import lay_beside, same_batches
-from trimtab.explain.batches.batch_report import MARGIN, BatchReport
 from trimtab.explain.measures import flat_loss
 from trimtab.journal import JournalRun, RunDirectory, read_journal
+from trimtab.journal.batches.batch_report import MARGIN, BatchReport
 from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.readers.facts import known_facts

@@ -8,16 +8,16 @@ import pytest
 
 from trimtab.core.block import Block, Column, Event, Record
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.resume import facts
-from trimtab.detect.resume.audit import (
+from trimtab.detect.resume_audit import ResumeAudit
+from trimtab.journal.resume import facts
+from trimtab.journal.resume.comparison import (
     THINGS,
-    ResumeAudit,
     compare_states,
     describe_difference,
     encode_differences,
     is_restarted,
 )
-from trimtab.detect.resume.journal_past import JournalPast
+from trimtab.journal.resume.journal_past import JournalPast
 
 SAVED = {
     facts.STEP: 100.0,

@@ -21,8 +21,8 @@ from tests.kit.resumes import RIGHT, WRONG, Script, Setup, is_named, resume
 
 import trimtab
 from trimtab.core.findings import Symptom
-from trimtab.detect.resume.facts import STATE_SAVED
 from trimtab.journal import AUDIT_EVENT
+from trimtab.journal.resume.facts import STATE_SAVED
 
 
 @pytest.mark.parametrize("kind", WRONG)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import trimtab
-from trimtab.explain.token_losses import NAMES, find_second_mode
+from trimtab.core.token_losses import NAMES, find_second_mode
 from trimtab.live.measure import token_losses
 from trimtab.live.measure.batch_facts import count_losses
 

@@ -8,10 +8,10 @@ import pytest
 from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
 
-from trimtab.explain.batches.batch_report import BatchReport, RowReport
-from trimtab.explain.batches.tokens import Band, TokenShare, TokenShift
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
+from trimtab.journal.batches.batch_report import BatchReport, RowReport
+from trimtab.journal.batches.tokens import Band, TokenShare, TokenShift
 from trimtab.report.batch_section import (
     HOW_TO_KEEP,
     batch_items,

@@ -12,7 +12,7 @@ from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import AnyCause, Hypothesis
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import to_jsonable
-from trimtab.explain.batches.batch_report import BatchReport
+from trimtab.core.token_losses import SecondMode, find_second_mode
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
 from trimtab.explain.context import IncidentContext
@@ -28,7 +28,7 @@ from trimtab.explain.measures import (
     measure,
 )
 from trimtab.explain.textbook.tree import Walk
-from trimtab.explain.token_losses import SecondMode, find_second_mode
+from trimtab.journal.batches.batch_report import BatchReport
 
 NO_ADVICE = Action(
     kind=ActionKind.WAIT, instruction="None.", reason="The incident was explained, not advised on."

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from trimtab.core.errors import ConfigError
-from trimtab.detect.resume.facts import DATA_POSITION, STATE_SAVED, Facts
+from trimtab.journal.resume.facts import DATA_POSITION, STATE_SAVED, Facts
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.step_loop import Step, StepLoop
 from trimtab.live.shield import Shield, log

@@ -3,10 +3,10 @@
 from collections.abc import Iterator, Sequence
 
 from trimtab.core.text import digits, printable
-from trimtab.explain.batches.batch_report import BatchReport, RowReport
-from trimtab.explain.batches.tokens import BAND_NAMES, TokenShare, TokenShift
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
+from trimtab.journal.batches.batch_report import BatchReport, RowReport
+from trimtab.journal.batches.tokens import BAND_NAMES, TokenShare, TokenShift
 from trimtab.report.document import CodeBlock, Content, Paragraph, ReportTable, RichText, prose
 
 HOW_TO_KEEP = (

@@ -13,8 +13,8 @@ import numpy as np
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, FloatArray, IntArray
 from trimtab.core.text import digits
-from trimtab.explain.batches.batch_report import BatchReport
 from trimtab.explain.diagnosis import Diagnosis
+from trimtab.journal.batches.batch_report import BatchReport
 from trimtab.report.batch_section import Bar, batch_place, histogram_groups, share_text
 from trimtab.report.escaping import Html, tag
 from trimtab.report.pages.series import LOG_RATIO, minmax_rows, percentiles

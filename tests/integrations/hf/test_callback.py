@@ -15,7 +15,7 @@ from transformers import EarlyStoppingCallback, TrainerCallback
 
 import trimtab
 from trimtab.core.config import Config
-from trimtab.explain.token_losses import EDGES, NAMES
+from trimtab.core.token_losses import EDGES, NAMES
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
 from trimtab.integrations.trainer_adapter import GUARD_FILE
 from trimtab.selftest.promises import READS, Counting

@@ -8,7 +8,7 @@ from tests.kit.hf import TinyForCausalLM
 from tests.kit.lightning import Module, Run, in_settings, watched
 from tests.kit.tiny import assert_same_bits, journal_of
 
-from trimtab.explain.token_losses import NAMES
+from trimtab.core.token_losses import NAMES
 
 
 @in_settings()

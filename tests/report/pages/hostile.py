@@ -10,8 +10,8 @@ from tests.report.test_reports import report_of
 
 from trimtab.core.block import Column, Event
 from trimtab.core.run import RunFacts
-from trimtab.explain.batches.batch_report import BatchReport, RowReport
-from trimtab.explain.batches.tokens import TokenShare
+from trimtab.journal.batches.batch_report import BatchReport, RowReport
+from trimtab.journal.batches.tokens import TokenShare
 from trimtab.report.run_report import RunReport
 
 PAYLOADS = (

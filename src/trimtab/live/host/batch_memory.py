@@ -21,10 +21,10 @@ from trimtab.core.config import LiveConfig
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident
-from trimtab.explain.batches.batch_report import MARGIN, BatchReport, Decode, KeptBatches, examine
-from trimtab.explain.batches.rows import KeptBatch, TokenRows, flat_tokens
-from trimtab.explain.batches.tokens import count_tokens
-from trimtab.explain.token_losses import NUM_BINS
+from trimtab.core.token_losses import NUM_BINS
+from trimtab.journal.batches.batch_report import MARGIN, BatchReport, Decode, KeptBatches, examine
+from trimtab.journal.batches.rows import KeptBatch, TokenRows, flat_tokens
+from trimtab.journal.batches.tokens import count_tokens
 from trimtab.live.measure.batch_facts import VALUES
 from trimtab.live.ranks.exchange import StepNote
 from trimtab.live.shield import Shield, log

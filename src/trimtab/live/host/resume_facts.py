@@ -21,8 +21,9 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.findings import Symptom
-from trimtab.detect.resume import facts
-from trimtab.detect.resume.audit import (
+from trimtab.journal import AUDIT_EVENT, JournalWriter
+from trimtab.journal.resume import facts
+from trimtab.journal.resume.comparison import (
     LOST,
     Difference,
     compare_states,
@@ -30,9 +31,8 @@ from trimtab.detect.resume.audit import (
     encode_differences,
     is_restarted,
 )
-from trimtab.detect.resume.facts import Facts
-from trimtab.detect.resume.journal_past import JournalPast
-from trimtab.journal import AUDIT_EVENT, JournalWriter
+from trimtab.journal.resume.facts import Facts
+from trimtab.journal.resume.journal_past import JournalPast
 from trimtab.live.measure.state_facts import PendingFacts, random_facts, scaler_facts, state_facts
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.shield import Shield, log

@@ -19,12 +19,12 @@ from trimtab.core.incidents import Incident, IncidentChange
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.core.text import counted
-from trimtab.detect.resume.journal_past import JournalPast
+from trimtab.core.token_losses import NUM_BINS, shares
 from trimtab.diagnosis import build_report
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.token_losses import NUM_BINS, shares
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
+from trimtab.journal.resume.journal_past import JournalPast
 from trimtab.judge import Judge
 from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.batch_memory import BatchMemory

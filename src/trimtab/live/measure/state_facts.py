@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from torch.utils._python_dispatch import _disable_current_modes
 
 from trimtab.core import signals
-from trimtab.detect.resume import facts
-from trimtab.detect.resume.facts import Facts
+from trimtab.journal.resume import facts
+from trimtab.journal.resume.facts import Facts
 from trimtab.live.measure.step_meter import main_learning_rate
 from trimtab.live.ranks.exchange import HostCopy, copy_to_host
 from trimtab.live.ranks.shards import real

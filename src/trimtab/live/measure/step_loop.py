@@ -7,7 +7,7 @@ from typing import Any
 
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import ConfigError
-from trimtab.explain.batches.rows import TokenRows
+from trimtab.journal.batches.rows import TokenRows
 from trimtab.live.measure.batch_facts import BatchFacts, fingerprint_of
 
 

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from trimtab.core.block import NO_POSITION
-from trimtab.explain.batches.rows import TokenRows
+from trimtab.journal.batches.rows import TokenRows
 from trimtab.live.ranks.rank_group import RankGroup
 
 

@@ -3,15 +3,14 @@
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from trimtab.core.block import FloatArray, IntArray
-from trimtab.core.errors import ConfigError
 from trimtab.core.jsonable import number_from_json
-from trimtab.explain.batches.rows import KeptBatch, RowScores, flat_tokens, score_rows, usual_rows
-from trimtab.explain.batches.tokens import (
+from trimtab.journal.batches.rows import KeptBatch, RowScores, flat_tokens, score_rows, usual_rows
+from trimtab.journal.batches.tokens import (
     Band,
     TokenShare,
     TokenShift,
@@ -21,9 +20,6 @@ from trimtab.explain.batches.tokens import (
     pad,
     unusual_tokens,
 )
-
-if TYPE_CHECKING:
-    from trimtab.corpus.order import RowSequence
 
 Decode = Callable[[Sequence[int]], str]
 """The user's tokenizer: token ids to text."""
@@ -251,45 +247,6 @@ def examine(kept: KeptBatches) -> BatchReport | None:
         bands=bands(counts, run),
         shift=find_shift(every, earlier, MAX_TOKENS),
     )
-
-
-BASE_BATCHES = 64
-"""Batches spread over the data that tell what is usual, for the rows of one step."""
-
-
-def examine_step(
-    rows: "RowSequence", step_rows: int, step: int, counts: IntArray | None = None
-) -> BatchReport:
-    """Report on the rows of one step of a run, from its data; a row's position is its number.
-
-    Args:
-        rows: Token ids, in the order of the run.
-        step_rows: Rows of a step.
-        step: Which one.
-        counts: How often each token occurs in the whole data; None: as in a sample of it.
-    """
-    num_steps = len(rows) // step_rows
-    if step >= num_steps:
-        raise ConfigError(f"step {step} is beyond the {num_steps} steps of the data")
-
-    def batch(at: int) -> KeptBatch:
-        chosen = range(at * step_rows, (at + 1) * step_rows)
-        parts = tuple(np.asarray(rows[row], dtype=np.int32).reshape(1, -1) for row in chosen)
-        return KeptBatch(tick=at, step=at, data_position=0, parts=parts)
-
-    spread = np.unique(np.linspace(0, num_steps - 1, BASE_BATCHES).astype(int)).tolist()
-    report = examine(
-        KeptBatches(
-            onset_tick=step,
-            peak_tick=step,
-            before=tuple(batch(at) for at in spread if at != step),
-            around=(batch(step),),
-            counts=np.zeros(0, dtype=np.int64) if counts is None else counts,
-        )
-    )
-    if report is None:
-        raise ConfigError(f"step {step} has no rows")
-    return report
 
 
 def _is_near(tick: int, kept: KeptBatches) -> bool:

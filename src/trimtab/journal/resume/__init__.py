@@ -2,5 +2,5 @@
 
 facts.py         the facts that are compared, and their names
 journal_past.py  what the journal says about them
-audit.py         saved against found; the detector, with a fix for each difference
+comparison.py    saved against found, with a fix for each difference
 """

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.core.block import FloatArray, IntArray
-from trimtab.explain.batches.rows import KeptBatch
+from trimtab.journal.batches.rows import KeptBatch
 
 MIN_G2 = 15.13
 """A token is named from this G2 on: p < 0.0001 with one degree of freedom. Source: Rayson et al.

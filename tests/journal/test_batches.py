@@ -8,15 +8,15 @@ import numpy as np
 import pytest
 
 from trimtab.core.jsonable import to_jsonable
-from trimtab.explain.batches.batch_report import (
+from trimtab.journal.batches.batch_report import (
     MAX_ROWS,
     MAX_TOKEN_IDS,
     BatchReport,
     KeptBatches,
     examine,
 )
-from trimtab.explain.batches.rows import KeptBatch, TokenRows, repetition
-from trimtab.explain.batches.tokens import bands, divergence, find_shift, g2, unusual_tokens
+from trimtab.journal.batches.rows import KeptBatch, TokenRows, repetition
+from trimtab.journal.batches.tokens import bands, divergence, find_shift, g2, unusual_tokens
 
 VOCABULARY, ROWS, LENGTH = 400, 6, 64
 ONSET = 150

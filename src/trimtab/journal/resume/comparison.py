@@ -1,21 +1,18 @@
-"""The resume audit: what a resume has not restored, and a finding for each with its fix.
+"""What a resume has not restored: the saved state against the one that was found.
 
-saved, found --> compare --> differences --> encode --> a signal of the first step's record
-                                                               ResumeAudit --> findings
+    saved, found --> compare_states --> differences --> encode --> a signal of the first record
+
+The signal is bits, from which `ResumeAudit` makes findings: a finished journal is judged as
+the live run was. The figures are in the event `resume audit`.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
-from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.causes import Cause
-from trimtab.core.detector import Detector
-from trimtab.core.findings import Explanation, Finding, Severity, Symptom
-from trimtab.core.signals import RESUME_AUDIT
-from trimtab.detect.resume import facts
+from trimtab.core.findings import Severity, Symptom
+from trimtab.journal.resume import facts
 
 # Saved against found: what a resume has not restored, the most telling difference first.
 
@@ -226,13 +223,6 @@ def _difference(
     )
 
 
-# ResumeAudit: a finding for each thing that a resume has not restored.
-#
-# The live guard compares (`compare`) and writes what differs into the record of that step, as
-# bits: a finished journal is judged as the live run was. The figures are in the event `resume
-# audit`.
-
-
 @dataclass(frozen=True, slots=True)
 class _Thing:
     """What was not restored, in words."""
@@ -288,60 +278,19 @@ THINGS: Mapping[Symptom, _Thing] = {
 }
 
 
-_ORDER = tuple(THINGS)
+ORDER = tuple(THINGS)
 """The place of each bit, and the order of findings: the most telling first. Journals depend on it:
 new things go to the end."""
 
-_WARNING = 1 << 16
+WARNING_BIT = 1 << 16
 """A bit of this half: the same thing, only a warning."""
-
-
-class ResumeAudit(Detector):
-    """One finding for each bit."""
-
-    name = "resume-audit"
-
-    def __init__(self) -> None:
-        """Remember nothing: each record says all."""
-
-    def update(self, record: Record) -> list[Finding]:
-        value = record.signals.get(RESUME_AUDIT)
-        if value is None or not 0.0 < value < _WARNING * _WARNING or value != int(value):
-            return []  # nothing, or not ours
-        bits = int(value)
-        findings = []
-        for place, symptom in enumerate(_ORDER):
-            bit = 1 << place
-            if bits & bit:
-                findings.append(self._finding(record, symptom, Severity.ALARM))
-            elif bits & bit * _WARNING:
-                findings.append(self._finding(record, symptom, Severity.WARN))
-        return findings
-
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(RESUME_AUDIT).present)
-
-    def _finding(self, record: Record, symptom: Symptom, severity: Severity) -> Finding:
-        thing = THINGS[symptom]
-        return self.finding(
-            record,
-            symptom,
-            severity,
-            RESUME_AUDIT,
-            expected=0.0,
-            explanation=Explanation(
-                cause_id=thing.cause.id,
-                cause_title=thing.cause.title,
-                remedy=thing.fix[0].upper() + thing.fix[1:] + ".",
-            ),
-        )
 
 
 def encode_differences(differences: Iterable[Difference]) -> float:
     bits = 0
     for difference in differences:
-        bit = 1 << _ORDER.index(difference.symptom)
-        bits |= bit if difference.severity is Severity.ALARM else bit * _WARNING
+        bit = 1 << ORDER.index(difference.symptom)
+        bits |= bit if difference.severity is Severity.ALARM else bit * WARNING_BIT
     return float(bits)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import NO_POSITION, Block, Event, IntArray
-from trimtab.detect.resume import facts
-from trimtab.detect.resume.facts import Facts
+from trimtab.journal.resume import facts
+from trimtab.journal.resume.facts import Facts
 
 STEPS_BEFORE, STEPS_AFTER = 4096, 64
 """Steps around the resume whose records are kept. Source: as many batches as `repeated-batch`
