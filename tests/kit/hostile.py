@@ -21,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from trimtab.journal.approval import Proposal
 from typer.testing import CliRunner
 
 import trimtab
@@ -30,11 +31,10 @@ from trimtab.core.errors import TrimtabError
 from trimtab.integrations.shipper.log import ShipLog
 from trimtab.integrations.shipper.shipper import Shipper, find_sink
 from trimtab.journal import Follower, JournalWriter, RunDirectory
-from trimtab.journal.approval import Proposal
+from trimtab.journal.checkpoints.manifest import MANIFEST, to_checked_json
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.writer import JournalLimits
 from trimtab.report.server.hub import Hub
-from trimtab.state.checkpoints.manifest import MANIFEST, to_checked_json
 
 SECRET = b"CANARY-7f3a91"
 NEWEST = "trimtab/checkpoints/step-00000080"

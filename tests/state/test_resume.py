@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
 from trimtab.core.errors import ConfigError, RestoreError
-from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
+from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 Make = Callable[[Any], optim.Optimizer]

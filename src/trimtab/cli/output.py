@@ -18,8 +18,9 @@ from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
 from trimtab.explain.time_use import compute_time_use
 from trimtab.journal import RunDirectory
+from trimtab.journal.directory import incident_folder_name
 from trimtab.journal.files import replace_file
-from trimtab.report.incident_files import incident_folder_name, update_lessons, write_incidents
+from trimtab.report.incident_files import update_lessons, write_incidents
 from trimtab.report.interventions import find_interventions
 from trimtab.report.pages.run_page import DASHBOARD_FILE, POSTMORTEM_FILE, dashboard_page
 from trimtab.report.run_report import RunReport
@@ -166,10 +167,8 @@ def write_into_run(report: RunReport, directory: RunDirectory) -> dict[str, Any]
 def _write_dashboard(report: RunReport, directory: RunDirectory) -> Path | None:
     folder = directory.incidents.name
     files = {
-        found.incident.number: (
-            f"{folder}/{incident_folder_name(found.incident)}/{POSTMORTEM_FILE}"
-        )
-        for found in report.incidents
+        one.number: f"{folder}/{incident_folder_name(one.number, one.onset.step)}/{POSTMORTEM_FILE}"
+        for one in (found.incident for found in report.incidents)
     }
     page = directory.home / DASHBOARD_FILE
     return page if write_page(dashboard_page(report, files=files), page) else None

@@ -21,18 +21,18 @@ from trimtab.live.measure.step_loop import Step, StepLoop
 from trimtab.live.shield import Shield, log
 
 if TYPE_CHECKING:
-    from trimtab.live.host.run_recorder import RunRecorder
+    from trimtab.live.host.recorder import Recorder
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 class CheckpointBoundary:
-    """Saves checkpoints between two steps, and judges the earlier ones on the first rank."""
+    """Saves checkpoints between two steps, once the earlier ones are judged."""
 
     def __init__(
         self,
         checkpoints: Checkpoints | None,
         shield: Shield,
-        recorder: Callable[[], RunRecorder | None],
+        recorder: Callable[[], Recorder | None],
         guard_state: Callable[[], dict[str, Any]],
     ) -> None:
         self._checkpoints = checkpoints
@@ -44,7 +44,7 @@ class CheckpointBoundary:
         self._is_wanted = False
         self._step: int | None = None
         if checkpoints is not None:
-            checkpoints.attach(attempt=self._attempt, judge=self._judge_safely)
+            checkpoints.attach(attempt=self._attempt, judge=self._judge)
 
     def request(self, step: int | None, next_step: int | None, *, if_due: bool) -> None:
         """Save at the end of this step; at once if no loop says when that is."""
@@ -93,25 +93,24 @@ class CheckpointBoundary:
             self._shield.catch("save", error)
 
     def close(self) -> None:
-        """Wait for what is being saved, and judge a last time."""
+        """Wait for what is being saved, and take over the last verdicts."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
-            self._judge_safely()
+            with self._shield.guarding("verdicts"):
+                self._checkpoints.read_verdicts()
 
     def _attempt(self) -> int:
         recorder = self._recorder()
         return 0 if recorder is None else recorder.attempt
 
-    def _judge_safely(self) -> None:
+    def _judge(self) -> bool:
+        """Return whether the verdicts are of this moment; where nobody records, they are."""
+        is_judged = False
         if not self._shield.is_down:
             with self._shield.guarding("verdicts"):
-                self._judge()
-
-    def _judge(self) -> None:
-        recorder = self._recorder()
-        if recorder is not None and self._checkpoints is not None:
-            incidents = recorder.incidents  # judges what waits, which the history needs too
-            self._checkpoints.judge(recorder.history, incidents)
+                recorder = self._recorder()
+                is_judged = recorder is None or recorder.catch_up()
+        return is_judged
 
 
 class StateJournal:

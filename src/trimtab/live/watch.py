@@ -1,6 +1,7 @@
 """`trimtab.watch`: builds a guard around a training run, bottom-up, on one rank or many."""
 
 import hashlib
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping
@@ -20,9 +21,10 @@ from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
 from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
+from trimtab.journal.observer_command import OBSERVER_SETTING
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
-from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.recorder import Recorder
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
@@ -40,7 +42,7 @@ from trimtab.live.ranks.rank_group import (
     join_group,
 )
 from trimtab.live.recover.experiments import Experiments
-from trimtab.live.recover.proposals import Proposals
+from trimtab.live.recover.relaunch import Relaunch
 from trimtab.live.recover.undo import Undo
 from trimtab.live.recover.undo_report import UndoReporter
 from trimtab.live.shield import Shields, log, log_to_stderr_by_default
@@ -61,7 +63,7 @@ class Parts:
     slow: SlowMeter
     shields: Shields
     gate: Gate | None = None
-    recorder: RunRecorder | None = None
+    recorder: Recorder | None = None
 
     @classmethod
     def build(
@@ -177,6 +179,7 @@ def watch(
     batch_text: Any = None,
     checkpoints: "Checkpoints | None" = None,
     on_incident: Callable[[Incident], None] | None = None,
+    observer: bool = True,
     enabled: bool = True,
 ) -> Guard | NoGuard:
     """Watch a run from here on; use it as a context manager, before `torch.compile`.
@@ -205,8 +208,11 @@ def watch(
             tokens and sequences as text, not by id alone. It is your data that is written there,
             so it is off by default.
         checkpoints: What `guard.checkpoint()` saves with and what gets verdicts.
-        on_incident: Called with an incident when it opens, changes or closes; on the first rank,
-            in a thread of its own.
+        on_incident: Called with an incident when it opens, changes or closes, up to a second
+            later; on the first rank, in a thread of its own.
+        observer: Whether the first rank starts an observer, a process of its own that judges the
+            run, writes post-mortems and says what happens. Without one the journal is whole, and
+            `trimtab observe RUN` does the same, on any machine that sees the files.
         enabled: False gives a guard that does nothing and has the same interface.
     """
     log_to_stderr_by_default()
@@ -232,16 +238,17 @@ def watch(
         given = GivenState.of(state)
         if ranks.place == 0:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, chosen, known)
-            parts.recorder = RunRecorder(
+            parts.recorder = Recorder(
                 run,
                 settings,
                 manifest,
                 first_step=step,
-                shield=parts.shields.judge,
+                shield=parts.shields.observer,
                 on_incident=on_incident,
                 batches=BatchMemory(
-                    settings.live, run.incidents, decode=decode, shield=parts.shields.batches
+                    settings.live, run, decode=decode, shield=parts.shields.batches
                 ),
+                observer=observer and os.environ.get(OBSERVER_SETTING) != "off",
             )
     except Exception as error:  # reported below, when the other ranks know of it
         problem = error
@@ -310,7 +317,7 @@ def _log_start(parts: Parts, mode: Mode, world: int, step: int, run_dir: Path) -
     names = " and ".join(dict.fromkeys(type(one).__name__ for one in parts.optimizers))
     num_parameters = sum(parameter.numel() for parameter in parameters_of(parts.optimizers))
     log.info(
-        "trimtab %s %s (%s parameters, %s) from step %d on; see: trimtab follow %s",
+        "trimtab %s %s (%s parameters, %s) from step %d on; see: trimtab observe %s",
         {Mode.OBSERVE: "observes", Mode.PROTECT: "protects", Mode.RECOVER: "recovers"}[mode],
         names,
         f"{num_parameters:,}",
@@ -355,14 +362,14 @@ def _make_undo(
     reporter = UndoReporter(monitor, shields.reports, doubt)
     polls = [reporter.poll]
     if parts.recorder is not None and checkpoints is not None:
-        proposals = Proposals(
+        proposed = Relaunch(
             parts.recorder,
             settings.ladder,
             shields.proposals,
             proven_step=checkpoints.proven_step,
             relaunch=lambda reason: undo.relaunch(reason),
         )
-        polls.append(proposals.poll)
+        polls.append(proposed.poll)
     experiments = None
     if batch_loss is not None:
         experiments = Experiments(model, batch_loss, monitor, shields.experiments)

@@ -18,13 +18,13 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.verification import format_checks
 from trimtab.journal.batches.batch_report import BatchReport
-from trimtab.journal.directory import incident_folders
+from trimtab.journal.batches.files import batch_files
+from trimtab.journal.directory import RunDirectory, incident_folder_name, incident_folders
 from trimtab.journal.files import inside, open_new, read_json, read_regular, replace_file
 from trimtab.report.document import to_markdown
 from trimtab.report.escaping import escape_markdown
@@ -53,12 +53,6 @@ _MAX_LESSONS = 20
 """Of one run, those of the most severe incidents."""
 
 
-def incident_folder_name(incident: Incident) -> str:
-    """Return the name of an incident's folder; names sort in the order of onset."""
-    # Made of two integers, so no text from a log can lead out of the parent folder.
-    return f"{int(incident.number):04d}-step-{int(incident.onset.step):06d}"
-
-
 def report_folder(out: Path, source: Path) -> Path:
     """Return the folder inside `out` that belongs to one log, whatever others share its name."""
     digest = hashlib.sha256(str(source.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
@@ -76,7 +70,7 @@ def write_incidents(
     remove_incidents(folder)
     written = []
     for incident in report.incidents:
-        written.append(_write(folder / incident_folder_name(incident.incident), incident, report))
+        written.append(write_incident(folder, incident, report))
         if progress is not None:
             progress(len(written), len(report.incidents))
     return written
@@ -85,11 +79,15 @@ def write_incidents(
 def remove_incidents(folder: Path) -> None:
     """Remove the incidents that an earlier report left in a folder."""
     for old in incident_folders(folder):
-        for name in _FILES:
-            (old / name).unlink(missing_ok=True)
-        # A folder with anything that people added stays.
-        if not any(old.iterdir()):
-            old.rmdir()
+        _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    # A folder with anything that people added stays.
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _put(path: Path, text: str) -> None:
@@ -99,14 +97,28 @@ def _put(path: Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
-def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
+def write_incident(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
+    """Write the files of one incident into its folder inside `folder`; return its post-mortem.
+
+    Its earlier files are replaced, but for those of a batch, which stay if it has none now; other
+    incidents are not touched.
+    """
+    incident = diagnosis.incident
+    folder = folder / incident_folder_name(incident.number, incident.onset.step)
+    for old in incident_folders(folder.parent):
+        # An onset may be dated back when more is known.
+        if old.name.startswith(f"{incident.number:04d}-") and old != folder:
+            _remove(old)
     machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
     _put(folder / _MACHINE, machine + "\n")
     if diagnosis.batch is not None:
-        write_batch(folder, diagnosis.batch)
+        _put(folder / _BATCH, json.dumps(to_jsonable(diagnosis.batch), allow_nan=False) + "\n")
+        _put(folder / TOKEN_FIGURE, draw_tokens(diagnosis.batch))
     if checks := verification_checks(diagnosis):
         heading = f"trimtab compare NEW_RUN {printable(report.source)} --verify {VERIFY_FILE}"
         _put(folder / VERIFY_FILE, format_checks(checks, heading))
+    else:
+        (folder / VERIFY_FILE).unlink(missing_ok=True)
     document = build_postmortem(diagnosis, report)
     postmortem = folder / _PEOPLE
     _put(postmortem, to_markdown(document, with_figures=True))
@@ -121,21 +133,18 @@ def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
     return postmortem
 
 
-def write_batch(folder: Path, batch: BatchReport) -> None:
-    _put(folder / _BATCH, json.dumps(to_jsonable(batch), allow_nan=False) + "\n")
-    _put(folder / TOKEN_FIGURE, draw_tokens(batch))
-
-
-def read_batches(folder: Path) -> tuple[tuple[BatchReport, ...], list[str]]:
+def read_batches(run: RunDirectory) -> tuple[tuple[BatchReport, ...], list[str]]:
     """Return what was kept of the batches of each incident, and what could not be read."""
     found, notes = [], []
-    for incident in incident_folders(folder):
+    # The run itself writes batches/; before 0.4 it wrote into the folders of its incidents.
+    files = [*(folder / _BATCH for folder in incident_folders(run.incidents)), *batch_files(run)]
+    for file in files:
         try:
-            found.append(BatchReport.from_dict(read_json(incident / _BATCH)))
+            found.append(BatchReport.from_dict(read_json(file)))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            notes.append(f"{incident.name}/{_BATCH} cannot be read: {type(error).__name__}")
+            notes.append(f"{file.parent.name}/{file.name} cannot be read: {type(error).__name__}")
     return tuple(found), notes
 
 

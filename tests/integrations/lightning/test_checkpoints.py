@@ -11,7 +11,7 @@ from tests.kit.tiny import batches, journal_of
 from torch.utils.data import DataLoader
 
 from trimtab.integrations.lightning import last_good_checkpoint
-from trimtab.state.checkpoints.index import Verdict
+from trimtab.journal.checkpoints.index import Verdict
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata

@@ -13,11 +13,11 @@ from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan
 from trimtab.corpus.results import load_result
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal.checkpoints.index import CheckpointIndex
+from trimtab.journal.checkpoints.manifest import find_damage, read_manifest
 from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.readers.reading import FORMATS
-from trimtab.state.checkpoints.index import CheckpointIndex
-from trimtab.state.checkpoints.manifest import find_damage, read_manifest
 
 Read = Callable[[Path], Sequence[str]]
 """Reads the input in a file; returns the notes about it."""

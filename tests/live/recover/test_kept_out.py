@@ -14,7 +14,7 @@ from trimtab.core.errors import NonFiniteRun
 from trimtab.core.events import UNDO_REFUSED
 from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
-from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
+from trimtab.journal.checkpoints.index import CheckpointIndex, Verdict
 
 SAVED, AT, AFTER = 40, 150, 45
 """A checkpoint that is proven when the first bad step comes; steps after the last one."""

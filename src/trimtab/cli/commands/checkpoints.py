@@ -10,7 +10,7 @@ from trimtab.cli.options import AsJson, ExitCode, print_json
 
 if TYPE_CHECKING:
     from trimtab.journal import RunDirectory
-    from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex
+    from trimtab.journal.checkpoints.index import CheckpointEntry, CheckpointIndex
 
 NEXT = "give the run_dir of a run with `watch(checkpoints=...)`"
 COLUMNS = ("step", "verdict", "files", "size", "why")
@@ -36,8 +36,8 @@ def checkpoints(
     from trimtab.cli import output
     from trimtab.core.errors import RestoreError
     from trimtab.core.text import printable
-    from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
-    from trimtab.state.checkpoints.verdicts import judge_from_journal
+    from trimtab.journal.checkpoints.index import CheckpointIndex, Verdict
+    from trimtab.observe.run_observer import judge_from_journal
 
     with output.reported_errors():
         directory = _find(run)
@@ -62,7 +62,7 @@ def _find(path: Path) -> "RunDirectory":
     """Return the run directory at a path; one without a journal may have checkpoints too."""
     from trimtab.core.errors import RestoreError
     from trimtab.journal import RunDirectory
-    from trimtab.state.checkpoints.index import FOLDER, INDEX
+    from trimtab.journal.checkpoints.index import FOLDER, INDEX
 
     for run in (RunDirectory(path), RunDirectory(path.absolute().parent)):
         with contextlib.suppress(OSError):  # a link, which is not followed
@@ -75,7 +75,7 @@ def _verify(index: "CheckpointIndex", entry: "CheckpointEntry") -> "CheckpointEn
     import dataclasses
 
     from trimtab.core.errors import RestoreError
-    from trimtab.state.checkpoints.manifest import find_damage
+    from trimtab.journal.checkpoints.manifest import find_damage
 
     try:
         folder, manifest = index.read_files(entry)

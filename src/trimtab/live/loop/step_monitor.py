@@ -29,8 +29,8 @@ from trimtab.core.errors import RunStopped
 from trimtab.core.events import SETTING_CHANGED
 from trimtab.journal.exit_request import RunExit
 from trimtab.live.host.bad_data import BadData
+from trimtab.live.host.recorder import Recorder
 from trimtab.live.host.resume_facts import ResumeFacts
-from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.exit_hooks import ExitHooks
 from trimtab.live.loop.skips import SkipDetector
 from trimtab.live.loop.step_hooks import StepHooks
@@ -116,7 +116,7 @@ class StepMonitor:
         meter: StepMeter,
         slow: SlowMeter,
         gate: Gate | None,
-        recorder: RunRecorder | None,
+        recorder: Recorder | None,
         shields: Shields,
         *,
         config: LiveConfig,
@@ -186,7 +186,7 @@ class StepMonitor:
     # What the guard calls.
 
     @property
-    def recorder(self) -> RunRecorder | None:
+    def recorder(self) -> Recorder | None:
         """What journals and judges; only on the first rank."""
         return self.sync.recorder
 
@@ -280,7 +280,7 @@ class StepMonitor:
             self._leave()
             self._hooks.remove()
 
-    def _end_journal(self, recorder: RunRecorder, how: str, *, with_records: bool) -> None:
+    def _end_journal(self, recorder: Recorder, how: str, *, with_records: bool) -> None:
         shield = self.shields.host
         if with_records:
             with shield.guarding("last records"):
@@ -375,7 +375,7 @@ class StepMonitor:
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
 
-    def _note_changes(self, recorder: RunRecorder) -> None:
+    def _note_changes(self, recorder: Recorder) -> None:
         """Journal what code has changed about the optimizers."""
         step = self._note.step
         if resized := self.facts.options.resized():

@@ -25,7 +25,7 @@ from trimtab.core.errors import NonFiniteRun, RunStopped
 from trimtab.core.events import SLOW_RANK
 from trimtab.core.text import counted
 from trimtab.journal.exit_request import RunExit
-from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.recorder import Recorder
 from trimtab.live.measure.activations import read_activations, silent_sites
 from trimtab.live.measure.by_rank import SlowRank, read_maxima
 from trimtab.live.measure.state_hash import read_hashes
@@ -80,7 +80,7 @@ class _Waiting:
 class RecordAssembler:
     """Hands the records of steps to the recorder, in their order; only on the first rank."""
 
-    def __init__(self, recorder: RunRecorder, slots: Sequence[str], world: int) -> None:
+    def __init__(self, recorder: Recorder, slots: Sequence[str], world: int) -> None:
         self._recorder = recorder
         self._slots = slots
         self._world = world
@@ -268,7 +268,7 @@ class StepSync:
         self,
         slow: SlowMeter,
         gate: Gate | None,
-        recorder: RunRecorder | None,
+        recorder: Recorder | None,
         shields: Shields,
         config: LiveConfig,
         device: torch.device,

@@ -6,6 +6,6 @@ rules          what proves harm, and when an undo would not help; pure
 memory_watch   bits that changed between two updates though no code wrote them
 audit          weights and moments that training cannot have made
 experiments    what a few forward passes on remembered batches say about an incident
-proposals      what would help where an undo cannot: asked, or done with ladder.unattended
+relaunch       what would help where an undo cannot: said, or done with ladder.unattended
 undo_report    log lines and journal events
 """

@@ -11,7 +11,7 @@ from trimtab.core import signals
 from trimtab.core.events import BUFFER_REPAIRED, NOT_UNDONE, UNDO, UNDO_OUTCOME, UNDO_REFUSED
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.text import digits
-from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.recorder import Recorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.rules import SECOND_COPY, Proof
 from trimtab.live.recover.undo import StateReporter, UndoReport
@@ -60,7 +60,7 @@ class UndoReporter(StateReporter):
         """The first step after the last undo."""
 
     @property
-    def _recorder(self) -> RunRecorder | None:
+    def _recorder(self) -> Recorder | None:
         return None if self._shield.is_down else self._monitor.recorder
 
     def undo(self, report: UndoReport) -> None:
@@ -109,7 +109,7 @@ class UndoReporter(StateReporter):
             with self._shield.guarding("outcome of an undo"):
                 self._report_outcome(recorder)
 
-    def _report(self, report: UndoReport, recorder: RunRecorder, step: int) -> None:
+    def _report(self, report: UndoReport, recorder: Recorder, step: int) -> None:
         why, how_sure = _describe(report), _HOW_SURE[report.proof]
         facts: dict[str, object] = {"why": why, "how_sure": how_sure}
         if report.tensor is not None:
@@ -143,7 +143,7 @@ class UndoReporter(StateReporter):
         if self._give_up_after is not None:
             self._give_up_after(restored)
 
-    def _report_outcome(self, recorder: RunRecorder) -> None:
+    def _report_outcome(self, recorder: Recorder) -> None:
         undo = self._pending[0]
         losses = [(record.step, record.signals.get(signals.LOSS)) for record in recorder.recent]
         after = [loss for step, loss in losses if loss is not None and step >= undo.step][:AFTER]

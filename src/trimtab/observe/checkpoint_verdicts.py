@@ -14,15 +14,10 @@ from itertools import pairwise
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.config import Config
-from trimtab.core.errors import ConfigError, JournalError
 from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.signals import ADAM_M_NORM, ADAM_V_NORM, PARAM_NORM
-from trimtab.diagnosis import RECORDS_PER_BLOCK
-from trimtab.journal import RunDirectory, read_journal
-from trimtab.judge import Judge
-from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
+from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict, mark_given_up
 
 STATE_NORMS = (PARAM_NORM, ADAM_M_NORM, ADAM_V_NORM)
 """Norms of what a checkpoint holds: one that is not finite means that it holds such a value."""
@@ -175,14 +170,6 @@ def judge_checkpoint(
     return _by_healthy_steps(entry, history, [*before, *after])
 
 
-def mark_given_up(entry: CheckpointEntry, step: int) -> CheckpointEntry:
-    """An entry of a run that has gone back to a step before it; one that is bad stays bad."""
-    if entry.verdict is not Verdict.BAD:
-        reason = f"the run went back to step {step:,} after it was saved"
-        entry = _with(entry, Verdict.UNPROVEN, reason, in_doubt=True)
-    return dataclasses.replace(entry, given_up_for=step)
-
-
 def _by_healthy_steps(
     entry: CheckpointEntry, history: RunHistory, incidents: Sequence[Incident]
 ) -> CheckpointEntry:
@@ -262,27 +249,3 @@ def _with(
     entry: CheckpointEntry, verdict: Verdict, reason: str, *, in_doubt: bool = False
 ) -> CheckpointEntry:
     return dataclasses.replace(entry, verdict=verdict, reason=reason, in_doubt=in_doubt)
-
-
-def judge_from_journal(
-    run: RunDirectory, entries: Sequence[CheckpointEntry]
-) -> list[CheckpointEntry]:
-    """The entries with the verdicts that follow from what the run has journalled."""
-    if not run.exists():
-        return list(entries)
-    block = read_journal(run).block
-    judge = Judge(_config(run), plugins=True)
-    for part in block.cut(RECORDS_PER_BLOCK):
-        judge.update(part)
-    judge.finish()
-    history = RunHistory()
-    history.update(block)
-    return judge_checkpoints(entries, history, judge.incidents)
-
-
-def _config(run: RunDirectory) -> Config:
-    """The settings that the run was watched with; the defaults if they cannot be read."""
-    try:
-        return Config.from_dict(run.read_manifest().get("config", {}))
-    except (ConfigError, JournalError):
-        return Config()

@@ -1,10 +1,15 @@
-"""checkpoints.json: the checkpoints of a run and the verdict on each."""
+"""checkpoints.json: the checkpoints of a run; verdicts.json: what its observer thinks of each.
+
+The run alone writes the first, its observer alone the second. An index shows both as one.
+"""
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import shutil
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,8 +17,7 @@ from typing import Any
 
 from trimtab.core.errors import RestoreError
 from trimtab.core.text import printable
-from trimtab.journal.files import inside, replace_file
-from trimtab.state.checkpoints.manifest import (
+from trimtab.journal.checkpoints.manifest import (
     MANIFEST,
     CheckpointFacts,
     Manifest,
@@ -21,8 +25,10 @@ from trimtab.state.checkpoints.manifest import (
     read_manifest,
     to_checked_json,
 )
+from trimtab.journal.files import inside, read_json, replace_file
 
 INDEX = "checkpoints.json"
+VERDICTS = "verdicts.json"
 FOLDER = "checkpoints"
 """The folder, beside the index, that holds one folder per checkpoint."""
 
@@ -77,6 +83,8 @@ class CheckpointIndex:
         self.entries: list[CheckpointEntry] = []
         self.problem = ""
         """Why the file could not be read and was rebuilt from the folders, if it was."""
+        self.judged_tick = -1
+        """The last record that the verdicts follow from; -1 if nobody has judged the run."""
         self.read()
 
     def read(self) -> None:
@@ -98,6 +106,13 @@ class CheckpointIndex:
                     continue  # it cannot be what it claims to be
                 self.entries.append(CheckpointEntry(folder=name, facts=facts))
         self.entries.sort(key=lambda entry: entry.facts.serial)
+        self.judged_tick, verdicts = _read_verdicts(self._home / VERDICTS)
+        self.entries = [_with_verdict(entry, verdicts) for entry in self.entries]
+
+    def read_verdicts(self) -> None:
+        """Take over what the observer has written since the index was read."""
+        self.judged_tick, verdicts = _read_verdicts(self._home / VERDICTS)
+        self.update([_with_verdict(entry, verdicts) for entry in self.entries])
 
     @property
     def next_serial(self) -> int:
@@ -178,6 +193,54 @@ def _read(path: Path) -> list[CheckpointEntry]:
         return [_entry(part) for part in read_checked_json(path)["checkpoints"]]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RestoreError(f"{path} cannot be read: {error}") from error
+
+
+def write_verdicts(home: Path, tick: int, entries: Iterable[CheckpointEntry]) -> None:
+    """Write the verdicts that follow from the records up to a tick; for an observer."""
+    verdicts = {
+        entry.folder: {
+            "serial": entry.facts.serial,
+            "verdict": entry.verdict.value,
+            "reason": entry.reason,
+            "in_doubt": entry.in_doubt,
+        }
+        for entry in entries
+    }
+    content = {"version": 1, "tick": tick, "checkpoints": verdicts}
+    replace_file(home / VERDICTS, json.dumps(content, indent=1) + "\n")
+
+
+def _read_verdicts(path: Path) -> tuple[int, dict[str, Any]]:
+    try:
+        content = read_json(path)
+        tick, verdicts = content["tick"], content["checkpoints"]
+    except (OSError, ValueError, KeyError):
+        return -1, {}
+    is_usable = type(tick) is int and isinstance(verdicts, dict)
+    return (tick, verdicts) if is_usable else (-1, {})
+
+
+def _with_verdict(entry: CheckpointEntry, verdicts: Mapping[str, Any]) -> CheckpointEntry:
+    """Return an entry with the observer's verdict; damage and a step given up are known here."""
+    try:
+        found = verdicts[entry.folder]
+        verdict = Verdict(found["verdict"])
+        reason, in_doubt = printable(str(found["reason"])[:500]), found["in_doubt"] is True
+        is_same = found["serial"] == entry.facts.serial
+    except (KeyError, TypeError, ValueError):
+        return entry
+    if not is_same or entry.damage or entry.facts.fault:
+        return entry
+    entry = dataclasses.replace(entry, verdict=verdict, reason=reason, in_doubt=in_doubt)
+    return entry if entry.given_up_for is None else mark_given_up(entry, entry.given_up_for)
+
+
+def mark_given_up(entry: CheckpointEntry, step: int) -> CheckpointEntry:
+    """Return an entry of a run that went back to a step before it; one that is bad stays bad."""
+    if entry.verdict is not Verdict.BAD:
+        reason = f"the run went back to step {step:,} after it was saved"
+        entry = dataclasses.replace(entry, verdict=Verdict.UNPROVEN, reason=reason, in_doubt=True)
+    return dataclasses.replace(entry, given_up_for=step)
 
 
 def _entry(part: dict[str, Any]) -> CheckpointEntry:

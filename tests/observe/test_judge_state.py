@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.kit.synthetic import troubled_run
+from trimtab.live.host.run_recorder import RunRecorder
 
 from trimtab._version import __version__
 from trimtab.core.config import Config
 from trimtab.journal import RunDirectory
 from trimtab.judge import Judge
 from trimtab.live.host import judge_state
-from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.ranks.exchange import StepNote
 
 
