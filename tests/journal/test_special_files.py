@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> RunDirectory:
         journal.append(step, {"loss": float(loss)})
     journal.close()
     run.write_manifest({"schema": 1})
-    for name in ("exit.json", "notes.jsonl", "proposal.json", "answer.json"):
+    for name in ("exit.json", "notes.jsonl", "observer.jsonl", "verdicts.json"):
         (run.home / name).write_text("{}")
     (run.home / "ship").mkdir()
     (run.home / "ship" / "alerts.json").write_text("{}")

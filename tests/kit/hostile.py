@@ -21,7 +21,6 @@ from types import FrameType
 from typing import Any
 
 import torch
-from trimtab.journal.approval import Proposal
 from typer.testing import CliRunner
 
 import trimtab
@@ -33,6 +32,7 @@ from trimtab.integrations.shipper.shipper import Shipper, find_sink
 from trimtab.journal import Follower, JournalWriter, RunDirectory
 from trimtab.journal.checkpoints.manifest import MANIFEST, to_checked_json
 from trimtab.journal.exit_request import ExitRequest
+from trimtab.journal.news import read_news
 from trimtab.journal.writer import JournalLimits
 from trimtab.report.server.hub import Hub
 
@@ -150,7 +150,8 @@ for file_name in (
     "trimtab/ship/tensorboard.json",
     "trimtab/tensorboard/trimtab/attempt-0/events.out.tfevents.trimtab",
     "trimtab/exit.json",
-    "trimtab/proposal.json",
+    "trimtab/observer.jsonl",
+    "trimtab/verdicts.json",
     "../LESSONS.md",
 ):
     link(file_name, "file")
@@ -215,7 +216,7 @@ INFINITE = json.dumps(
     dict.fromkeys(("number", "step", "code", "expires", "version", "judge"), float("inf"))
     | {"action": "\x1b[2J", "reason": "\x1b[2J", "default": "x"}
 )
-JSON_FILES = ("manifest.json", "checkpoints.json", "judge.json", "proposal.json", "exit.json")
+JSON_FILES = ("manifest.json", "checkpoints.json", "judge.json", "verdicts.json", "exit.json")
 for json_name in JSON_FILES:
     written("nested deeply", f"trimtab/{json_name}", lambda place: '{"a":' + "[" * 100_000)
     written("infinite", f"trimtab/{json_name}", lambda place: INFINITE)
@@ -357,7 +358,7 @@ def read_with_commands(place: Place) -> str:
     hub.close()
     with contextlib.suppress(OSError), Follower(run) as follower:
         follower.poll()
-        printed += f"{Proposal.read(run)} {ExitRequest.read(run.home)}"
+        printed += f"{read_news(run)} {ExitRequest.read(run.home)}"
     return printed
 
 

@@ -1,36 +1,37 @@
-"""A resumed run judges only the records since its judge was saved, with the same result."""
+"""An observer that starts again judges only the records since its judge was saved."""
 
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.kit.synthetic import troubled_run
-from trimtab.live.host.run_recorder import RunRecorder
+from tests.kit.observing import observe
 
-from trimtab._version import __version__
-from trimtab.core.config import Config
-from trimtab.journal import RunDirectory
+from trimtab.core.incidents import Incident
+from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.judge import Judge
-from trimtab.live.host import judge_state
-from trimtab.live.ranks.exchange import StepNote
+from trimtab.observe import judge_state
+from trimtab.observe.run_observer import RunObserver
 
 
-def record(run: RunDirectory, first: int, last: int) -> RunRecorder:
-    """Records of a run with a spike from step 130 on, closed as if the process was killed."""
-    recorder = RunRecorder(run, Config(), {}, first_step=first)
-    for step in range(first, last):
-        noise = float(np.random.default_rng(step).normal())
-        values = {
-            "loss": 3.0 + 0.02 * noise + 4.0 * (130 <= step < 136),
-            "grad_norm": 1.0 + 0.05 * noise,
-        }
-        recorder.record(StepNote(step=step, clock=1.7e9 + step), values)
-    recorder._judge_pending()
-    if recorder._judge_state._writer is not None:
-        recorder._judge_state._writer.join()
-    recorder.journal.close("killed")
-    return recorder
+def record(run: RunDirectory, first: int, last: int) -> None:
+    """Records of a run with a spike from step 130 on."""
+    with JournalWriter(run) as journal:
+        for step in range(first, last):
+            noise = float(np.random.default_rng(step).normal())
+            values = {
+                "loss": 3.0 + 0.02 * noise + 4.0 * (130 <= step < 136),
+                "grad_norm": 1.0 + 0.05 * noise,
+                "clock": 1.7e9 + step,
+            }
+            journal.append(step, values)
+
+
+def judge_so_far(run: RunDirectory) -> tuple[Incident, ...]:
+    observer = RunObserver(run)
+    observer.poll()
+    observer.close()
+    return observer.incidents
 
 
 @pytest.fixture
@@ -52,15 +53,22 @@ def test_only_the_records_since_the_save_are_judged_again(
     tmp_path: Path, updates: list[int]
 ) -> None:
     run = RunDirectory(tmp_path)
-    first = record(run, 0, 150)
-    saved = json.loads((run.home / "judge.json").read_text())["judge"]["last_tick"] + 1
-    assert 100 <= saved <= 150
+    record(run, 0, 150)
+    first = judge_so_far(run)
+    assert json.loads((run.home / "judge.json").read_text())["judge"]["last_tick"] == 149
     updates.clear()
-    second = RunRecorder(run, Config(), {}, first_step=150)
-    assert sum(updates) == 150 - saved
-    assert second.incidents == first.incidents
-    assert len(second.incidents) == 1
-    second.journal.close("closed")
+    record(run, 150, 170)
+    assert judge_so_far(run)[0].onset == first[0].onset
+    assert sum(updates) == 20
+
+
+def test_a_run_that_is_resumed_is_judged_as_if_it_had_not_stopped(tmp_path: Path) -> None:
+    whole, cut = RunDirectory(tmp_path / "whole"), RunDirectory(tmp_path / "cut")
+    record(whole, 0, 400)
+    record(cut, 0, 135)  # in the middle of the spike: it is open when the first part ends
+    assert observe(cut.root)[0].end is None
+    record(cut, 135, 400)
+    assert repr(observe(cut.root)) == repr(observe(whole.root))
 
 
 @pytest.mark.parametrize(
@@ -69,37 +77,26 @@ def test_only_the_records_since_the_save_are_judged_again(
         lambda text: "",
         lambda text: text.replace('"version": "', '"version": "9'),
         lambda text: text.replace('"last_tick": 1', '"last_tick": 9'),
+        lambda text: text.replace('"step": 149, "judge"', '"step": 7, "judge"'),
         lambda text: text.replace('"recent"', '"resent"'),
+        lambda text: text.replace('"warnings": []', '"warnings": ["not a tick"]'),
         lambda text: "[1]",
     ],
 )
 def test_a_file_that_cannot_be_used_costs_only_time(
-    tmp_path: Path,
-    updates: list[int],
-    damage: object,
+    tmp_path: Path, updates: list[int], damage: object
 ) -> None:
     run = RunDirectory(tmp_path)
-    first = record(run, 0, 150)
+    record(run, 0, 150)
+    judge_so_far(run)
     file = run.home / "judge.json"
     text = damage(file.read_text())  # type: ignore[operator]
     assert text != file.read_text()
     file.write_text(text)
     updates.clear()
-    second = RunRecorder(run, Config(), {}, first_step=150)
-    assert sum(updates) == 150
-    assert second.incidents == first.incidents
-    second.journal.close("closed")
-
-
-def test_a_state_that_loads_and_fails_later_costs_only_time(tmp_path: Path) -> None:
-    run, block = RunDirectory(tmp_path), troubled_run()
-    saved, expected, judge = Judge(), Judge(), Judge()
-    saved.update(block[:500])
-    state = saved.state_dict()
-    state["tracker"]["warnings"] = ["not a tick"]
-    run.home.mkdir(parents=True)
-    (run.home / "judge.json").write_text(json.dumps({"version": __version__, "judge": state}))
-    judge_state.JudgeState(run, judge).resume(block)
-    expected.update(block)
-    assert repr(judge.incidents) == repr(expected.incidents)  # NaN is not equal to itself
-    assert judge.incidents
+    record(run, 150, 170)
+    found = judge_so_far(run)
+    expected = Judge()
+    expected.update(read_journal(run).block)
+    assert repr(found) == repr(expected.incidents)
+    assert found

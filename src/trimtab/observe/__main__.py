@@ -10,6 +10,7 @@ standard output   lines of JSON: lines for the training log, incidents for `on_i
 import argparse
 import dataclasses
 import json
+import logging
 import os
 import resource
 import signal
@@ -19,6 +20,7 @@ import time
 from pathlib import Path
 
 from trimtab.core.incidents import Incident
+from trimtab.core.plugins import describe_error
 from trimtab.journal import RunDirectory
 from trimtab.observe.liveness import Liveness, Owner, WriterProcess
 from trimtab.observe.run_observer import RunObserver
@@ -85,8 +87,21 @@ class Watchdog:
 
 def observe_child(run: RunDirectory, stall_seconds: float, watchdog: Watchdog) -> None:
     """Observe until the training process is gone."""
-    owner = Owner(sys.stdin.fileno())
-    observer = RunObserver(run, Pipe())
+    owner, pipe = Owner(sys.stdin.fileno()), Pipe()
+    try:
+        _observe(run, owner, RunObserver(run, pipe), stall_seconds, watchdog)
+    except Exception as error:
+        pipe.line(logging.WARNING, f"the observer failed: {describe_error(error)}")
+        raise
+
+
+def _observe(
+    run: RunDirectory,
+    owner: Owner,
+    observer: RunObserver,
+    stall_seconds: float,
+    watchdog: Watchdog,
+) -> None:
     liveness = Liveness(run, owner, stall_seconds)
     asked_until = 0.0
     while True:
@@ -128,7 +143,7 @@ def main() -> None:
     parser.add_argument("--stall-seconds", type=float, default=600.0)
     parser.add_argument("--work-seconds", type=float, default=MAX_SECONDS_OF_WORK)
     arguments = parser.parse_args()
-    os.nice(10)  # what is trained goes first
+    os.nice(5)  # what is trained goes first
     hard = resource.getrlimit(resource.RLIMIT_DATA)[1]
     limit = MAX_MEMORY if hard == resource.RLIM_INFINITY else min(MAX_MEMORY, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))

@@ -28,21 +28,22 @@ class JudgeState:
         self._unsaved = 0
         self._tick, self._step = -1, -1
 
-    def load(self, judge: Judge) -> None:
-        """Load the state of an earlier observer into a judge, if there is one that fits."""
+    def load(self, judge: Judge) -> bool:
+        """Load the state of an earlier observer into a judge; return whether one was found."""
         fresh = judge.state_dict()
         try:
             saved: dict[str, Any] = json.loads(read_regular(self._file))
             if saved["version"] != __version__:
-                return
+                return False
             judge.load_state_dict(saved["judge"])
             self._tick, self._step = int(saved["judge"]["last_tick"]), int(saved["step"])
         except FileNotFoundError:
-            return
+            return False
         except Exception:  # the journal has everything: the file only saves time
             log.info("trimtab: %s cannot be used; the whole journal is judged again", self._file)
             judge.load_state_dict(fresh)
             self._tick = self._step = -1
+        return self._tick >= 0
 
     def unjudged(self, block: Block) -> Block | None:
         """Return the rest of a block that the loaded judge has not seen; None if it is another run.

@@ -88,7 +88,16 @@ class RunObserver:
         self._next_lease = 0.0
         self._news: NewsWriter | NoNews = NoNews()
         self._standing = Standing(status=RunStatus.RUNNING, how="")
+        self._is_anew = False
+        """Whether the journal is to be read again from its first record."""
         self._begin()
+
+    def _begin_anew(self) -> None:
+        """Judge the whole journal again: the saved state cannot be used."""
+        self._follower.close()
+        self.totals = RunTotals()
+        self._begin(anew=True)
+        self._is_anew = True
 
     def _begin(self, *, anew: bool = False) -> None:
         """Begin at the first record; unless `anew`, with what an earlier observer knew."""
@@ -104,8 +113,8 @@ class RunObserver:
         self._num_failures = 0
         self._verdicts: list[Any] = []
         self._next_verdicts = 0.0
-        if not anew:
-            self._saved.load(self._judge)
+        self._is_resumed = not anew and self._saved.load(self._judge)
+        if self._is_resumed:
             for incident in self._judge.incidents:
                 self._listener.incident(incident, is_new=False)
 
@@ -132,8 +141,11 @@ class RunObserver:
             block = self._follower.poll(PIECE_RECORDS)
             found = found or bool(len(block) or block.events)
             self._add(block)
-            if not self._follower.has_more:
+            if self._saved.is_waiting and not self._follower.has_more:
+                self._begin_anew()  # the journal has lost what was judged
+            if not self._follower.has_more and not self._is_anew:
                 break
+            self._is_anew = False
         if found:
             self.judge_checkpoints()
         return found
@@ -216,9 +228,7 @@ class RunObserver:
         self._history.update(block)
         unjudged = self._saved.unjudged(block)
         if unjudged is None:  # the saved state is of a different journal
-            self._follower.close()
-            self.totals = RunTotals()
-            self._begin(anew=True)
+            self._begin_anew()
             return
         self._waiting += unjudged.events
         if not len(unjudged):
@@ -229,7 +239,14 @@ class RunObserver:
         last = int(unjudged.tick[-1])
         events = tuple(event for event in self._waiting if event.tick <= last)
         self._waiting = [event for event in self._waiting if event.tick > last]
-        self._report(self._judge.update(dataclasses.replace(unjudged, events=events)).changes)
+        try:
+            judgement = self._judge.update(dataclasses.replace(unjudged, events=events))
+        except Exception:
+            if not self._is_resumed:
+                raise
+            self._begin_anew()  # a damaged state may load and fail later
+            return
+        self._report(judgement.changes)
         self._last = unjudged[len(unjudged) - 1 :]
         if self.is_writer:
             self._saved.save(self._judge, unjudged)

@@ -7,6 +7,7 @@ import lightning as L
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tests.kit.lightning import BEGINS_AGAIN, Module, Run, watched
+from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of
 from torch.utils.data import DataLoader
 
@@ -69,8 +70,7 @@ def test_a_resumed_run_goes_on_where_it_was(mode: str, tmp_path: Path) -> None:
     block = journal_of(tmp_path)
     assert block.step.tolist() == list(range(30))
     assert block.data_position.tolist() == list(range(30))
-    opened = [event for event in block.events if event.kind == "incident"]
-    assert not opened, opened
+    assert observe(tmp_path) == ()
 
 
 def test_a_plain_loader_that_begins_its_epoch_again_is_an_incident(

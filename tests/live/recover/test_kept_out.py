@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 
 import trimtab
@@ -70,6 +71,7 @@ def test_nans_that_were_kept_out_change_nothing(
     assert found.incident_class is IncidentClass.RECOVERABLE
     assert found.action.kind is ActionKind.WAIT
     assert "nothing to do" in report.verdict
+    observe(tmp_path)
     entries = CheckpointIndex(RunDirectory(tmp_path).home).entries
     assert [entry.verdict for entry in entries] == [Verdict.PROVEN, Verdict.UNPROVEN]
     assert not any(entry.in_doubt for entry in entries)

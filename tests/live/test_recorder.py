@@ -1,21 +1,33 @@
-"""Announced events reach the judge, not only the journal."""
+"""What the recorder writes is all that a judge needs."""
 
 from pathlib import Path
 
 import pytest
+from tests.kit.observing import observe
 from tests.kit.plugins import install_plugin
 
 from trimtab.core.config import Config
+from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.batch_memory import BatchMemory
+from trimtab.live.host.recorder import Recorder
 from trimtab.live.ranks.exchange import StepNote
+from trimtab.live.shield import Shield
+from trimtab.observe.run_observer import RunObserver
 
 PAUSES = (100, 110, 120)
 
 
+def make_recorder(folder: Path) -> Recorder:
+    run, config = RunDirectory(folder), Config()
+    shield = Shield("observer", "it is not heard")
+    batches = BatchMemory(config.live, run)
+    return Recorder(run, config, {}, first_step=0, batches=batches, shield=shield, observer=False)
+
+
 def run_with_pauses(folder: Path, *, announced: bool) -> list[str]:
     """A run that waits three times for its data; the kinds of events in its journal."""
-    recorder = RunRecorder(RunDirectory(folder), Config(), {}, first_step=0)
+    recorder = make_recorder(folder)
     clock = 1e9
     for step in range(140):
         # A record arrives two steps after its step was made, an event at once.
@@ -33,7 +45,7 @@ def run_with_pauses(folder: Path, *, announced: bool) -> list[str]:
 @pytest.mark.parametrize("announced", [False, True])
 def test_announced_pauses_are_no_incident(tmp_path: Path, announced: bool) -> None:
     kinds = run_with_pauses(tmp_path, announced=announced)
-    assert ("incident" in kinds) is not announced
+    assert bool(observe(tmp_path)) is not announced
     assert kinds.count("evaluation") == 3 * announced
 
 
@@ -49,16 +61,28 @@ class Failing(Detector):
 """
 
 
-def test_a_plugin_that_fails_is_logged_once_and_the_run_is_judged(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+class Heard:
+    """Keeps the lines of an observer."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def line(self, level: int, text: str) -> None:
+        self.lines.append(text)
+
+    def incident(self, incident: Incident, *, is_new: bool) -> None:
+        pass
+
+
+def test_a_plugin_that_fails_is_said_once_and_the_run_is_judged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install_plugin(tmp_path, monkeypatch, "trimtab.detectors", "broken", "1 / 0", "X")
     install_plugin(tmp_path, monkeypatch, "trimtab.detectors", "failing", FAILING, "Failing")
-    kinds = run_with_pauses(tmp_path / "run", announced=False)
-    assert "incident" in kinds
-    lines = [message for message in caplog.messages if "ZeroDivisionError" in message]
-    assert len(lines) == 2
-    assert "Plug-in 'broken'" in lines[0]
-    assert "at every record" in lines[1]
-    postmortem = next((tmp_path / "run").rglob("postmortem.md")).read_text()
-    assert postmortem.count("ZeroDivisionError") == 2
+    run_with_pauses(tmp_path / "run", announced=False)
+    heard = Heard()
+    observer = RunObserver(RunDirectory(tmp_path / "run"), heard)
+    observer.poll()
+    observer.close()
+    assert observer.incidents
+    assert sum("ZeroDivisionError" in line for line in heard.lines) == 2

@@ -1,11 +1,13 @@
-"""Where an undo cannot help, a relaunch is proposed; a person or `ladder.unattended` decides."""
+"""Where an undo cannot help, a relaunch does: said to a person, or done with `unattended`."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 
 import trimtab
@@ -14,26 +16,26 @@ from trimtab.core.config import Config, LadderConfig
 from trimtab.core.errors import RunStopped
 from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
-from trimtab.journal.approval import Proposal, answer
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.host.bad_data import BadData
-from trimtab.live.recover import proposals
-from trimtab.live.recover.proposals import Proposals
+from trimtab.live.recover.relaunch import Relaunch
 from trimtab.live.shield import Shield
 
 
 class Recorder:
-    """Keeps what is journalled."""
+    """Keeps what is journalled, and has the incidents that an observer would report."""
 
-    def __init__(self, folder: Path) -> None:
-        self.run = RunDirectory(folder)
-        self.run.home.mkdir(parents=True)
-        self.events: list[tuple[str, dict[str, Any]]] = []
-        self.on_change: Any = None
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.incidents: tuple[Any, ...] = ()
+        self.num_changes = 0
         self.recent = ()
 
+    def report(self, incident: Any) -> None:
+        self.incidents, self.num_changes = (incident,), self.num_changes + 1
+
     def event(self, kind: str, step: int, facts: dict[str, Any]) -> None:
-        self.events.append((kind, facts))
+        self.events.append(kind)
 
 
 def incident(incident_class: IncidentClass | None, number: int = 1) -> Any:
@@ -42,56 +44,39 @@ def incident(incident_class: IncidentClass | None, number: int = 1) -> Any:
     return SimpleNamespace(number=number, incident_class=incident_class, onset=place, last=last)
 
 
-def make(folder: Path, *, proven: int | None = 800, **settings: Any) -> tuple[Any, Recorder, Any]:
-    recorder = Recorder(folder)
-    asked: list[str] = []
-    made = Proposals(
+def relaunches(
+    classes: Sequence[IncidentClass | None], *, proven: int | None = 800, unattended: bool = True
+) -> tuple[list[str], Recorder]:
+    """Return the reasons for which a run with these reports of an incident ends itself."""
+    recorder, reasons = Recorder(), list[str]()
+    made = Relaunch(
         recorder,  # type: ignore[arg-type]
-        LadderConfig(**settings),
+        LadderConfig(unattended=unattended),
         Shield("proposals", "nothing is proposed"),
         proven_step=lambda before: proven if proven is not None and proven <= before else None,
-        relaunch=asked.append,
+        relaunch=reasons.append,
     )
-    return made, recorder, asked
+    for incident_class in classes:
+        recorder.report(incident(incident_class))
+        made.poll()
+    return reasons, recorder
 
 
-@pytest.mark.parametrize("given", [True, False])
-def test_a_person_decides(given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proposals, "POLL_SECONDS", 0.0)
-    made, recorder, asked = make(tmp_path)
-    recorder.on_change(incident(IncidentClass.DIVERGENT))
-    proposal = Proposal.read(recorder.run)
-    assert proposal is not None
-    assert "checkpoint of step 800, 200 steps back" in proposal.action
-    made.poll()
-    assert asked == []
-    answer(recorder.run, is_approved=given)
-    made.poll()
-    assert len(asked) == given
-    assert [kind for kind, _ in recorder.events] == ["proposal", "answer", *["relaunch"] * given]
+def test_unattended_a_lost_run_ends_once() -> None:
+    reasons, recorder = relaunches([IncidentClass.DIVERGENT, IncidentClass.DIVERGENT])
+    assert reasons == ["incident 1 since step 900 does not recover"]
+    assert recorder.events == ["relaunch"]
 
 
-def test_only_lost_weights_and_each_incident_once(tmp_path: Path) -> None:
-    _, recorder, _ = make(tmp_path)
-    for incident_class in (None, IncidentClass.RECOVERABLE, IncidentClass.LINGERING):
-        recorder.on_change(incident(incident_class))
-    assert recorder.events == []
-    recorder.on_change(incident(IncidentClass.DIVERGENT))
-    recorder.on_change(incident(IncidentClass.DIVERGENT))
-    assert len(recorder.events) == 1
+def test_attended_the_log_says_which_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+    reasons, _ = relaunches([IncidentClass.DIVERGENT], unattended=False)
+    assert reasons == []
+    assert "stop the run and relaunch from the proven checkpoint of step 800" in caplog.text
 
 
-def test_nothing_is_proposed_without_a_proven_checkpoint(tmp_path: Path) -> None:
-    _, recorder, asked = make(tmp_path, proven=None)
-    recorder.on_change(incident(IncidentClass.DIVERGENT))
-    assert recorder.events == asked == []
-
-
-def test_unattended_does_not_ask(tmp_path: Path) -> None:
-    _, recorder, asked = make(tmp_path, unattended=True)
-    recorder.on_change(incident(IncidentClass.DIVERGENT))
-    assert len(asked) == 1
-    assert Proposal.read(recorder.run) is None
+def test_nothing_else_ends_a_run() -> None:
+    assert relaunches([None, IncidentClass.RECOVERABLE, IncidentClass.LINGERING])[0] == []
+    assert relaunches([IncidentClass.DIVERGENT], proven=None)[0] == []
 
 
 def run_until_lost(
@@ -133,16 +118,15 @@ def plant(guard: Any, *, into: str = "") -> None:
         raise RuntimeError("planted")
 
     undo = guard._monitor.keeper
-    if into == "on_change":
-        guard._monitor.recorder.on_change.__self__._proven_step = fail
-    elif into == "poll":
-        proposals_made = undo._polls[1].__self__
-        proposals_made._waiting, proposals_made._read_answer = object(), fail
+    if into == "poll":
+        relaunch = undo._polls[1].__self__
+        relaunch._num_changes, relaunch._recorder = -1, SimpleNamespace(num_changes=0)
     elif into == "report":
         undo._report._give_up_after = fail
         undo.request(1)
 
 
+@pytest.mark.usefixtures("with_observer")
 def test_unattended_a_lost_run_ends_and_its_relaunch_discards_the_data_of_the_onset(
     tmp_path: Path,
 ) -> None:
@@ -182,7 +166,7 @@ def test_data_that_was_shuffled_anew_is_not_discarded() -> None:
     assert not bad.has(9, 11.0)
 
 
-@pytest.mark.parametrize("into", ["on_change", "poll", "report"])
+@pytest.mark.parametrize("into", ["poll", "report"])
 def test_a_part_that_fails_takes_down_itself_alone(
     into: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
