@@ -13,7 +13,7 @@ from torch import nn
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.trace import is_norm
 from trimtab.checks.objects.measure.training import ShortRun, Simulation
-from trimtab.checks.rule import Fault, Level, NotMeasured, brief, listed, rule
+from trimtab.checks.rule import Fault, Level, NotMeasured, advice, brief, error, listed, warning
 from trimtab.checks.rules.schedule import RESUME_RATIO
 from trimtab.live.measure.roles import role_of
 
@@ -25,9 +25,8 @@ larger."""
 _INDEX = re.compile(r"\.\d+\.")
 
 
-@rule(
+@error(
     "PF030",
-    Level.ERROR,
     "No optimizer holds a trained parameter",
     source="F19 of the catalogue",
     cannot_see="optimizers that were not given",
@@ -43,9 +42,8 @@ def not_held(inputs: Inputs) -> Fault | str:
     return f"all {len(named)} parameters are held or frozen"
 
 
-@rule(
+@error(
     "PF031",
-    Level.ERROR,
     "A parameter is held twice",
     source="torch refuses it within one optimizer, and not over two",
     cannot_see="optimizers that were not given",
@@ -61,9 +59,8 @@ def held_twice(inputs: Inputs) -> Fault | str:
     return f"{len(counts)} parameters, each held once"
 
 
-@rule(
+@warning(
     "PF032",
-    Level.WARNING,
     "The optimizer holds tensors that are not the model's",
     source="torch.optim: construct the model's parameters first",
     cannot_see="parameters of a second module that is trained too",
@@ -83,9 +80,8 @@ def foreign(inputs: Inputs) -> Fault | str:
     return f"all {len(held)} tensors of the optimizer are the model's"
 
 
-@rule(
+@warning(
     "PF033",
-    Level.WARNING,
     "A parameter looks frozen by mistake",
     source="F19 of the catalogue",
     cannot_see="what was meant: whole parts that are frozen together pass",
@@ -113,9 +109,8 @@ def frozen(inputs: Inputs) -> Fault | str:
     return f"{count} of {len(named)} parameters are frozen, none by itself"
 
 
-@rule(
+@advice(
     "PF034",
-    Level.ADVICE,
     "Norms, biases or embeddings are decayed",
     source="TT008 and TT009 of `trimtab check`; GPT-3, Megatron-LM; OLMo 2 for embeddings",
     cannot_see="decay that is not an option of a parameter group",
@@ -155,9 +150,8 @@ def decayed(inputs: Inputs) -> Fault | str:
     return "no norm, bias or embedding is decayed"
 
 
-@rule(
+@warning(
     "PF035",
-    Level.WARNING,
     "The clip threshold does not fit the gradients",
     source="TT003 of `trimtab check`: the median norm of 30 public logs is 0.1 to 5, clipped at 1",
     cannot_see="norms after the first ten steps, and those of the full batch",
@@ -195,9 +189,8 @@ def _is_odd(name: str, named: dict[str, nn.Parameter]) -> bool:
     return sum(same) > len(same) / 2 and any(near)
 
 
-@rule(
+@error(
     "PF040",
-    Level.ERROR,
     "The learning rate jumps at a resume",
     source="F05 of the catalogue; the ratio is that of TT031 of `trimtab check`",
     cannot_see="what the training script saves; state_dict of scheduler and optimizer are assumed",
