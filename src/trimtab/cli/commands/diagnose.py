@@ -77,7 +77,6 @@ def diagnose(
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
     import dataclasses
 
     from trimtab import diagnosis
@@ -91,7 +90,7 @@ def diagnose(
     from trimtab.report.interventions import find_interventions
     from trimtab.report.pages.run_page import dashboard_page
 
-    with output.reported_errors(), saved_input(paths) as read:
+    with saved_input(paths) as read:
         path = read[0]
         facts, settings = split_facts(settings, manifest)
         directory = output.find_run(path) if write else RunDirectory.find(path)
