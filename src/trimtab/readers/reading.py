@@ -26,11 +26,9 @@ from trimtab.readers.csv_log import CSV, LIGHTNING
 from trimtab.readers.facts import find_facts, known_facts
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
-from trimtab.readers.general.reader import GENERAL
-from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL
+from trimtab.readers.general.reader import GENERAL, NOTEBOOK
+from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL, MLPERF
 from trimtab.readers.log_file import ZSTD_MARK, Progress, no_progress, read_head
-from trimtab.readers.mlperf import MLPERF
-from trimtab.readers.notebook import NOTEBOOK
 from trimtab.readers.table import Wanted
 from trimtab.readers.trackers.databases import SQLITE
 from trimtab.readers.trackers.mlflow_files import MLFLOW

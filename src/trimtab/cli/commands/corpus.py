@@ -326,7 +326,7 @@ def _step_lines(
 ) -> tuple[list[str], bool]:
     """Return the rows of a step: those that are unusual, or all if none is."""
     from trimtab.core.text import counted, digits
-    from trimtab.corpus.step_batch import examine_step
+    from trimtab.corpus.order import examine_step
 
     report = examine_step(rows, step_rows, step, counts)
     usual = digits(report.usual.get("rarity"))

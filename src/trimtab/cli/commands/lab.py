@@ -328,7 +328,7 @@ def rl(
 
     Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
-    from trimtab.lab.rl.rl_faults import run_rl
+    from trimtab.lab.rl.grpo import run_rl
 
     run_dir = run_rl(fault, seed, out, steps=steps, mode=mode)
     truth = json.loads((run_dir / "truth.json").read_text(encoding="utf-8"))
