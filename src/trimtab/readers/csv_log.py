@@ -279,8 +279,7 @@ def _version(path: Path) -> int:
 LIGHTNING = Format(
     name="lightning",
     description="metrics.csv of Lightning's CSVLogger",
-    suffixes=(),
-    matches=lambda head: False,  # a file that is given by its name is plain CSV
+    # It matches no content: a file that is given by its name is plain CSV.
     load=read_csv,
     logs_among=_lightning_logs,
 )

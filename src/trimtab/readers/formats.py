@@ -21,10 +21,10 @@ class Format:
     """As given to `--format`."""
     description: str
     """What a file of this format is, in a few words."""
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...] = ()
     """Tried only if no format is recognised by its content."""
-    matches: Callable[[bytes], bool]
-    """Whether a file that begins with these bytes is of this format."""
+    matches: Callable[[bytes], bool] = lambda head: False
+    """Whether a file that begins with these bytes is of this format; not every format can say."""
     load: Callable[[Path, Progress], Table]
     """Read the file; raises UnreadableLog if it has no rows, and passes OSError on."""
     load_run: Callable[[Path, Progress, str], Table] | None = None

@@ -20,6 +20,7 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import STEP_SECONDS
 from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.cells import parse_number
+from trimtab.readers.folders import read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, LogFile, Progress
 from trimtab.readers.table import Table, rows_of_others
@@ -218,7 +219,6 @@ def _read_array(path: Path, progress: Progress) -> Table:
 JSON = Format(
     name="json",
     description="a JSON array, one object per record",
-    suffixes=(),
     matches=lambda head: _ARRAY_MARK.match(head.decode("utf-8-sig", "replace")) is not None,
     load=_read_array,
 )
@@ -266,18 +266,13 @@ def _hf_states(files: Sequence[Path]) -> list[Path]:
 
 def _reached(path: Path) -> int:
     """Return the step that a trainer state was written at; -1 if it does not say."""
-    try:
-        with path.open("rb") as file:
-            found = _REACHED.search(file.read(_HEAD_BYTES))
-    except OSError:
-        return -1
+    found = _REACHED.search(read_start(path, _HEAD_BYTES))
     return int(found[1]) if found else -1
 
 
 HF = Format(
     name="hf",
     description="trainer_state.json of HF's Trainer",
-    suffixes=(),
     matches=_is_hf,
     load=_read_hf,
     logs_among=_hf_states,
@@ -347,7 +342,6 @@ def _members(value: Any) -> Mapping[str, Any]:
 GOLDEN = Format(
     name="megatron-golden",
     description="golden values of Megatron-LM",
-    suffixes=(),
     matches=lambda head: _GOLDEN_MARK.match(head.removeprefix(b"\xef\xbb\xbf")) is not None,
     load=_read_golden,
 )
@@ -439,7 +433,6 @@ def _count_updates(table: Table, batch: float | None) -> None:
 MLPERF = Format(
     name="mlperf",
     description="the text log of an MLPerf submission",
-    suffixes=(),
     matches=lambda head: b":::MLLOG {" in head,
     load=_read,
 )

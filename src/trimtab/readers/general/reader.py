@@ -24,6 +24,7 @@ from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import restore_if_hf
 
 _PRINTED = (".log", ".out", ".txt")
+"""What the output of a run is redirected into."""
 
 
 def read_text(path: Path, progress: Progress, wanted: Wanted) -> Table:
@@ -157,19 +158,13 @@ def _meanings(records: Records) -> dict[str, Alias]:
     return found
 
 
-def _printed_logs(files: Sequence[Path]) -> list[Path]:
-    """Return what the output of a run is redirected into, the newest first."""
-    return newest_first([file for file in files if file.suffix.lower() in _PRINTED])
-
-
 GENERAL = Format(
     name="text",
     description="text of any trainer, with names beside its numbers",
-    suffixes=(),
-    matches=lambda head: False,  # tried when nothing else reads the log
+    # It matches no content: it is tried when nothing else reads the log.
     load=lambda path, progress: read_text(path, progress, Wanted()),
     load_wanted=read_text,
-    logs_among=_printed_logs,
+    logs_among=lambda files: newest_first([f for f in files if f.suffix.lower() in _PRINTED]),
 )
 
 # Jupyter notebooks: what their cells printed, and the cells of tables that HF's Trainer draws

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.folders import list_log_files
+from trimtab.readers.folders import list_log_files, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table
@@ -65,11 +65,7 @@ def _runs_among(files: Sequence[Path]) -> list[Path]:
 
 def _started(run: Path) -> int:
     """Return when a run was started, in milliseconds; 0 if it does not say."""
-    try:
-        with (run / "meta.yaml").open("rb") as file:
-            found = _STARTED.search(file.read(1 << 12))
-    except OSError:
-        return 0
+    found = _STARTED.search(read_start(run / "meta.yaml", 1 << 12))
     return int(found[1]) if found else 0
 
 
@@ -94,8 +90,6 @@ def _parse(name: str, line: str) -> _Line | None:
 MLFLOW = Format(
     name="mlflow",
     description="run folders of MLflow",
-    suffixes=(),
-    matches=lambda head: False,
     load=_read,
     logs_among=_runs_among,
 )

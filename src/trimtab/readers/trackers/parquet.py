@@ -30,6 +30,7 @@ row, and takes some bytes for each."""
 _FREE_ROWS = 1 << 20
 _FREE_UNPACKED = 1 << 28
 _BATCH_ROWS = 1 << 16
+_NUMERIC = ("int", "uint", "float", "double", "halffloat", "decimal")
 _RUN_COLUMNS = ("run_id", "run_name")
 """Of trackio: which run a row is of."""
 
@@ -41,8 +42,9 @@ def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
         runs, owners = _runs(file)
         chosen = conventions.choose_run(path, runs, wanted)
         mine = np.array([owner == chosen.id for owner in owners], dtype=np.bool_)
-        numeric = [field.name for field in file.schema_arrow if _is_numeric(field.type)]
-        for name in file.schema_arrow.names[:MAX_COLUMNS]:
+        fields = file.schema_arrow
+        numeric = [field.name for field in fields if str(field.type).startswith(_NUMERIC)]
+        for name in fields.names[:MAX_COLUMNS]:
             # A column of words is known to exist, so that a message can name it.
             table.add(name, table.new_rows(0), ())
         done = 0
@@ -131,11 +133,6 @@ def _check_claims(path: Path, metadata: Any) -> None:
             f"{path} has {size} bytes and claims {metadata.num_rows} rows and {unpacked} bytes "
             "unpacked, which no log does; give the log that it was made from"
         )
-
-
-def _is_numeric(kind: Any) -> bool:
-    words = ("int", "uint", "float", "double", "halffloat", "decimal")
-    return str(kind).startswith(words)
 
 
 PARQUET = Format(

@@ -273,7 +273,6 @@ def _drop_bounds(table: Table) -> None:
 WANDB_CSV = Format(
     name="wandb-csv",
     description="CSV exported from a chart of W&B",
-    suffixes=(),
     matches=_is_export,
     load=_read_export,
     load_run=_read_export,
