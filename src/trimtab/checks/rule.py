@@ -171,6 +171,5 @@ MAX_NAMES = 3
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
     rest = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")

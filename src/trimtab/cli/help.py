@@ -25,7 +25,6 @@ class Command(TyperCommand):
             return super().invoke(ctx)
 
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, told how to show what they take."""
         return [_without_type(param) for param in super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

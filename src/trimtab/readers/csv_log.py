@@ -266,7 +266,6 @@ _VERSION = re.compile(r"version_(\d{1,9})")
 
 
 def _lightning_logs(files: Sequence[Path]) -> list[Path]:
-    """Return the files of metrics, the highest version first."""
     found = [file for file in files if file.name == "metrics.csv"]
     return sorted(found, key=lambda path: (_version(path), str(path)), reverse=True)
 

@@ -96,7 +96,6 @@ def decode_items(text: str, start: int) -> DecodedItems:
 
 
 def _flattened(record: JsonRecord) -> JsonRecord:
-    """Return the object with the members of nested objects as its own members."""
     return _flatten(record, "", 0) if dict in map(type, record.values()) else record
 
 
@@ -259,7 +258,6 @@ def _is_hf(head: bytes) -> bool:
 
 
 def _hf_states(files: Sequence[Path]) -> list[Path]:
-    """Return the trainer states, the one that reaches farthest first."""
     states = [file for file in files if file.name == "trainer_state.json"]
     return sorted(states, key=lambda path: (_reached(path), str(path)), reverse=True)
 
@@ -410,7 +408,6 @@ def _event(text: str) -> dict[str, Any] | None:
 
 
 def _record(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the record that an event is, if it is one."""
     metadata, key, value = event.get("metadata"), event.get("key"), event.get("value")
     if not isinstance(metadata, dict) or not isinstance(key, str):
         return

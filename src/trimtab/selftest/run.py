@@ -133,7 +133,6 @@ class SelfTest:
         return sum(check.outcome is outcome for check in self.checks)
 
     def summary(self) -> list[str]:
-        """Return the lines that are printed after the checks."""
         counts = (
             f"{self.count(Outcome.PASSED)} passed, {self.count(Outcome.FAILED)} failed, "
             f"{self.count(Outcome.SKIPPED)} skipped on {self.device} ({self.device_name}), "

@@ -246,7 +246,6 @@ def _curves(run: Path, truth: dict[str, Any], width: int) -> "RenderableType":
 
 
 def _summary(truth: dict[str, Any]) -> str:
-    """Return what was done to the run, in a few lines."""
     setting = truth["setting"]
     lines = [
         f"{truth['scenario']}: {setting['regime']}, learning rate {setting['lr']:g}, "

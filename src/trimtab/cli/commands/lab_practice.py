@@ -94,7 +94,6 @@ def _train(exercise: "Exercise", run_dir: Path) -> "ExerciseReplay":
 
 
 def _ask(exercise: "Exercise") -> "PracticeAnswer":
-    """Prompt until the answer is valid."""
     from trimtab.core.errors import ConfigError
     from trimtab.lab.practice.exercise import parse_answer
 

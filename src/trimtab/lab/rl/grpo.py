@@ -247,7 +247,6 @@ class RlFault:
     """Changes the knobs; the second argument is the seed, where a fault has variants."""
 
     def plant(self, seed: int) -> Callable[[Knobs], None]:
-        """Return what changes the knobs of a run with this seed."""
         return lambda knobs: self.change(knobs, seed)
 
 

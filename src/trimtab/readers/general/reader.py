@@ -186,7 +186,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
 
 
 def _lines(document: Any) -> Iterator[str]:
-    """Yield the lines that the cells printed, in their order."""
     for cell in _items(document, "cells"):
         for output in _items(cell, "outputs"):
             data = output.get("data") if isinstance(output.get("data"), dict) else {}

@@ -56,7 +56,6 @@ def _read(path: Path, progress: Progress) -> Table:
 
 
 def _runs_among(files: Sequence[Path]) -> list[Path]:
-    """Return the folders of runs that have metrics, the newest first."""
     homes = {parent for file in files for parent in file.parents}
     runs = [file.parent for file in files if file.name == "meta.yaml"]
     runs = [run for run in runs if run / _METRICS in homes]

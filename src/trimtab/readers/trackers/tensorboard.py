@@ -90,7 +90,6 @@ def _event_files(files: Iterable[Path]) -> list[Path]:
 
 
 def _written(path: Path) -> tuple[int, str]:
-    """Return when a file was begun, by its name."""
     found = _WRITTEN.search(path.name)
     return int(found[1][:18]) if found else 0, path.name
 

@@ -51,8 +51,7 @@ def same_rows(batches: list[Any]) -> Fault | str:
     repeated = total - len(counts)
     what = f"{repeated} of {total} rows came before"
     if repeated > REPEATED_ROWS * total:
-        fix = "split the dataset over workers with get_worker_info()"
-        return Fault(what, how=fix)
+        return Fault(what, how="split the dataset over workers with get_worker_info()")
     return what
 
 

@@ -89,8 +89,7 @@ def rank_reduction(ranks: RankBatches) -> Fault | str:
     weighted = sum(loss * count for loss, count in pairs) / sum(counts)
     what = f"mean over ranks {mean:.5g}, over targets {weighted:.5g}"
     if abs(mean - weighted) > APART * max(abs(weighted), 1e-6):
-        fix = "divide the summed loss by all targets of all ranks"
-        return Fault(what, how=fix)
+        return Fault(what, how="divide the summed loss by all targets of all ranks")
     return what
 
 

@@ -33,7 +33,7 @@ _INDEX = re.compile(r"\.\d+\.")
 )
 def not_held(inputs: Inputs) -> Fault | str:
     """It gets gradients at every step and never moves."""
-    held = {id(p) for p in _held(inputs)}
+    held = {id(p) for p in inputs.held}
     named = dict(inputs.model.named_parameters())
     missing = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
     if missing:
@@ -50,7 +50,7 @@ def not_held(inputs: Inputs) -> Fault | str:
 )
 def held_twice(inputs: Inputs) -> Fault | str:
     """Each step moves it twice, by two moments that know nothing of each other."""
-    counts = Counter(id(p) for p in _held(inputs))
+    counts = Counter(id(p) for p in inputs.held)
     names = {id(p): name for name, p in inputs.model.named_parameters()}
     twice = [names.get(key, "a foreign tensor") for key, count in counts.items() if count > 1]
     if twice:
@@ -69,7 +69,7 @@ def foreign(inputs: Inputs) -> Fault | str:
     """The optimizer was made before the model was copied, moved or wrapped: it moves the old
     tensors, and the model stays as it is."""
     own = {id(p) for p in inputs.model.parameters()}
-    held = _held(inputs)
+    held = inputs.held
     strange = [p for p in held if id(p) not in own]
     if strange:
         what = f"{len(strange)} of {len(held)} tensors of the optimizer are not in the model"
@@ -89,7 +89,7 @@ def foreign(inputs: Inputs) -> Fault | str:
 def frozen(inputs: Inputs) -> Fault | str:
     """A frozen parameter is held by an optimizer, or its siblings in other layers are trained."""
     named = dict(inputs.model.named_parameters())
-    held = {id(p) for p in _held(inputs)}
+    held = {id(p) for p in inputs.held}
     kept = [name for name, p in named.items() if not p.requires_grad and id(p) in held]
     trained = Counter(_kind(name) for name, p in named.items() if p.requires_grad)
     odd = [
@@ -131,22 +131,18 @@ def decayed(inputs: Inputs) -> Fault | str:
         if isinstance(module, nn.Embedding)
     }
     bad: dict[str, list[str]] = {"norms": [], "biases": [], "embeddings": []}
-    for optimizer in inputs.optimizers:
-        for group in optimizer.param_groups:
-            if not group.get("weight_decay"):
-                continue
-            for parameter in group["params"]:
-                name = names.get(id(parameter), "")
-                if name in norms or (parameter.dim() < 2 and role_of(name) == "norm"):
-                    bad["norms"].append(name)
-                elif name.endswith("bias"):
-                    bad["biases"].append(name)
-                elif name in tables:
-                    bad["embeddings"].append(name)
+    groups = [group for group in inputs.groups if group.get("weight_decay")]
+    for parameter in (parameter for group in groups for parameter in group["params"]):
+        name = names.get(id(parameter), "")
+        if name in norms or (parameter.dim() < 2 and role_of(name) == "norm"):
+            bad["norms"].append(name)
+        elif name.endswith("bias"):
+            bad["biases"].append(name)
+        elif name in tables:
+            bad["embeddings"].append(name)
     found = [f"{kind}: {listed(those)}" for kind, those in bad.items() if those]
     if found:
-        fix = "give them a parameter group with weight_decay 0"
-        return Fault("; ".join(found), how=fix)
+        return Fault("; ".join(found), how="give them a parameter group with weight_decay 0")
     return "no norm, bias or embedding is decayed"
 
 
@@ -169,10 +165,6 @@ def clip(short_run: ShortRun, inputs: Inputs) -> Fault | str:
     if inputs.clip_norm > LOOSE * middle:
         return Fault(what, how=fix, level=Level.ADVICE)
     return what
-
-
-def _held(inputs: Inputs) -> list[nn.Parameter]:
-    return [p for o in inputs.optimizers for group in o.param_groups for p in group["params"]]
 
 
 def _kind(name: str) -> str:
