@@ -17,7 +17,7 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import parse_number, to_matrix
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
-from trimtab.readers.table import MAX_COLUMNS, Table
+from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
 
 DELIMITERS = (",", "\t", ";")
 
@@ -42,7 +42,7 @@ _CUT = "Last line cut off in the middle, left out"
 _COUNTED = (_SHORT, _LONG, _REPEATED, _CHANGED, _UNCLOSED, _CUT)
 
 
-def read_csv(path: Path, progress: Progress) -> Table:
+def read_csv(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read a CSV or TSV file; raises UnreadableLog if it has no rows."""
     file = LineFile(path, progress)
     sheet = _Sheet(path)

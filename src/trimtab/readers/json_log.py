@@ -23,7 +23,7 @@ from trimtab.readers.cells import parse_number
 from trimtab.readers.folders import read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, LogFile, Progress
-from trimtab.readers.table import Table, rows_of_others
+from trimtab.readers.table import Table, Wanted, rows_of_others
 from trimtab.readers.trackers.conventions import restore_hf_losses, restore_if_hf
 
 NESTED_LEVELS = 16
@@ -133,7 +133,7 @@ def _told_apart(record: JsonRecord) -> JsonRecord:
     }
 
 
-def _read_lines(path: Path, progress: Progress) -> Table:
+def _read_lines(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LineFile(path, progress)
     table = Table()
     num_lines = num_bad = num_cut = 0
@@ -181,7 +181,7 @@ _START = re.compile(r"\s*\[")
 _ARRAY_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
 
 
-def _read_array(path: Path, progress: Progress) -> Table:
+def _read_array(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LogFile(path, progress)
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     table = Table()
@@ -232,7 +232,7 @@ _HEAD_BYTES = 1 << 12
 """The keys are sorted: `global_step` is within the first 300 bytes of real files."""
 
 
-def _read_hf(path: Path, progress: Progress) -> Table:
+def _read_hf(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LogFile(path, progress)
     text = file.read().decode("utf-8-sig", "replace")
     history = _HISTORY.search(text)
@@ -286,7 +286,7 @@ _GOLDEN_MARK = re.compile(
 )
 
 
-def _read_golden(path: Path, progress: Progress) -> Table:
+def _read_golden(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LogFile(path, progress)
     try:
         document, _ = decode_json(file.read().decode("utf-8-sig", "replace").strip())
@@ -359,7 +359,7 @@ _BATCH_SIZE = "global_batch_size"
 _STEPS = ("step", "step_num", "samples_count")
 
 
-def _read(path: Path, progress: Progress) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LineFile(path, progress)
     table = Table()
     ranks: list[int] = []

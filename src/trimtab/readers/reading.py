@@ -81,7 +81,8 @@ def read_log(
     try:
         file, run = _split_run(Path(path))
         head = b"" if file.is_dir() else _load_head(file)
-        log = _Log(file, run, head, progress or no_progress, Wanted(loss=loss, step=step))
+        wanted = Wanted(run=run, loss=loss, step=step)
+        log = _Log(file, head, progress or no_progress, wanted)
         return _read_as(format, log, outside) if format else _read_recognised(log, outside)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -98,7 +99,6 @@ class _Log:
     """The log to read."""
 
     path: Path
-    run: str | None
     head: bytes
     """Empty if the path is a folder."""
     progress: Progress
@@ -171,10 +171,10 @@ class _OutsideReaders:
         return None
 
     def _finish(self, run: Run, log: _Log) -> Run:
-        if log.run is not None:
+        if log.wanted.run is not None:
             raise UnreadableLog(
                 f"{log.path} is read by {run.format!r}, which reads one run per file; "
-                f"leave out {'#' + log.run!r}"
+                f"leave out {'#' + log.wanted.run!r}"
             )
         return _with_notes(run, self.notes)
 
@@ -242,7 +242,7 @@ def _read_printed(folder: _Log, outside: _OutsideReaders) -> Run:
 
 
 def _read(choice: Choice, log: _Log) -> Run:
-    run = choice.format.read(choice.path, log.run, log.progress, log.wanted)
+    run = choice.format.read(choice.path, log.progress, log.wanted)
     head = log.head.decode("utf-8", "replace")
     stated = RunFacts() if choice.format.binary else find_facts(head)
     facts = known_facts(stated, run.facts)

@@ -39,9 +39,12 @@ _LARGEST_EXACT = 2.0**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Columns that the user says to be these, by their names in the log; None leaves it open."""
+    """What the user says of a log; None leaves it open."""
 
+    run: str | None = None
+    """Name or id, in a file that holds several."""
     loss: str | None = None
+    """The name of this column in the log."""
     step: str | None = None
 
 

@@ -162,8 +162,7 @@ GENERAL = Format(
     name="text",
     description="text of any trainer, with names beside its numbers",
     # It matches no content: it is tried when nothing else reads the log.
-    load=lambda path, progress: read_text(path, progress, Wanted()),
-    load_wanted=read_text,
+    load=read_text,
     logs_among=lambda files: newest_first([f for f in files if f.suffix.lower() in _PRINTED]),
 )
 
@@ -217,6 +216,5 @@ NOTEBOOK = Format(
     description="the output of a Jupyter notebook",
     suffixes=(".ipynb",),
     matches=lambda head: head.lstrip()[:1] == b"{" and b'"cell_type"' in head,
-    load=lambda path, progress: _read(path, progress, Wanted()),
-    load_wanted=_read,
+    load=_read,
 )

@@ -24,7 +24,7 @@ from trimtab.readers.folders import newest_first, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.json_log import parse_object
 from trimtab.readers.log_file import Progress
-from trimtab.readers.table import Table
+from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import conventions
 from trimtab.readers.trackers.points import Points
 
@@ -44,15 +44,15 @@ _FIRST_PAGE = struct.Struct(">16xH6xII60xI")
 """Size of a page; count of changes; number of pages; count of changes when these were counted."""
 
 
-def _read(path: Path, progress: Progress, run: str | None = None) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read one run, the newest if none is wanted."""
     with open_database(path) as database:
         tables = database.columns()
         columns = tables.get("metrics", frozenset())
         if columns >= _MLFLOW_COLUMNS and "runs" in tables:
-            table = _read_mlflow(database, path, run)
+            table = _read_mlflow(database, path, wanted.run)
         elif columns >= _TRACKIO_COLUMNS:
-            table = _read_trackio(database, path, run)
+            table = _read_trackio(database, path, wanted.run)
         else:
             names = quoted_names([printable(name) for name in tables]) or "none"
             raise UnreadableLog(
@@ -274,5 +274,5 @@ SQLITE = Format(
     load=_read,
     binary=True,
     logs_among=_databases_among,
-    load_run=_read,
+    has_runs=True,
 )

@@ -11,7 +11,7 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import list_log_files, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
-from trimtab.readers.table import MAX_COLUMNS, Table
+from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
 from trimtab.readers.trackers.conventions import restore_if_hf
 from trimtab.readers.trackers.points import Points
 
@@ -23,7 +23,7 @@ _Line = tuple[int, str, int, float]
 """Time in milliseconds, name, step, value: sorted, they are in the order of logging."""
 
 
-def _read(path: Path, progress: Progress) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     home = path / _METRICS
     files = list_log_files(home)[:MAX_COLUMNS]
     lines: list[_Line] = []

@@ -17,7 +17,7 @@ from trimtab.core.errors import MissingExtra, UnreadableLog
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
-from trimtab.readers.table import MAX_COLUMNS, Table
+from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
 from trimtab.readers.trackers import conventions
 
 _MARK = b"PAR1"
@@ -35,12 +35,12 @@ _RUN_COLUMNS = ("run_id", "run_name")
 """Of trackio: which run a row is of."""
 
 
-def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read the file; of several runs that trackio exported, the wanted or the newest one."""
     with _opened(path) as file:
         table = Table()
         runs, owners = _runs(file)
-        chosen = conventions.choose_run(path, runs, wanted)
+        chosen = conventions.choose_run(path, runs, wanted.run)
         mine = np.array([owner == chosen.id for owner in owners], dtype=np.bool_)
         fields = file.schema_arrow
         numeric = [field.name for field in fields if str(field.type).startswith(_NUMERIC)]
@@ -143,5 +143,5 @@ PARQUET = Format(
     load=_read,
     binary=True,
     logs_among=lambda files: newest_first([f for f in files if f.suffix == ".parquet"]),
-    load_run=_read,
+    has_runs=True,
 )

@@ -17,7 +17,7 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
-from trimtab.readers.table import Table
+from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import protowire
 from trimtab.readers.trackers.conventions import HF_PREFIX, restore_if_hf
 from trimtab.readers.trackers.points import Points
@@ -28,7 +28,7 @@ _MARK = b"brain.Event:"
 _WRITTEN = re.compile(r"tfevents\.(\d+)")
 
 
-def _read(path: Path, progress: Progress) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read an event file, or all event files of a folder as one run."""
     paths = sorted(_event_files(path.iterdir()), key=_written) if path.is_dir() else [path]
     total = sum(one.stat().st_size for one in paths)
