@@ -113,7 +113,6 @@ def print_interventions(report: RunReport) -> None:
 
 
 def goodput_to_dict(report: RunReport) -> dict[str, Any]:
-    """Return how much of the run was kept, and what it cost, as JSON values."""
     goodput = compute_goodput(report.block)
     cost = None
     if goodput.hours is not None and report.price_per_hour is not None:

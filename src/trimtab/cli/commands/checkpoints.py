@@ -32,20 +32,17 @@ def checkpoints(
 
     Exit code: 0 all are good, 1 some are bad or damaged, 2 usage error, 3 no checkpoints.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
-    from trimtab.cli import output
     from trimtab.core.errors import RestoreError
     from trimtab.core.text import printable
     from trimtab.journal.checkpoints.index import CheckpointIndex, Verdict
     from trimtab.observe.run_observer import judge_from_journal
 
-    with output.reported_errors():
-        directory = _find(run)
-        index = CheckpointIndex(directory.home)
-        if not index.entries:
-            raise RestoreError(f"{run} has no checkpoints yet; {NEXT}")
-        entries = [_verify(index, entry) if verify else entry for entry in index.entries]
-        entries = judge_from_journal(directory, entries)
+    directory = _find(run)
+    index = CheckpointIndex(directory.home)
+    if not index.entries:
+        raise RestoreError(f"{run} has no checkpoints yet; {NEXT}")
+    entries = [_verify(index, entry) if verify else entry for entry in index.entries]
+    entries = judge_from_journal(directory, entries)
     if index.problem:
         typer.echo(f"trimtab: {printable(index.problem)}; listed by folder", err=True)
     index.entries = entries  # in memory alone: the command writes nothing

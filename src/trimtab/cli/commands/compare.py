@@ -56,23 +56,20 @@ def compare(
 
     Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
-    from trimtab.cli import output
     from trimtab.core.errors import ConfigError
     from trimtab.explain.verification import Check, read_checks
 
-    with output.reported_errors():
-        steps = _parse_window(window)
-        checks = [] if verify is None else read_checks(verify)
-        if largest is not None:
-            checks.append(Check(signal=signal, window=steps, max=largest))
-        if checks:
-            passed = _verify(checks, run, base, as_json=as_json)
-        elif base is not None:
-            pairs = _compare([run, *(others or ())], base, signal, within, steps)
-            passed = _show(pairs, steps, as_json=as_json, html=html)
-        else:
-            raise ConfigError("nothing to compare with: give BASE, --max or --verify")
+    steps = _parse_window(window)
+    checks = [] if verify is None else read_checks(verify)
+    if largest is not None:
+        checks.append(Check(signal=signal, window=steps, max=largest))
+    if checks:
+        passed = _verify(checks, run, base, as_json=as_json)
+    elif base is not None:
+        pairs = _compare([run, *(others or ())], base, signal, within, steps)
+        passed = _show(pairs, steps, as_json=as_json, html=html)
+    else:
+        raise ConfigError("nothing to compare with: give BASE, --max or --verify")
     raise typer.Exit(ExitCode.CLEAN if passed else ExitCode.FINDINGS)
 
 
