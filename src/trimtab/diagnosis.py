@@ -21,6 +21,7 @@ from trimtab.core.run import Reader, Run, RunFacts
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.core.text import digits
 from trimtab.detect.reference import lay_beside, same_batches
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import flat_loss
 from trimtab.journal import JournalRun, RunDirectory, read_journal
 from trimtab.journal.batches.batch_report import MARGIN, BatchReport
@@ -108,15 +109,9 @@ def build_report(
     if isinstance(run, JournalRun):
         kept, unread = read_batches(run.directory.incidents)
         batches = (*kept, *batches)
-    # The format often names the trainer: what it trains bounds which causes are possible.
-    facts = dataclasses.replace(run.facts, trainer=run.facts.trainer or run.format)
-    incidents = []
+    incidents: list[Diagnosis] = []
     for incident in judge.incidents:
-        explained = judge.explain(incident, run.block, facts)
-        batch = _batch_of(incident, batches)
-        if batch is not None and explained.repeated_batch is not None:
-            batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
-        incidents.append(dataclasses.replace(explained, batch=batch))
+        incidents.append(explain_incident(judge, run, incident, batches))
         if progress is not None:
             progress("Explaining", len(incidents), len(judge.incidents))
     return RunReport(
@@ -133,6 +128,23 @@ def build_report(
         failures=(*run.failures, *judge.failures),
         packages=judge.packages,
     )
+
+
+def explain_incident(
+    judge: Judge, run: Run, incident: Incident, batches: Sequence[BatchReport] = ()
+) -> Diagnosis:
+    """Explain one incident of a judge, with what was kept of its batch.
+
+    The others of the judge are only compared with it: whoever follows a run explains the incident
+    that changed, and no other.
+    """
+    # The format often names the trainer: what it trains bounds which causes are possible.
+    facts = dataclasses.replace(run.facts, trainer=run.facts.trainer or run.format)
+    explained = judge.explain(incident, run.block, facts)
+    batch = _batch_of(incident, batches)
+    if batch is not None and explained.repeated_batch is not None:
+        batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
+    return dataclasses.replace(explained, batch=batch)
 
 
 def _note_of_flat_loss(block: Block) -> Iterator[str]:

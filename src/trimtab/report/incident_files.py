@@ -76,7 +76,7 @@ def write_incidents(
     remove_incidents(folder)
     written = []
     for incident in report.incidents:
-        written.append(_write(folder / incident_folder_name(incident.incident), incident, report))
+        written.append(write_incident(folder, incident, report))
         if progress is not None:
             progress(len(written), len(report.incidents))
     return written
@@ -99,7 +99,13 @@ def _put(path: Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
-def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
+def write_incident(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
+    """Write the files of one incident into its folder inside `folder`; return its post-mortem.
+
+    Its earlier files are replaced, but for those of a batch, which stay if it has none now; other
+    incidents are not touched.
+    """
+    folder = folder / incident_folder_name(diagnosis.incident)
     machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
     _put(folder / _MACHINE, machine + "\n")
     if diagnosis.batch is not None:
@@ -107,6 +113,8 @@ def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
     if checks := verification_checks(diagnosis):
         heading = f"trimtab compare NEW_RUN {printable(report.source)} --verify {VERIFY_FILE}"
         _put(folder / VERIFY_FILE, format_checks(checks, heading))
+    else:
+        (folder / VERIFY_FILE).unlink(missing_ok=True)
     document = build_postmortem(diagnosis, report)
     postmortem = folder / _PEOPLE
     _put(postmortem, to_markdown(document, with_figures=True))

@@ -23,7 +23,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.findings import NOT_FINITE, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence.checks import Observed, nonfinite_loss
+from trimtab.explain.evidence.checks import Answers, nonfinite_loss
 
 BASE_RATES = "base_rates.json"
 OUTSIDE = "outside"
@@ -122,23 +122,23 @@ def _log_rate(counts: Mapping[str, float], cause: Cause | None) -> float:
     return math.log(counts.get(id, 0) + smoothing.get(id, smoothing["others"]))
 
 
-def cap(cause: Cause, results: Mapping[str, Observed]) -> float:
+def cap(cause: Cause, answers: Answers) -> float:
     """Return how probable a cause may be called: by how many of its own signals show it."""
     rates = base_rates()
-    seen = [name for name in rates["decides"][cause.id] if name in results and results[name].is_yes]
+    seen = answers.yes.intersection(rates["decides"][cause.id])
     if not seen:
         return float(rates["caps"]["none"])
-    if CURVES.issuperset(seen):
+    if seen <= CURVES:
         return float(rates["caps"]["curves"])
-    is_exact = not set(rates["exact"]).isdisjoint(seen)
-    is_one = len(set(seen) - _CIRCUMSTANCES) <= 1
+    is_exact = not seen.isdisjoint(rates["exact"])
+    is_one = len(seen - _CIRCUMSTANCES) <= 1
     return float(rates["caps"]["one"]) if is_one and not is_exact else 1.0
 
 
-def situation_of(context: IncidentContext, results: Mapping[str, Observed]) -> Situation:
+def situation_of(context: IncidentContext, answers: Answers) -> Situation:
     """Return the situation of an incident."""
     kind = kind_of(context)
-    impossible = _impossible(context, results, kind)
+    impossible = _impossible(context, answers, kind)
     has_state = any(
         name.startswith((signals.ADAM_V_NORM, f"{signals.UPDATE_NORM}/"))
         for name in context.block.columns
@@ -147,10 +147,10 @@ def situation_of(context: IncidentContext, results: Mapping[str, Observed]) -> S
     own = {name for id in possible for name in base_rates()["decides"][id]}
     own -= CURVES | _CIRCUMSTANCES
     return Situation(
-        shape=shape_of(context, results),
+        shape=shape_of(context, answers),
         kind=kind,
         impossible=impossible,
-        has_own_signals=has_state or any(results[name].is_yes for name in own),
+        has_own_signals=has_state or not own.isdisjoint(answers.yes),
     )
 
 
@@ -164,14 +164,14 @@ _SHAPES: Mapping[IncidentClass | None, str] = {
 }
 
 
-def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
+def shape_of(context: IncidentContext, answers: Answers) -> str:
     """Return how the incident looks, as a key of the base rates."""
     incident = context.incident
     if incident.is_of_policy:
         return "policy"
-    if results["resumes"].is_yes or incident.started_again:
+    if "resumes" in answers.yes or incident.started_again:
         return "at a restart"
-    if results["loss_nonfinite"].is_yes or Symptom.NONFINITE_LOSS in incident.symptoms:
+    if "loss_nonfinite" in answers.yes or Symptom.NONFINITE_LOSS in incident.symptoms:
         return "divergence" if _rose_first(context) else "not finite"
     if Symptom.NO_LEARNING in incident.symptoms:
         return "never learnt"
@@ -182,7 +182,7 @@ def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
     if came_back(context) or incident.incident_class is IncidentClass.HARD_BATCH:
         return "spike"
     # A slow rise that has not ended, or an incident that ends near its peak.
-    if results["loss_creeps_up"].is_yes or (has_risen and left is not None and left > STILL_UP):
+    if "loss_creeps_up" in answers.yes or (has_risen and left is not None and left > STILL_UP):
         return "divergence"
     return _SHAPES[incident.incident_class]
 
@@ -279,19 +279,17 @@ def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[
 POLICY_CAUSES = frozenset(cause for cause in Cause if cause.is_of_policy)
 
 
-def _impossible(
-    context: IncidentContext, results: Mapping[str, Observed], kind: str | None
-) -> frozenset[Cause]:
+def _impossible(context: IncidentContext, answers: Answers, kind: str | None) -> frozenset[Cause]:
     """Return what this run cannot have, by its kind and by what it records."""
     incident = context.incident
     if incident.is_of_policy:
         return frozenset(Cause) - POLICY_CAUSES
     out = frozenset(Cause) - frozenset(
-        possible_causes(incident.symptoms, is_alone=results["several_ranks"].is_no)
+        possible_causes(incident.symptoms, is_alone=answers["several_ranks"].is_no)
     )
     if came_back(context):
         out |= LASTING_CAUSES
-    is_finite = not (results["loss_nonfinite"].is_yes or results["gradient_nonfinite_first"].is_yes)
+    is_finite = answers.yes.isdisjoint({"loss_nonfinite", "gradient_nonfinite_first"})
     if is_finite and NOT_FINITE.isdisjoint(incident.symptoms):
         out |= {Cause.LOGIC_NAN}
         if came_back(context):  # the scaler skipped what overflowed: it followed the spike
@@ -302,7 +300,7 @@ def _impossible(
     if not re.search("adam|lamb|lion|adafactor|sophia|muon|shampoo|soap|rmsprop", optimizer):
         out |= ADAM_CAUSES
     # What was not recorded cannot be said, unless a detector has seen it all the same.
-    unrecorded = {cause for cause in _unrecorded(context, kind) if not _is_seen(cause, results)}
+    unrecorded = {cause for cause in _unrecorded(context, kind) if not _is_seen(cause, answers)}
     return out | unrecorded | POLICY_CAUSES
 
 
@@ -330,9 +328,9 @@ def _unrecorded(context: IncidentContext, kind: str | None) -> Iterator[Cause]:
         yield Cause.FP16_OVERFLOW
 
 
-def _is_seen(cause: Cause, results: Mapping[str, Observed]) -> bool:
+def _is_seen(cause: Cause, answers: Answers) -> bool:
     decides = base_rates()["decides"][cause.id]
-    return any(results[name].is_yes for name in decides if name != "half_precision")
+    return not (answers.yes - {"half_precision"}).isdisjoint(decides)
 
 
 def _may_overflow(context: IncidentContext) -> bool:
