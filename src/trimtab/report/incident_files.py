@@ -21,8 +21,8 @@ from pathlib import Path
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import printable
+from trimtab.explain.comparison import format_checks
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.verification import format_checks
 from trimtab.journal.batches.batch_report import BatchReport
 from trimtab.journal.directory import incident_folders
 from trimtab.journal.files import inside, open_new, read_json, read_regular, replace_file

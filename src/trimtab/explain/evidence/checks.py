@@ -1,7 +1,7 @@
 """Observed: the answer to one yes/no question about an incident.
 
 A check is a function of the context that returns such an answer. The checks that both rule sets
-need are here; those of the textbook alone are in `textbook/checks.py`.
+need are here; those of the textbook alone are in `textbook/tree.py`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
