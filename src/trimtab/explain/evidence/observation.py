@@ -1,7 +1,8 @@
 """Observation: one thing that can be observed around an incident, whatever its cause.
 
 An observation is a function whose parameters name its inputs. It is made where all of them were
-recorded; it returns yes or no with the numbers behind it, or None where the records do not suffice:
+recorded; it returns yes or no with the numbers behind it, or None where the records do not suffice
+(or `SignalView.median` finds too few of them):
 
     @observation("The optimizer's second moment falls", source="...")
     def v_fell(adam_v_norm: SignalView) -> YesNo | None:
@@ -50,6 +51,10 @@ MIN_MOVING = 3
 chance once in 561 times."""
 
 
+class TooFewRecords(Exception):
+    """The records after the onset do not suffice for an answer."""
+
+
 @dataclass(frozen=True)
 class SignalView:
     """One signal around the onset; only made where there are finite values on both sides."""
@@ -71,10 +76,15 @@ class SignalView:
         """The robust standard deviation before the onset; never 0."""
         return deviation(self.before)
 
-    def median(self, start: int, stop: int) -> float | None:
-        """Return the median of these records after the onset; None if half of them are missing."""
-        values = self.after[start:stop]
-        return float(np.median(values)) if len(values) >= (stop - start + 1) // 2 else None
+    def has(self, start: int, stop: int) -> bool:
+        """Return whether at least half of these records after the onset are there."""
+        return len(self.after[start:stop]) >= (stop - start + 1) // 2
+
+    def median(self, start: int, stop: int) -> float:
+        """Return the median of these records after the onset; raises TooFewRecords."""
+        if not self.has(start, stop):
+            raise TooFewRecords
+        return float(np.median(self.after[start:stop]))
 
     def soon(self, records: int) -> FloatArray:
         """Return the values from the onset to this many records from where the incident shows."""
@@ -259,10 +269,13 @@ class Observation:
             text = f"{finding.symptom}: {finding.signal} {digits(finding.value)}"
             text += f" at step {finding.step}{context.caveat_of(finding)}"
             return answered(finding.signal, True, text)
-        found = self.function.call(inputs.__getitem__)
+        signal = _label(self.function.needs[0])
+        try:
+            found = self.function.call(inputs.__getitem__)
+        except TooFewRecords:
+            return too_few(signal)
         if isinstance(found, Missing):
             return _missing(context, found.names[0])
-        signal = _label(self.function.needs[0])
         return too_few(signal) if found is None else answered(signal, *found)
 
 

@@ -302,8 +302,9 @@ class TreeQuestion:
     """One fork of the tree: a check, whose docstring is the question, and where answers lead."""
 
     check: IncidentCheck
-    yes: str | Leaf
-    no: str | Leaf
+    yes: str
+    """A question, or a leaf."""
+    no: str
     """Also where the signal of the check was not recorded."""
 
 
@@ -329,17 +330,17 @@ class Walk:
 def walk(context: IncidentContext) -> Walk:
     """Ask question after question until the tree ends in a leaf."""
     answers: list[TreeAnswer] = []
-    here: str | Leaf = FIRST_QUESTION
-    while isinstance(here, str):
+    here = FIRST_QUESTION
+    while here in TEXTBOOK_TREE:
         question = TEXTBOOK_TREE[here]
         result = question.check(context)
         # What was not recorded counts as no: the tree must end in a leaf for any log.
         following = question.yes if result.is_yes else question.no
         text = question.check.__doc__ or question.check.__name__
-        goes_to = following if isinstance(following, str) else "end"
+        goes_to = following if following in TEXTBOOK_TREE else "end"
         answers.append(TreeAnswer(id=here, question=text, result=result, goes_to=goes_to))
         here = following
-    return Walk(answers=tuple(answers), leaf=here)
+    return Walk(answers=tuple(answers), leaf=LEAVES[here])
 
 
 _TEXTS: Mapping[str, Mapping[str, Any]] = json.loads(
@@ -359,41 +360,26 @@ def _leaf(name: str) -> Leaf:
     )
 
 
-OVERFLOW = _leaf("OVERFLOW")
-COLLAPSED_SCALE = _leaf("COLLAPSED_SCALE")
-FROZEN_SCALE = _leaf("FROZEN_SCALE")
-DESTRUCTIVE_UPDATE = _leaf("DESTRUCTIVE_UPDATE")
-GRADIENT_FIRST = _leaf("GRADIENT_FIRST")
-CORRUPTED_STATE = _leaf("CORRUPTED_STATE")
-LONG_TAIL = _leaf("LONG_TAIL")
-LR_JUMPED = _leaf("LR_JUMPED")
-SAME_BATCH = _leaf("SAME_BATCH")
-SPIKE_UNEXPLAINED = _leaf("SPIKE_UNEXPLAINED")
-PERSISTENT = _leaf("PERSISTENT")
-TOO_EARLY = _leaf("TOO_EARLY")
-SCHEDULE = _leaf("SCHEDULE")
-WEIGHT_DECAY = _leaf("WEIGHT_DECAY")
-TOO_HOT = _leaf("TOO_HOT")
-PLATEAU = _leaf("PLATEAU")
-HEALTHY = _leaf("HEALTHY")
+LEAVES: Mapping[str, Leaf] = {name: _leaf(name) for name in _TEXTS}
+"""Where a walk can end, by the name in leaves.json."""
 
 TEXTBOOK_TREE: Mapping[str, TreeQuestion] = {
     "1.1": TreeQuestion(nonfinite_loss, "1.2", "1.1b"),
-    "1.1b": TreeQuestion(nonfinite_norm, CORRUPTED_STATE, "2.1"),
+    "1.1b": TreeQuestion(nonfinite_norm, "CORRUPTED_STATE", "2.1"),
     "1.2": TreeQuestion(is_half_precision, "3.2", "1.3"),
-    "1.3": TreeQuestion(gradient_first, GRADIENT_FIRST, DESTRUCTIVE_UPDATE),
+    "1.3": TreeQuestion(gradient_first, "GRADIENT_FIRST", "DESTRUCTIVE_UPDATE"),
     "2.1": TreeQuestion(spike, "2.2", "3.1"),
     "2.2": TreeQuestion(recovered, "2.3a", "2.4"),
-    "2.3a": TreeQuestion(long_tail, LONG_TAIL, "2.3b"),
-    "2.3b": TreeQuestion(lr_jump, LR_JUMPED, "2.3c"),
-    "2.3c": TreeQuestion(repeated_batch, SAME_BATCH, SPIKE_UNEXPLAINED),
-    "2.4": TreeQuestion(had_its_time, PERSISTENT, TOO_EARLY),
+    "2.3a": TreeQuestion(long_tail, "LONG_TAIL", "2.3b"),
+    "2.3b": TreeQuestion(lr_jump, "LR_JUMPED", "2.3c"),
+    "2.3c": TreeQuestion(repeated_batch, "SAME_BATCH", "SPIKE_UNEXPLAINED"),
+    "2.4": TreeQuestion(had_its_time, "PERSISTENT", "TOO_EARLY"),
     "3.1": TreeQuestion(nonfinite_gradient, "3.2", "3.1b"),
-    "3.1b": TreeQuestion(scale_collapsed, COLLAPSED_SCALE, "4.1"),
-    "3.2": TreeQuestion(scale_collapsed, COLLAPSED_SCALE, "3.2b"),
-    "3.2b": TreeQuestion(scale_constant, FROZEN_SCALE, OVERFLOW),
-    "4.1": TreeQuestion(monotone_rise, "4.2", HEALTHY),
-    "4.2": TreeQuestion(lr_rising, SCHEDULE, "4.3"),
-    "4.3": TreeQuestion(norm_changed, WEIGHT_DECAY, "4.4"),
-    "4.4": TreeQuestion(gradient_trend, TOO_HOT, PLATEAU),
+    "3.1b": TreeQuestion(scale_collapsed, "COLLAPSED_SCALE", "4.1"),
+    "3.2": TreeQuestion(scale_collapsed, "COLLAPSED_SCALE", "3.2b"),
+    "3.2b": TreeQuestion(scale_constant, "FROZEN_SCALE", "OVERFLOW"),
+    "4.1": TreeQuestion(monotone_rise, "4.2", "HEALTHY"),
+    "4.2": TreeQuestion(lr_rising, "SCHEDULE", "4.3"),
+    "4.3": TreeQuestion(norm_changed, "WEIGHT_DECAY", "4.4"),
+    "4.4": TreeQuestion(gradient_trend, "TOO_HOT", "PLATEAU"),
 }
