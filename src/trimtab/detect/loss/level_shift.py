@@ -447,13 +447,11 @@ class Turn(Stateful):
         rise = self._domain.share(point.value - first, first)
         if not is_rising or rise <= MIN_RISE:
             return None
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.LOSS_SPIKE,
-            severity=Severity.ALARM,
-            signal=LOSS,
-            step=point.step,
-            tick=point.tick,
+        return point.finding(
+            self.name,
+            Symptom.LOSS_SPIKE,
+            Severity.ALARM,
+            LOSS,
             value=self._domain.back(point.value),
             expected=self._domain.back(first),
             facts={"records": float(RANGE.newest), "rise": rise},

@@ -392,13 +392,11 @@ class LossSpike(Stateful):
         onset_tick, onset_step = _onset(self._recent)
         back = self._domain.back
         expected = back(loss.expected)
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.LOSS_SPIKE,
-            severity=hit.severity,
-            signal=LOSS,
-            step=point.step,
-            tick=point.tick,
+        return point.finding(
+            self.name,
+            Symptom.LOSS_SPIKE,
+            hit.severity,
+            LOSS,
             value=back(point.value),
             expected=expected,
             limit=back(loss.expected + hit.threshold / ROOTS[hit.test] * loss.scale),

@@ -6,11 +6,7 @@ NonFinite        NaN and infinite values
 FrozenUpdates    updates or gradients that are exactly zero
 LossScale        a loss scale that keeps falling, falls under 1, or never moves
 AttentionLogits  attention logits beyond what softmax can use
-
-Experts: a router that sends everything to one expert, or nothing to some.
-
-The shares are averages over records (`live/measure/experts.py`), so a single batch shows in none. A
-balancing loss comes from a log.
+Experts          a router that sends everything to one expert, or nothing to some
 """
 
 import math
@@ -22,7 +18,6 @@ from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.causes import Cause
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
-from trimtab.core.signals import BALANCING_LOSS, DEAD_EXPERTS, EXPERT_MAX_SHARE
 
 
 class HarmedState(Detector):
@@ -410,6 +405,11 @@ def _largest_layer(record: Record) -> str:
     return max(layers, key=record.signals.__getitem__, default=signals.MAX_ATTENTION_LOGIT)
 
 
+# Experts: a router that sends everything to one expert, or nothing to some.
+#
+# The shares are averages over records (`live/measure/experts.py`), so a single batch shows in none.
+# A balancing loss comes from a log.
+
 COLLAPSED = 0.9
 """The share of tokens that one expert gets when the others learn nothing any more. Chosen, not
 measured on healthy routers."""
@@ -439,14 +439,14 @@ class Experts(Detector):
     def update(self, record: Record) -> list[Finding]:
         findings = []
         for signal, value in record.signals.items():
-            if signal.startswith(DEAD_EXPERTS):
+            if signal.startswith(signals.DEAD_EXPERTS):
                 findings += self._count(record, Symptom.DEAD_EXPERTS, Severity.WARN, signal, 0.0)
-            elif signal.startswith(EXPERT_MAX_SHARE):
+            elif signal.startswith(signals.EXPERT_MAX_SHARE):
                 findings += self._count(
                     record, Symptom.EXPERT_COLLAPSE, Severity.ALARM, signal, COLLAPSED
                 )
                 findings += self._drift(record, signal, value, DRIFT_SHARE)
-            elif signal.startswith(BALANCING_LOSS):
+            elif signal.startswith(signals.BALANCING_LOSS):
                 findings += self._drift(record, signal, value, 0.0)
         return findings
 
@@ -459,7 +459,7 @@ class Experts(Detector):
         return self._count(record, Symptom.EXPERT_DRIFT, Severity.WARN, signal, limit)
 
     def relevant_rows(self, block: Block) -> IntArray:
-        judged = (DEAD_EXPERTS, EXPERT_MAX_SHARE, BALANCING_LOSS)
+        judged = (signals.DEAD_EXPERTS, signals.EXPERT_MAX_SHARE, signals.BALANCING_LOSS)
         names = [name for name in block.columns if name.startswith(judged)]
         if not names:
             return np.zeros(0, dtype=np.int64)
