@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from trimtab.cli.main import app
 from trimtab.core.block import Block, Column, Event
-from trimtab.explain.goodput import compute_goodput
+from trimtab.explain.time_use import compute_goodput
 from trimtab.journal import JournalWriter, RunDirectory, add_note, read_journal
 from trimtab.report.terminal import LiveView
 

@@ -14,9 +14,8 @@ from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import counted, printable
-from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
-from trimtab.explain.time_use import compute_time_use
+from trimtab.explain.time_use import compute_goodput, compute_time_use
 from trimtab.journal import RunDirectory
 from trimtab.journal.directory import incident_folder_name
 from trimtab.journal.files import replace_file

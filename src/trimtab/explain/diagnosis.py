@@ -16,14 +16,16 @@ from trimtab.core.token_losses import SecondMode, find_second_mode
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.first_mover import LayerMap, LayerMove, first_movers
 from trimtab.explain.measures import (
     BatchRepeats,
     Cost,
+    LayerMap,
+    LayerMove,
     LayerNorms,
     Symptoms,
     compute_cost,
     find_repeated_batch,
+    first_movers,
     layer_norms,
     measure,
 )

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import printable
+from trimtab.explain.comparison import format_checks
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.verification import format_checks
 from trimtab.journal.batches.batch_report import BatchReport
 from trimtab.journal.batches.files import batch_files
 from trimtab.journal.directory import RunDirectory, incident_folder_name, incident_folders

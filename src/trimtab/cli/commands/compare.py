@@ -11,8 +11,14 @@ from trimtab.core.text import counted, printable
 
 if TYPE_CHECKING:
     from trimtab.core.run import Run
-    from trimtab.explain.comparison import Comparison, FirstDifference, StateDifference, StepWindow
-    from trimtab.explain.verification import Check, CheckResult
+    from trimtab.explain.comparison import (
+        Check,
+        CheckResult,
+        Comparison,
+        FirstDifference,
+        StateDifference,
+        StepWindow,
+    )
     from trimtab.report.pages.many_runs import Compared
 
 MAX_DIFFERENCES = 3
@@ -57,7 +63,7 @@ def compare(
     Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
     from trimtab.core.errors import ConfigError
-    from trimtab.explain.verification import Check, read_checks
+    from trimtab.explain.comparison import Check, read_checks
 
     steps = _parse_window(window)
     checks = [] if verify is None else read_checks(verify)
@@ -76,7 +82,7 @@ def compare(
 def _verify(checks: "list[Check]", run: Path, base: Path | None, *, as_json: bool) -> bool:
     """Make the checks and print what was found; return whether all have passed."""
     from trimtab.diagnosis import read_run
-    from trimtab.explain.verification import apply_check
+    from trimtab.explain.comparison import apply_check
 
     block = read_run(run).block
     other = None if base is None else read_run(base).block

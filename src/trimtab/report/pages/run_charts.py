@@ -17,7 +17,7 @@ from trimtab.core.incidents import SEVERE
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.goodput import lost_records
+from trimtab.explain.time_use import lost_records
 from trimtab.report.pages.series import (
     BUCKETS,
     RunLines,
