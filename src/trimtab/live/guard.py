@@ -18,7 +18,13 @@ from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import Number, OddNumber
 from trimtab.live.measure.user_events import plain_event
 from trimtab.live.shield import Shield, log
-from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIterator
+from trimtab.live.step_iterator import (
+    CheckpointBoundary,
+    NoMonitor,
+    StateJournal,
+    StepIterator,
+    resumed_position,
+)
 
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
@@ -42,7 +48,100 @@ def entrance(method: Method) -> Method:
     return cast("Method", guarded)
 
 
-class Guard:
+class LoopServices:
+    """Serves a training loop whether or not it is watched: data in steps, checkpoints, an end."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        monitor: StepMonitor | NoMonitor,
+        boundary: CheckpointBoundary,
+        checkpoints: "Checkpoints | None",
+    ) -> None:
+        self._model = model
+        self._counter = monitor
+        self._boundary = boundary
+        self._checkpoints = checkpoints
+        self._ending = "closed"
+        self._source = LoaderSource(())
+        self._iterator: StepIterator | None = None
+        self._resumed_position = resumed_position(checkpoints)
+        """Where the data continues; None once it has."""
+
+    @property
+    def data_position(self) -> int:
+        """The position of the next batch of `guard.steps`."""
+        resumed = self._resumed_position
+        return self._source.position if resumed is None else resumed
+
+    def steps(
+        self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
+    ) -> Iterator[Step]:
+        """Go through a loader in steps of `accumulate` batches.
+
+        `data_position` is that of its first batch: after a resume, where the data continues.
+        Without it an epoch continues the positions of the last one.
+        """
+        iterator = self.step_iterator(loader, accumulate, data_position=data_position)
+        self._ending = "left the loop"
+        try:
+            while (step := iterator.next_step()) is not None:
+                yield step
+        finally:
+            iterator.leave()
+        self._ending = "end of data"
+
+    def step_iterator(
+        self,
+        loader: Iterable[Any],
+        accumulate: int = 1,
+        *,
+        batches: Iterable[Any] | None = None,
+        data_position: int | None = None,
+    ) -> StepIterator:
+        """What `guard.steps` goes through, for a trainer with a loop of its own.
+
+        `batches` are what the loader gives, where the trainer has begun to read it itself. Make one
+        for each epoch, and ask it for every step.
+        """
+        resumed, self._resumed_position = self._resumed_position, None
+        data_position = resumed if data_position is None else data_position
+        if self._iterator is not None:
+            self._iterator.end_step()
+        monitor = self._counter
+        monitor.entrance("guard.steps", monitor.note_generators)  # making an iterator may draw
+        if batches is None:
+            batches = loader if self._checkpoints is None else self._checkpoints.batches(loader)
+        start = self._source.position if data_position is None else data_position
+        self._source = LoaderSource(batches, start)
+        loop = StepLoop(self._source, accumulate, loader)
+        is_given = data_position is not None
+        monitor.entrance("guard.steps", monitor.begin_loop, loop, position_is_given=is_given)
+        self._iterator = StepIterator(loop, monitor, self._boundary)
+        return self._iterator
+
+    def close(self, how: str | None = None) -> None:
+        """Wait for a checkpoint that is being saved."""
+        self._boundary.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None if kind is None else f"raised {kind.__name__}")
+
+    def _clip(self, max_norm: float) -> torch.Tensor:
+        if isinstance(self._model, FullyShardedDataParallel):
+            return self._model.clip_grad_norm_(max_norm)
+        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+
+
+class Guard(LoopServices):
     """Watches a run; a bug in here stops a part of the guard, never the training loop.
 
     Every method that a loop calls is an `entrance`. The user's own code (the loader, the optimizer,
@@ -52,23 +151,17 @@ class Guard:
     def __init__(
         self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
     ) -> None:
-        self._model = model
         self._monitor = monitor
-        self._ending = "closed"
-        self._source = LoaderSource(())
-        self._iterator: StepIterator | None = None
-        self._resumed_position = None if checkpoints is None else checkpoints.resumed.data_position
-        """Where the data continues; None once it has."""
-        self._checkpoints = checkpoints
         self._states = StateJournal(monitor)
         # Not `self.state_dict`: in a reference cycle a guard that is dropped would be closed by the
         # garbage collector, in the middle of whatever step is under way then.
-        self._boundary = CheckpointBoundary(
+        boundary = CheckpointBoundary(
             checkpoints,
             monitor.shields.checkpoints,
             lambda: monitor.recorder,
             partial(_checkpoint_state, monitor, self._states),
         )
+        super().__init__(model, monitor, boundary, checkpoints)
         trained = (p for p in model.parameters() if p.requires_grad)
         self._is_half_precision = any(parameter.dtype.itemsize < 4 for parameter in trained)
         self._reported: set[str] = set()
@@ -85,11 +178,6 @@ class Guard:
     def _judged(self) -> tuple[Incident, ...] | None:
         recorder = self._monitor.recorder
         return None if recorder is None else recorder.incidents
-
-    @property
-    def data_position(self) -> int:
-        """The position of the next batch of `guard.steps`."""
-        return self._source.position
 
     @_disable_dynamo
     @entrance
@@ -115,7 +203,7 @@ class Guard:
         evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
         """
         monitor = self._monitor
-        monitor.num_calls += 1
+        monitor.count_call()
         if loss is not None and self._is_evaluation(loss):
             self._report_once(
                 "trimtab: a loss recorded in evaluation mode or without gradients belongs to no "
@@ -135,7 +223,7 @@ class Guard:
             try:
                 monitor.meter.add_loss(loss, tokens, follows_backward=grew)
             except OddNumber as odd:
-                monitor.meter.num_losses += 1
+                monitor.meter.count_odd_loss()
                 self._report_once(f"trimtab: loss or tokens is not a number but {odd}")
         if grad_norm is not None:
             try:
@@ -162,10 +250,7 @@ class Guard:
         """Clip as `torch.nn.utils.clip_grad_norm_` does, in every mode; returns the norm before."""
         entrance, name = self._monitor.entrance, "guard.clip_grad_norm_"
         squares = entrance(name, self._squares_before_clip)
-        if isinstance(self._model, FullyShardedDataParallel):
-            norm = self._model.clip_grad_norm_(max_norm)
-        else:
-            norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+        norm = self._clip(max_norm)
         entrance(name, self._note_clip, norm, max_norm, squares)
         return norm
 
@@ -208,7 +293,7 @@ class Guard:
     @entrance
     def note_random_state(self) -> None:
         """For the resume audit: a trainer may restore random numbers after its first batch."""
-        self._states.note_generators()
+        self._monitor.note_generators()
 
     @entrance
     def skip(self) -> None:
@@ -223,7 +308,7 @@ class Guard:
         tensor on a device is not read.
         """
         monitor = self._monitor
-        monitor.num_calls += 1
+        monitor.count_call()
         if monitor.is_watching and monitor.recorder is not None:
             with monitor.shields.user.guarding("event"):
                 name, plain = plain_event(kind or facts.pop("kind", "event"), facts)
@@ -231,55 +316,6 @@ class Guard:
                 if name == "checkpoint":
                     # Whether the generators are saved at this very moment is not known.
                     self._states.save(with_generators=False)
-
-    def steps(
-        self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
-    ) -> Iterator[Step]:
-        """Go through a loader in steps of `accumulate` batches.
-
-        `data_position` is that of its first batch: after a resume, where the data continues.
-        Without it an epoch continues the positions of the last one.
-        """
-        iterator = self.step_iterator(loader, accumulate, data_position=data_position)
-        self._ending = "left the loop"
-        try:
-            while (step := iterator.next_step()) is not None:
-                yield step
-        finally:
-            iterator.leave()
-        self._ending = "end of data"
-
-    def step_iterator(
-        self,
-        loader: Iterable[Any],
-        accumulate: int = 1,
-        *,
-        batches: Iterable[Any] | None = None,
-        data_position: int | None = None,
-    ) -> StepIterator:
-        """What `guard.steps` goes through, for a trainer with a loop of its own.
-
-        `batches` are what the loader gives, where the trainer has begun to read it itself. Make one
-        for each epoch, and ask it for every step.
-        """
-        resumed, self._resumed_position = self._resumed_position, None
-        data_position = resumed if data_position is None else data_position
-        if self._iterator is not None:
-            self._iterator.end_step()
-        self.note_random_state()  # making an iterator may draw from them
-        if batches is None:
-            batches = loader if self._checkpoints is None else self._checkpoints.batches(loader)
-        start = self._source.position if data_position is None else data_position
-        self._source = LoaderSource(batches, start)
-        loop = StepLoop(self._source, accumulate, loader)
-        is_given = data_position is not None
-        self._monitor.entrance("guard.steps", self._begin_loop, loop, position_is_given=is_given)
-        self._iterator = StepIterator(loop, self._monitor, self._boundary, self._states)
-        return self._iterator
-
-    def _begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
-        self._monitor.facts.loop = loop
-        self._states.start(loop, position_is_given=position_is_given)
 
     def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
         """Save a checkpoint, on all ranks, at the end of this step; raises ConfigError without any.
@@ -321,7 +357,8 @@ class Guard:
         gate = self._monitor.gate
         if gate is not None and "gate" in state:
             gate.rule.load_state_dict(state["gate"])
-        self._monitor.loop_step = state.get("loop_step", self._monitor.loop_step)
+        if "loop_step" in state:
+            self._monitor.continue_loop(state["loop_step"])
         if "audit" in state:
             position = self._states.load(state["audit"])
             self._resumed_position = position if position is not None else self._resumed_position
@@ -339,17 +376,6 @@ class Guard:
             entrance(name, self._states.close)
             entrance(name, self._monitor.close, how or self._ending)
             entrance(name, self._boundary.close)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(None if kind is None else f"raised {kind.__name__}")
 
     def _is_evaluation(self, loss: Any) -> bool:
         """Whether a loss cannot be one that is trained on."""
@@ -388,32 +414,32 @@ def _checkpoint_state(
     return state if audit is None else {**state, "audit": audit}
 
 
-class NoGuard:
-    """The interface of a guard; it does nothing."""
+class NoGuard(LoopServices):
+    """The interface of a guard that does not watch; data, checkpoints and clipping work."""
 
     incidents: tuple[Incident, ...] = ()
 
     def __init__(
         self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
     ) -> None:
-        self._model = model
-        self._next_step = first_step
-        self._num_losses = 0
-        start = 0 if checkpoints is None else checkpoints.resumed.data_position
-        self._source = LoaderSource((), start)
-        self._checkpoints = checkpoints
         shield = Shield("checkpoints", "they are not judged")
-        self._boundary = CheckpointBoundary(checkpoints, shield, lambda: None, self.state_dict)
+        boundary = CheckpointBoundary(checkpoints, shield, lambda: None, dict)
+        self._monitor = NoMonitor(first_step)
+        super().__init__(model, self._monitor, boundary, checkpoints)
 
-    def record(self, *, loss: Any = None, **numbers: Any) -> None:
+    def record(self, /, *, loss: Any = None, **numbers: Any) -> None:
         """Count a loss, so that steps are numbered as with a guard."""
-        self._num_losses += int(loss is not None)
+        self._monitor.count_loss(loss)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip as `torch.nn.utils.clip_grad_norm_` does."""
-        if isinstance(self._model, FullyShardedDataParallel):
-            return self._model.clip_grad_norm_(max_norm)
-        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+        """Clip as `torch.nn.utils.clip_grad_norm_` does; returns the norm before."""
+        return self._clip(max_norm)
+
+    def skip_resume_audit(self) -> None:
+        """Do nothing."""
+
+    def note_random_state(self) -> None:
+        """Do nothing."""
 
     def skip(self) -> None:
         """Do nothing."""
@@ -421,47 +447,17 @@ class NoGuard:
     def event(self, kind: str = "", /, **facts: Any) -> None:
         """Do nothing."""
 
-    def steps(
-        self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
-    ) -> Iterator[Step]:
-        """Go through a loader in steps of `accumulate` batches."""
-        start = self._source.position if data_position is None else data_position
-        checkpoints = self._checkpoints
-        batches = loader if checkpoints is None else checkpoints.batches(loader)
-        self._source = LoaderSource(batches, start)
-        loop = StepLoop(self._source, accumulate)
-        number, num_losses = self._next_step, self._num_losses
-        while (step := loop.next_step(number)) is not None:
-            self._boundary.is_in_loop = True
-            try:
-                yield step
-            finally:
-                self._boundary.is_in_loop = False
-            number += 1
-            if self._num_losses > num_losses:  # else it was an evaluation
-                self._next_step, num_losses = max(self._next_step, number), self._num_losses
-            self._boundary.save_if_wanted(self._next_step, self._source.position)
+    def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
+        """Save a checkpoint, on all ranks, at the end of this step; outside of `guard.steps` no
+        steps are counted, and `step` is needed."""
+        self._boundary.request(step, None, if_due=if_due)
 
     def undo(self, updates: int = 1) -> None:
         """Do nothing."""
 
-    def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
-        """Save a checkpoint, on all ranks, at the end of this step."""
-        self._boundary.request(step, None, if_due=if_due)
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """There is nothing to save."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Do nothing."""
-
-    def close(self, how: str | None = None) -> None:
-        """Wait for a checkpoint that is being saved."""
-        self._boundary.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

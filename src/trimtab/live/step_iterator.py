@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
+def resumed_position(checkpoints: Checkpoints | None) -> int | None:
+    """Return where the data continues in a run that resumed; None if nothing says so."""
+    return None if checkpoints is None else checkpoints.resumed.data_position
+
+
 class CheckpointBoundary:
     """Saves checkpoints between two steps, and judges the earlier ones on the first rank."""
 
@@ -39,12 +44,18 @@ class CheckpointBoundary:
         self._shield = shield
         self._recorder = recorder
         self._guard_state = guard_state
-        self.is_in_loop = False
+        self._is_in_step = False
         """Whether the user is in a step of `guard.steps`, which says when the step ends."""
         self._is_wanted = False
         self._step: int | None = None
         if checkpoints is not None:
             checkpoints.attach(attempt=self._attempt, judge=self._judge_safely)
+
+    def enter_step(self) -> None:
+        self._is_in_step = True
+
+    def leave_step(self) -> None:
+        self._is_in_step = False
 
     def request(self, step: int | None, next_step: int | None, *, if_due: bool) -> None:
         """Save at the end of this step; at once if no loop says when that is."""
@@ -52,10 +63,10 @@ class CheckpointBoundary:
             raise ConfigError("trimtab.watch was given no checkpoints; pass checkpoints=...")
         if if_due:
             at = next_step if step is None else step
-            if self.is_in_loop or at is None or not self._checkpoints.cadence.is_due(at):
+            if self._is_in_step or at is None or not self._checkpoints.cadence.is_due(at):
                 return  # at the end of a step of the loop it is asked anyway
         self._is_wanted, self._step = True, step
-        if not self.is_in_loop:
+        if not self._is_in_step:
             self.save_if_wanted(next_step, None)
 
     def save_if_wanted(self, next_step: int | None, data_position: int | None) -> None:
@@ -143,19 +154,6 @@ class StateJournal:
                 position = int(facts[DATA_POSITION])
         return position
 
-    def start(self, loop: StepLoop, *, position_is_given: bool) -> None:
-        """The data is gone through by this loop."""
-        self._monitor.resume.loop = loop
-        self._monitor.resume.position_is_given = position_is_given
-
-    def note_generators(self) -> None:
-        """One of the moments at which the generators may be as they were saved."""
-        resume, shield = self._monitor.resume, self._monitor.shields.resume
-        if not shield.is_down:
-            with shield.guarding("steps"):
-                if resume.is_before_first_record:
-                    resume.note_generators()
-
     def close(self) -> None:
         """Weights may have been exchanged since the last step; where the data is, is known."""
         monitor = self._monitor
@@ -169,20 +167,45 @@ class StateJournal:
             monitor.recorder.event(STATE_SAVED, monitor.next_step, {"state": facts})
 
 
+class NoMonitor:
+    """Counts the steps of a loop that is not watched."""
+
+    def __init__(self, first_step: int) -> None:
+        self.next_step = self.loop_step = first_step
+        self.num_losses = 0
+
+    def entrance(self, operation: str, inside: Callable[..., Any], /, *args: Any, **kw: Any) -> Any:
+        """Call it: what runs in here does nothing that can fail."""
+        return inside(*args, **kw)
+
+    def count_loss(self, loss: Any) -> None:
+        self.num_losses += int(loss is not None)
+
+    def continue_loop(self, step: int) -> None:
+        self.next_step = self.loop_step = step
+
+    def note_generators(self) -> None:
+        pass
+
+    def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
+        pass
+
+    def begin_loop_step(self, loop: StepLoop) -> None:
+        pass
+
+    def end_step(self, number: int) -> None:
+        pass
+
+
 class StepIterator:
     """One pass over a loader, in steps; an epoch is one of them."""
 
     def __init__(
-        self,
-        loop: StepLoop,
-        monitor: StepMonitor,
-        boundary: CheckpointBoundary,
-        states: StateJournal,
+        self, loop: StepLoop, monitor: StepMonitor | NoMonitor, boundary: CheckpointBoundary
     ) -> None:
         self.loop = loop
         self._monitor = monitor
         self._boundary = boundary
-        self._states = states
         self._open: Step | None = None
         """The step that the loop is in."""
         self._number = monitor.loop_step
@@ -199,7 +222,7 @@ class StepIterator:
         step = self.loop.next_step(self._number, size)  # what the loader raises is the user's
         if step is not None:
             self._number += 1
-            self._open, self._boundary.is_in_loop = step, True
+            self._open = step
             self._monitor.entrance("guard.steps", self._begin_step)
         return step
 
@@ -207,19 +230,22 @@ class StepIterator:
         """The step is over, whether or not an optimizer moved."""
         if self._open is not None:
             self.leave()
-            self._monitor.entrance("guard.steps", self._monitor.end_step, self._next_update)
-            if self._monitor.num_losses > self._num_losses:  # else it was an evaluation
-                self._monitor.loop_step = max(self._monitor.loop_step, self._number)
+            self._monitor.entrance("guard.steps", self._end_step)
             self._boundary.save_if_wanted(self._monitor.next_step, self.loop.source.position)
 
     def _begin_step(self) -> None:
         monitor = self._monitor
-        monitor.num_calls += 1
-        # Another loop may have been gone through in between, for a validation.
-        monitor.facts.loop = monitor.resume.loop = self.loop
+        self._boundary.enter_step()
         self._next_update, self._num_losses = monitor.next_step, monitor.num_losses
-        self._states.note_generators()
+        monitor.begin_loop_step(self.loop)
+
+    def _end_step(self) -> None:
+        monitor = self._monitor
+        if monitor.num_losses > self._num_losses:  # else it was an evaluation
+            monitor.continue_loop(max(monitor.loop_step, self._number))
+        monitor.end_step(self._next_update)
 
     def leave(self) -> None:
         """The loop was left, perhaps in the middle of a step."""
-        self._open, self._boundary.is_in_loop = None, False
+        self._open = None
+        self._monitor.entrance("guard.steps", self._boundary.leave_step)

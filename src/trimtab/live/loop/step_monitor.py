@@ -64,6 +64,9 @@ class StepFacts:
         self._shield = shields.user
         self._batch_shield = shields.batches
 
+    def go_through(self, loop: StepLoop) -> None:
+        self.loop = loop
+
     def note_loss_scale(self) -> None:
         """Take the scale that this step is computed with; `scaler.update()` changes it."""
         scale = getattr(self._scaler, "_scale", None)  # get_scale() would wait for the device
@@ -226,7 +229,7 @@ class StepMonitor:
                 self.slow.note_loss()
         else:
             if self._moved:
-                self._skips.takes_turns = True  # the others have not moved
+                self._skips.take_turns()  # the others have not moved
                 self._close(StepState.APPLIED)
             elif self._note.state is StepState.INSPECTED:
                 self._close(StepState.BROKEN_OFF)
@@ -241,7 +244,32 @@ class StepMonitor:
 
     def note_clip(self) -> None:
         """The user has clipped: after that no more losses of this step come."""
-        self._skips.was_clipped = True
+        self._skips.note_clip()
+
+    def note_generators(self) -> None:
+        """One of the moments at which the generators may be as they were saved."""
+        with self.shields.resume.guarding("steps"):
+            self.resume.note_generators()
+
+    def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
+        """The data is gone through by this loop."""
+        self.facts.go_through(loop)
+        self.resume.begin_loop(loop, position_is_given=position_is_given)
+
+    def begin_loop_step(self, loop: StepLoop) -> None:
+        """A step of this loop begins; another one may have been gone through in between, for a
+        validation."""
+        self.num_calls += 1
+        self.facts.go_through(loop)
+        self.resume.go_through(loop)
+        self.note_generators()
+
+    def continue_loop(self, step: int) -> None:
+        """The next step of the user's loop has this number."""
+        self.loop_step = step
+
+    def count_call(self) -> None:
+        self.num_calls += 1
 
     def skip(self) -> None:
         if self._note.is_recorded_here and not self._moved and not self.is_out:
@@ -309,7 +337,7 @@ class StepMonitor:
         if self._is_in_backward:
             return
         if id(optimizer) in self._moved:  # one more update, without a record
-            self._skips.takes_turns = True
+            self._skips.take_turns()
             self._close(StepState.APPLIED)
         if not self._moved and self._note.state is StepState.INSPECTED:
             if self.gate is not None:  # before anything is measured: a scale would falsify norms
@@ -409,7 +437,7 @@ class StepMonitor:
             )
             self.meter.gradients.set_copies(self.slow.parameters, copies)
             self.slow.prepare(self.sync.ranks.group)
-        self.resume.world = self.sync.ranks.world
+        self.resume.set_world(self.sync.ranks.world)
 
     def _measure(self, optimizer: Optimizer) -> Measured:
         if self._moved:  # one more optimizer of the same step: has it gone bad since?
