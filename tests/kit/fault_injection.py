@@ -57,7 +57,7 @@ ALLOWED = {
     # Torch calls these.
     "trimtab.live.loop.skips.Backward.__call__": ENTRANCE,
     "trimtab.live.measure.activations._Hook.__call__": ENTRANCE,
-    "trimtab.live.recover.undo.ScalerWatch.__call__": ENTRANCE,
+    "trimtab.live.recover.scaler_watch.ScalerWatch.__call__": ENTRANCE,
     "trimtab.live.loop.step_hooks._Before.__call__": ENTRANCE,
     "trimtab.live.loop.step_hooks._After.__call__": ENTRANCE,
     "trimtab.live.shield.*": "it catches what others raise; nothing catches what it raises",

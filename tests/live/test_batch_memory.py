@@ -172,8 +172,8 @@ def train_on_rank(rank: int, folder: Path) -> int:
         monitor = guard._monitor  # type: ignore[union-attr]
         assert not monitor.shields.failed
         assert monitor.facts.row_losses.copies == []
-        recorder = monitor.recorder
-        kept = [] if recorder is None else list(recorder._batches._batches)
+        recorder: Any = monitor.recorder
+        kept = list(recorder._batches._batches) if recorder.is_recording else []
     assert all((batch.parts[0] == rank).all() for batch in kept)
     assert all(batch.losses[0].shape == (2, VALUES) for batch in kept)
     return len(kept)

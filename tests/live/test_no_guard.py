@@ -11,6 +11,11 @@ from tests.kit.tiny import batches, make_model
 
 import trimtab
 from trimtab.live.guard import Guard, NoGuard
+from trimtab.live.host.no_recorder import NoRecorder
+from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.loop.state_guard import StateGuard
+from trimtab.live.protect.gate import Gate, NoGate
+from trimtab.live.recover.undo import Undo
 
 
 def public_members(kind: type) -> dict[str, Any]:
@@ -39,6 +44,16 @@ def test_a_call_that_one_takes_the_other_takes_too(name: str) -> None:
         other.bind(*positional, **named)
     defaults = {p.name: p.default for p in on.parameters.values()}
     assert all(defaults[p.name] == p.default for p in off.parameters.values() if p.name in defaults)
+
+
+def methods(kind: type) -> set[str]:
+    return {name for name, member in public_members(kind).items() if callable(member)}
+
+
+def test_what_stands_for_a_part_that_is_off_has_its_methods() -> None:
+    assert methods(NoGate) == methods(Gate)
+    assert methods(NoRecorder) <= methods(RunRecorder)
+    assert methods(StateGuard) <= methods(Undo)
 
 
 def test_a_trainer_can_go_through_data_with_a_guard_that_is_off(tmp_path: Path) -> None:

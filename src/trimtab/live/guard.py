@@ -13,18 +13,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
+from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import Number, OddNumber
 from trimtab.live.measure.user_events import plain_event
 from trimtab.live.shield import Shield, log
-from trimtab.live.step_iterator import (
-    CheckpointBoundary,
-    NoMonitor,
-    StateJournal,
-    StepIterator,
-    resumed_position,
-)
+from trimtab.live.step_iterator import CheckpointBoundary, NoMonitor, StateJournal, StepIterator
 
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
@@ -65,7 +60,7 @@ class LoopServices:
         self._ending = "closed"
         self._source = LoaderSource(())
         self._iterator: StepIterator | None = None
-        self._resumed_position = resumed_position(checkpoints)
+        self._resumed_position = None if checkpoints is None else checkpoints.resumed.data_position
         """Where the data continues; None once it has."""
 
     @property
@@ -175,9 +170,8 @@ class Guard(LoopServices):
         """The incidents of the run so far; empty on all ranks but the first."""
         return self._monitor.entrance("guard.incidents", self._judged) or ()
 
-    def _judged(self) -> tuple[Incident, ...] | None:
-        recorder = self._monitor.recorder
-        return None if recorder is None else recorder.incidents
+    def _judged(self) -> tuple[Incident, ...]:
+        return self._monitor.recorder.incidents
 
     @_disable_dynamo
     @entrance
@@ -232,7 +226,7 @@ class Guard(LoopServices):
                 self._report_once(f"trimtab: grad_norm is not a number but {odd}")
         if eval_loss is not None:
             metrics = {signals.EVAL_LOSS: eval_loss, **metrics}
-        if token_loss is not None and monitor.recorder is not None:
+        if token_loss is not None and monitor.recorder.is_recording:
             with monitor.shields.batches.guarding("record"):
                 try:
                     monitor.facts.row_losses.add(token_loss)
@@ -240,8 +234,8 @@ class Guard(LoopServices):
                     self._report_once(
                         f"trimtab: token_loss is not [batch, sequence] or [batch], but {odd}"
                     )
-        if batch is not None and monitor.keeper is not None:
-            monitor.keeper.remember(batch)
+        if batch is not None:
+            monitor.state_guard.remember(batch)
         with monitor.shields.user.guarding("record"):
             for name, value in metrics.items():
                 self._add(name, value)
@@ -265,9 +259,8 @@ class Guard(LoopServices):
         is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
         if is_fsdp1 or not monitor.is_watching:
             return None
-        is_gated = monitor.gate is not None and not monitor.gate.has_left
         is_whole = monitor.meter.gradients.is_whole_on_every_rank
-        if is_whole and not (is_gated and self._is_half_precision):
+        if is_whole and not (self._is_half_precision and not monitor.gate.has_left):
             return None
         return monitor.meter.gradients.squares(monitor.optimizers)
 
@@ -276,7 +269,7 @@ class Guard(LoopServices):
         gate, meter = monitor.gate, monitor.meter
         is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
         is_whole = meter.gradients.is_whole_on_every_rank and not is_fsdp1
-        if gate is not None and not gate.has_left and is_whole:
+        if is_whole and not gate.has_left:
             gate.note_clip(norm, max_norm)
         monitor.note_clip()
         if monitor.is_watching:
@@ -309,7 +302,7 @@ class Guard(LoopServices):
         """
         monitor = self._monitor
         monitor.count_call()
-        if monitor.is_watching and monitor.recorder is not None:
+        if monitor.is_watching and monitor.recorder.is_recording:
             with monitor.shields.user.guarding("event"):
                 name, plain = plain_event(kind or facts.pop("kind", "event"), facts)
                 monitor.recorder.event(name, monitor.next_step, plain)
@@ -334,11 +327,7 @@ class Guard(LoopServices):
         It happens in one of the next calls of `optimizer.step()`, on all ranks; the call of the
         first one counts. Data, schedulers and counters go on. Needs mode "recover".
         """
-        keeper = self._monitor.keeper
-        if keeper is None:
-            log.warning("trimtab: nothing is undone: it needs watch(mode='recover')")
-        else:
-            keeper.request(updates)
+        self._monitor.state_guard.request(updates)
 
     def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """What belongs into a checkpoint: save it in the same moment as the rest.
@@ -354,9 +343,7 @@ class Guard(LoopServices):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; on every rank, before the first step."""
-        gate = self._monitor.gate
-        if gate is not None and "gate" in state:
-            gate.rule.load_state_dict(state["gate"])
+        self._monitor.gate.load_checkpoint(state)
         if "loop_step" in state:
             self._monitor.continue_loop(state["loop_step"])
         if "audit" in state:
@@ -386,7 +373,7 @@ class Guard(LoopServices):
     def _add(self, name: str, value: Any) -> None:
         """Take a signal of the user; one that cannot be taken costs only itself."""
         monitor = self._monitor
-        if monitor.recorder is None:
+        if not monitor.recorder.is_recording:
             return
         if signals.is_measured(name):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
@@ -406,8 +393,7 @@ def _checkpoint_state(
     monitor: StepMonitor, states: StateJournal, *, with_random_state: bool = True
 ) -> dict[str, Any]:
     """Return what a guard adds to a checkpoint: the gate's state and an audit of the run's."""
-    gate = monitor.gate
-    state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
+    state = monitor.gate.checkpoint_state()
     if monitor.loop_step != monitor.next_step:
         state["loop_step"] = monitor.loop_step
     audit = states.save(with_generators=with_random_state)
@@ -423,13 +409,13 @@ class NoGuard(LoopServices):
         self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
     ) -> None:
         shield = Shield("checkpoints", "they are not judged")
-        boundary = CheckpointBoundary(checkpoints, shield, lambda: None, dict)
-        self._monitor = NoMonitor(first_step)
-        super().__init__(model, self._monitor, boundary, checkpoints)
+        boundary = CheckpointBoundary(checkpoints, shield, NoRecorder, dict)
+        self._count = NoMonitor(first_step)
+        super().__init__(model, self._count, boundary, checkpoints)
 
     def record(self, /, *, loss: Any = None, **numbers: Any) -> None:
         """Count a loss, so that steps are numbered as with a guard."""
-        self._monitor.count_loss(loss)
+        self._count.count_loss(loss)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does; returns the norm before."""

@@ -21,13 +21,9 @@ from trimtab.live.measure.step_loop import Step, StepLoop
 from trimtab.live.shield import Shield, log
 
 if TYPE_CHECKING:
+    from trimtab.live.host.no_recorder import NoRecorder
     from trimtab.live.host.run_recorder import RunRecorder
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
-
-
-def resumed_position(checkpoints: Checkpoints | None) -> int | None:
-    """Return where the data continues in a run that resumed; None if nothing says so."""
-    return None if checkpoints is None else checkpoints.resumed.data_position
 
 
 class CheckpointBoundary:
@@ -37,7 +33,7 @@ class CheckpointBoundary:
         self,
         checkpoints: Checkpoints | None,
         shield: Shield,
-        recorder: Callable[[], RunRecorder | None],
+        recorder: Callable[[], RunRecorder | NoRecorder],
         guard_state: Callable[[], dict[str, Any]],
     ) -> None:
         self._checkpoints = checkpoints
@@ -93,8 +89,7 @@ class CheckpointBoundary:
             return
         state: dict[str, Any] = {}
         with self._shield.guarding("event"):
-            if (recorder := self._recorder()) is not None:
-                recorder.event("checkpoint", step, {})  # the time that it takes is no stall
+            self._recorder().event("checkpoint", step, {})  # the time that it takes is no stall
             state = self._guard_state()
         try:
             checkpoints.save(step, data_position=data_position, guard_state=state)
@@ -110,8 +105,7 @@ class CheckpointBoundary:
             self._judge_safely()
 
     def _attempt(self) -> int:
-        recorder = self._recorder()
-        return 0 if recorder is None else recorder.attempt
+        return self._recorder().attempt
 
     def _judge_safely(self) -> None:
         if not self._shield.is_down:
@@ -120,7 +114,7 @@ class CheckpointBoundary:
 
     def _judge(self) -> None:
         recorder = self._recorder()
-        if recorder is not None and self._checkpoints is not None:
+        if recorder.is_recording and self._checkpoints is not None:
             incidents = recorder.incidents  # judges what waits, which the history needs too
             self._checkpoints.judge(recorder.history, incidents)
 
@@ -163,7 +157,7 @@ class StateJournal:
 
     def _journal(self, facts: Facts) -> None:
         monitor = self._monitor
-        if monitor.is_watching and monitor.recorder is not None:
+        if monitor.is_watching:
             monitor.recorder.event(STATE_SAVED, monitor.next_step, {"state": facts})
 
 
@@ -184,17 +178,10 @@ class NoMonitor:
     def continue_loop(self, step: int) -> None:
         self.next_step = self.loop_step = step
 
-    def note_generators(self) -> None:
-        pass
-
-    def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
-        pass
-
-    def begin_loop_step(self, loop: StepLoop) -> None:
-        pass
-
-    def end_step(self, number: int) -> None:
-        pass
+    def note_generators(self) -> None: ...
+    def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None: ...
+    def begin_loop_step(self, loop: StepLoop) -> None: ...
+    def end_step(self, number: int) -> None: ...
 
 
 class StepIterator:

@@ -132,7 +132,7 @@ def plant(guard: Any, *, into: str = "") -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("planted")
 
-    undo = guard._monitor.keeper
+    undo = guard._monitor.state_guard
     if into == "on_change":
         guard._monitor.recorder.on_change.__self__._proven_step = fail
     elif into == "poll":

@@ -9,7 +9,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Event, Record
@@ -134,6 +134,9 @@ EXPLAINING_EVENTS = {UNDO, NOT_UNDONE, EXPERIMENT, SLOW_RANK}
 
 class RunRecorder:
     """Journals and judges, one record at a time."""
+
+    is_recording: Literal[True] = True
+    """Whether this rank records; False of a `NoRecorder`."""
 
     def __init__(
         self,
