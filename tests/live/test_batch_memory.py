@@ -36,7 +36,7 @@ from trimtab.live.host.batch_memory import (
     UsualStep,
 )
 from trimtab.live.measure.batch_facts import VALUES
-from trimtab.live.ranks.exchange import StepNote
+from trimtab.live.ranks.exchange import TrainStep
 from trimtab.report.incident_files import read_batches
 
 BAD_STEP, BAD_TOKEN, BAD_ROW = 80, 31, 2
@@ -52,7 +52,7 @@ def rows(seed: int, high: int = 50, shape: tuple[int, int] = (4, 16)) -> np.ndar
 
 
 def add(memory: BatchMemory, step: int, token_rows: Any, loss: float = 3.0) -> None:
-    note = StepNote(step=step, data_position=step, token_rows=(token_rows,))
+    note = TrainStep(step=step, data_position=step, token_rows=(token_rows,))
     memory.add(Record(step=step, tick=step, signals={"loss": loss}), note)
 
 
@@ -206,8 +206,8 @@ def train_on_rank(rank: int, folder: Path) -> int:
         monitor = guard._monitor  # type: ignore[union-attr]
         assert not monitor.shields.failed
         assert monitor.facts.row_losses.copies == []
-        recorder = monitor.recorder
-        kept = [] if recorder is None else list(recorder._batches._batches)
+        recorder: Any = monitor.recorder
+        kept = list(recorder._batches._batches) if recorder.is_recording else []
     assert all((batch.parts[0] == rank).all() for batch in kept)
     assert all(batch.losses[0].shape == (2, VALUES) for batch in kept)
     return len(kept)

@@ -48,7 +48,7 @@ ALONE = {
     ],
     "checksums": ["trimtab.live.measure.state_hash.StateHash.measure"],
     "activations": ["trimtab.live.measure.activations.Activations.measure"],
-    "user signals": ["trimtab.live.loop.step_monitor.StepFacts.note_loss_scale"],
+    "user signals": ["trimtab.live.loop.step_facts.StepFacts.note_loss_scale"],
     "judge": [
         "trimtab.judge.Judge.update",
         "trimtab.detect.detector_set.DetectorSet.update",
@@ -62,7 +62,7 @@ JOURNAL = [
     "trimtab.live.loop.step_sync.read_telemetry",
     "trimtab.live.host.run_recorder.RunRecorder.record",
     "trimtab.live.host.run_recorder.RunRecorder._derive",
-    "trimtab.live.loop.step_monitor.StepFacts.fill",
+    "trimtab.live.loop.step_facts.StepFacts.fill",
     "trimtab.journal.writer.JournalWriter.append",
 ]
 """Without these nothing more is recorded."""

@@ -11,7 +11,7 @@ from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.recorder import Recorder
-from trimtab.live.ranks.exchange import StepNote
+from trimtab.live.ranks.exchange import TrainStep
 from trimtab.live.shield import Shield
 from trimtab.observe.run_observer import RunObserver
 
@@ -35,7 +35,7 @@ def run_with_pauses(folder: Path, *, announced: bool) -> list[str]:
             recorder.event("evaluation", step + 2, {})
         seconds = 20.0 if step in PAUSES else 0.1
         clock += seconds
-        note = StepNote(step=step, clock=clock, is_recorded_here=True)
+        note = TrainStep(step=step, clock=clock, is_recorded_here=True)
         loss = 3.0 + 0.01 * (step % 7)
         recorder.record(note, {"loss": loss, "tokens": 4096.0, "data_seconds": 0.9 * seconds})
     recorder.close("finished")

@@ -117,7 +117,7 @@ def plant(guard: Any, *, into: str = "") -> None:
     def fail(*_: Any) -> None:
         raise RuntimeError("planted")
 
-    undo = guard._monitor.keeper
+    undo = guard._monitor.state_guard
     if into == "poll":
         relaunch = undo._polls[1].__self__
         relaunch._num_changes, relaunch._recorder = -1, SimpleNamespace(num_changes=0)

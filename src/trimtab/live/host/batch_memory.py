@@ -31,7 +31,7 @@ from trimtab.journal.batches.files import write_batch
 from trimtab.journal.batches.rows import KeptBatch, TokenRows, flat_tokens
 from trimtab.journal.batches.tokens import count_tokens
 from trimtab.live.measure.batch_facts import VALUES
-from trimtab.live.ranks.exchange import StepNote
+from trimtab.live.ranks.exchange import TrainStep
 from trimtab.live.shield import Shield, log
 
 STEPS_AROUND, STEPS_BEFORE = 64, 192
@@ -139,7 +139,7 @@ class BatchMemory:
         """Batches around a bad step, by the tick of that step, until enough have followed."""
         self._examinations: list[_Examination] = []
 
-    def add(self, record: Record, note: StepNote) -> None:
+    def add(self, record: Record, note: TrainStep) -> None:
         """Keep the batch of a step, if its token ids are known."""
         if not self._max_steps or self._shield.is_down:
             return
@@ -167,7 +167,7 @@ class BatchMemory:
                 examination.wait()
             self._write_examined()
 
-    def _add(self, record: Record, note: StepNote) -> None:
+    def _add(self, record: Record, note: TrainStep) -> None:
         losses = [np.array(copy.read()[:-NUM_BINS]).reshape(-1, VALUES) for copy in note.row_losses]
         batch = KeptBatch(
             tick=record.tick,

@@ -7,7 +7,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Record
@@ -24,7 +24,7 @@ from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.observer_process import Callbacks, NoObserver, ObserverProcess
 from trimtab.live.host.resume_facts import ResumeFacts, report_audit
-from trimtab.live.ranks.exchange import StepNote
+from trimtab.live.ranks.exchange import TrainStep
 from trimtab.live.shield import Shield, log
 
 
@@ -70,6 +70,9 @@ MAX_UNRECORDED = 20
 
 class Recorder:
     """Writes the journal of a run, and hears its observer."""
+
+    is_recording: Literal[True] = True
+    """Whether this rank records; False of a `NoRecorder`."""
 
     def __init__(
         self,
@@ -148,7 +151,7 @@ class Recorder:
         """The last records, oldest first."""
         return list(self._recent)
 
-    def number_of(self, note: StepNote) -> int:
+    def number_of(self, note: TrainStep) -> int:
         """The number of a step, with those counted that only other ranks have recorded."""
         return note.step + self._num_elsewhere
 
@@ -160,7 +163,7 @@ class Recorder:
         """Return whether the verdicts on checkpoints are of this moment; waits a little."""
         return self._observer.catch_up(self._last_tick)
 
-    def record(self, note: StepNote, numbers: Mapping[str, float]) -> None:
+    def record(self, note: TrainStep, numbers: Mapping[str, float]) -> None:
         """Write the record of one step."""
         self._num_unrecorded = 0
         step = self._last_step = self.number_of(note)
@@ -199,7 +202,7 @@ class Recorder:
             self._next_check = now + OBSERVER_SECONDS
             self._check_observer()
 
-    def _token_losses(self, note: StepNote, found: Mapping[str, float]) -> dict[str, float]:
+    def _token_losses(self, note: TrainStep, found: Mapping[str, float]) -> dict[str, float]:
         """Return the histogram of token losses: with telemetry, and where the loss is higher."""
         if not note.row_losses:
             return {}
@@ -211,7 +214,7 @@ class Recorder:
         counts = [copy.read()[-NUM_BINS:] for copy in note.row_losses]
         return shares([sum(column) for column in zip(*counts, strict=True)])
 
-    def unrecorded(self, note: StepNote) -> None:
+    def unrecorded(self, note: TrainStep) -> None:
         """An update that no rank has recorded: the first is an event, the 20th a warning."""
         self._num_unrecorded += 1
         if not self._has_unrecorded:

@@ -1,6 +1,8 @@
 """Undo: proven harm to weights or optimizer is taken back, inside `optimizer.step()`.
 
 undo           what happens in the hooks of an update: find, restore, go on
+undo_plan      which snapshots are restored, or why none is
+scaler_watch   steps that a GradScaler skips, so that no hook runs
 tracked_optimizer  what is known of one optimizer and its updates
 rules          what proves harm, and when an undo would not help; pure
 memory_watch   bits that changed between two updates though no code wrote them

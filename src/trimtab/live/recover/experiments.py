@@ -340,7 +340,7 @@ class Experiments:
         monitor = self._monitor
         recorder, step = monitor.recorder, monitor.next_step
         is_alone = monitor.sync.ranks.world == 1  # a forward pass may need all ranks
-        if recorder is None or self._shield.is_down or self.refusal or not is_alone:
+        if not recorder.is_recording or self._shield.is_down or self.refusal or not is_alone:
             return
         with self._shield.guarding("experiments"):
             batches = list(self.batches)
