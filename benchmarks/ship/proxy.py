@@ -16,8 +16,8 @@ from tests.kit.servers import Server, serving
 from benchmarks.ship.killing import Outcome, count, expected, write_run
 from benchmarks.ship.servers import MlflowServer, Postgres
 from trimtab.core.config import ShipConfig
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper
 from trimtab.integrations.sinks.mlflow_sink import MlflowSink
 from trimtab.journal import RunDirectory
 

@@ -13,9 +13,9 @@ from typing import Any
 from trimtab.core.block import Block
 from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RunStatus, ShippedRun, Sink, SinkMemory
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper
 
 BEGAN = 1.7e9
 

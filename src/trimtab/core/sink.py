@@ -1,6 +1,6 @@
 """Sink: where the records and events of a run are sent, such as a tracker. An extension point.
 
-A sink runs in the shipper, a process of its own (`trimtab.integrations.shipper`), never in the
+A sink runs in the shipper, a process of its own (`trimtab.observe.shipping`), never in the
 training process: it may import what it needs, block and crash. An installed package offers one as
 an entry point of the group `trimtab.sinks`: a class without required arguments. It is used only if
 it is named: the setting `ship.to = ["name"]` or `trimtab ship RUN --to name`.

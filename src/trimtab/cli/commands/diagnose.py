@@ -126,4 +126,4 @@ def diagnose(
         acts = to_jsonable(find_interventions(report.block))
         shown = {**report.to_dict(), "goodput": goodput, "interventions": acts, **written}
         print_json("diagnose", shown)
-    raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)
+    raise typer.Exit(ExitCode.FINDINGS if report.undismissed else ExitCode.CLEAN)
