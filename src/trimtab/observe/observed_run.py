@@ -4,16 +4,12 @@ An observer needs memory and open files. It is closed once the run is over and e
 written, and a new one begins when the journal or the notes have grown.
 """
 
-import os
-from collections.abc import Iterator
-from pathlib import Path
-
-from trimtab.core.sink import RunStatus
+from trimtab.core.sink import RUN_STATUS, RunStatus, parse_status
 from trimtab.diagnosis import run_config
 from trimtab.journal import RunDirectory
-from trimtab.journal.news import OBSERVER_FILE
+from trimtab.journal.news import INCIDENT, REPORT_WRITTEN, read_news
 from trimtab.observe.liveness import Liveness, Standing, TrainingProcess, WriterProcess
-from trimtab.observe.run_observer import Listener, RunObserver
+from trimtab.observe.run_observer import Listener, RunObserver, journal_size
 
 
 class ObservedRun:
@@ -35,6 +31,8 @@ class ObservedRun:
         """The observer; None while nothing more can come."""
         self._listener = listener
         self._process = process or WriterProcess(run)
+        # A training process that has just begun has not written anything yet.
+        self._may_be_written = process is None
         if stall_seconds is None:
             stall_seconds = run_config(run).ship.stall_seconds
         self._liveness = Liveness(run, self._process, stall_seconds)
@@ -42,7 +40,9 @@ class ObservedRun:
 
     def poll(self) -> bool:
         """Judge what is new; return whether anything is."""
-        size = self._size()
+        size = journal_size(self.run)
+        if self._seen_size < 0 and self._may_be_written:
+            self._find_written(size)
         if self.observer is None:
             if size == self._seen_size:
                 return False
@@ -59,31 +59,22 @@ class ObservedRun:
             self._seen_size = size
         return found or self.standing != before
 
-    def rest(self, standing: Standing) -> None:
-        """Begin only when the run goes on: an earlier observer has written everything."""
-        # Unless somebody has noted something since.
-        if _changed_at(self.run.notes) < _changed_at(self.run.home / OBSERVER_FILE):
-            self.standing, self._seen_size = standing, self._size()
-
     def close(self) -> None:
         """Give back what the observer holds."""
         if self.observer is not None:
             self.observer.close()
             self.observer = None
 
-    def _size(self) -> int:
-        """Return the bytes of the journal and the notes; each new file counts as one more."""
-        return sum(1 + size for size in self._file_sizes())
-
-    def _file_sizes(self) -> Iterator[int]:
-        for folder, names in ((self.run.home, {self.run.notes.name}), (self.run.journal, None)):
-            try:
-                with os.scandir(folder) as entries:
-                    for entry in entries:
-                        if names is None or entry.name in names:
-                            yield entry.stat(follow_symlinks=False).st_size
-            except OSError:
-                continue
+    def _find_written(self, size: int) -> None:
+        """Begin only when the run goes on, if an earlier observer has written everything."""
+        news = [event for event in read_news(self.run) if event.kind != INCIDENT][-2:]
+        if [event.kind for event in news] != [RUN_STATUS, REPORT_WRITTEN]:
+            return
+        said, written = news
+        status = parse_status(said.facts.get("status"))
+        if status.is_over and written.facts.get("bytes") == size:
+            self.standing = Standing(status=status, how=str(said.facts.get("how")))
+            self._seen_size = size
 
 
 def observe_once(run: RunDirectory) -> None:
@@ -99,11 +90,3 @@ def observe_once(run: RunDirectory) -> None:
     else:
         observer.judge_checkpoints(now=True)
     observer.close()
-
-
-def _changed_at(path: Path) -> float:
-    """Return the time of the last change of a file; 0 if there is none."""
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0

@@ -173,7 +173,7 @@ class RunObserver:
             self.finish()
             self._say(RUN_STATUS, facts)
             self._write_report()
-            self._say(REPORT_WRITTEN, {"incidents": len(self.incidents)})
+            self._say(REPORT_WRITTEN, {"bytes": journal_size(self.run)})
 
     def _say(self, kind: str, facts: dict[str, Any]) -> None:
         """Say something about the whole run, at the record that comes next."""
@@ -295,6 +295,15 @@ class RunObserver:
 
     def _read(self) -> JournalRun:
         return read_journal(self.run, find_damage=False)
+
+
+def journal_size(run: RunDirectory) -> int:
+    """Return the bytes of the journal and the notes; each file counts as one more."""
+    try:
+        files = [*run.journal.iterdir(), *run.home.glob(run.notes.name)]
+        return sum(1 + file.lstat().st_size for file in files)
+    except OSError:  # a file was sealed meanwhile, or there is no journal yet
+        return 0
 
 
 def _until(run: JournalRun, tick: int) -> JournalRun:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from trimtab.core.block import Block, Event
 from trimtab.core.incidents import Transition
-from trimtab.core.sink import RUN_STATUS, RunStatus
+from trimtab.core.sink import RUN_STATUS, RunStatus, parse_status
 from trimtab.journal import PIECE_RECORDS, Follower, RunDirectory, RunTotals
 from trimtab.journal.lines import Damage
 from trimtab.journal.news import INCIDENT, REPORT_WRITTEN, NewsReader
@@ -61,11 +61,9 @@ class RunStream:
         said = self._last_status
         if said is None or said.tick <= self.totals.last_tick:
             return _RUNNING
-        status, how = said.facts.get("status"), said.facts.get("how")
-        try:
-            return Standing(status=RunStatus(str(status)), how=str(how))
-        except ValueError:  # of a later version
-            return _RUNNING
+        return Standing(
+            status=parse_status(said.facts.get("status")), how=str(said.facts.get("how"))
+        )
 
     @property
     def is_written(self) -> bool:

@@ -169,13 +169,9 @@ class Hub:
 
     def _poll_run(self, feed: RunFeed, observed: ObservedRun) -> bool:
         """Judge what is new in a run, and read it; return whether anything is."""
-        is_first = feed.version == 0
-        has_changed = feed.poll()
         if self._judges:
-            if is_first and feed.stream.is_written:
-                observed.rest(feed.stream.standing)
-            if observed.poll():
-                has_changed |= feed.poll()
+            observed.poll()
+        has_changed = feed.poll()
         if has_changed:
             self._on_change(feed, observed)
         return has_changed

@@ -264,7 +264,8 @@ def _incident_text(facts: Mapping[str, Any]) -> str:
     what = symptoms[0] if isinstance(symptoms, list) and symptoms else "incident"
     kind = facts.get("incident_class") or "open"
     cause = f"; {facts['cause']}" if facts.get("cause") else ""
-    by = f"; dismissed by {facts['dismissed']}: {facts.get('text')}" * bool(facts.get("dismissed"))
+    who = facts.get("dismissed")
+    by = f"; dismissed by {who}: {facts.get('text')}" if who else ""
     return f"{what} since step {facts.get('onset')}, {kind}{cause}{by}"
 
 

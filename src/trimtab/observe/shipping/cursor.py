@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
-from trimtab.core.sink import RunStatus, SinkMemory
+from trimtab.core.sink import SinkMemory, parse_status
 from trimtab.journal import RunDirectory
 from trimtab.journal.files import open_regular, read_json, replace_file
 
@@ -103,11 +103,3 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _count(value: Any) -> int:
     return value if type(value) is int and value >= 0 else 0
-
-
-def parse_status(value: Any) -> RunStatus:
-    """Return a status from a file; that of a run which trains if it is none."""
-    try:
-        return RunStatus(value)
-    except ValueError:
-        return RunStatus.RUNNING

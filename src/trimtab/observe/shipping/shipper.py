@@ -17,11 +17,11 @@ from trimtab.core.block import Block
 from trimtab.core.config import ShipConfig
 from trimtab.core.errors import JournalError, TrimtabError
 from trimtab.core.plugins import SINKS, find_plugin, list_plugins
-from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, Sink
+from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, Sink, parse_status
 from trimtab.journal import RunDirectory, add_note
 from trimtab.observe.liveness import Standing
 from trimtab.observe.observed_run import ObservedRun
-from trimtab.observe.shipping.cursor import Cursor, SinkLock, parse_status
+from trimtab.observe.shipping.cursor import Cursor, SinkLock
 from trimtab.observe.shipping.feed import Feed
 from trimtab.observe.shipping.log import ShipLog, connect_logger
 from trimtab.observe.shipping.transport import SECRETS
