@@ -25,6 +25,7 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import flat_loss
 from trimtab.journal import JournalRun, RunDirectory, read_journal
 from trimtab.journal.batches.batch_report import MARGIN, BatchReport
+from trimtab.journal.notes import dismissals
 from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.readers.facts import known_facts
@@ -148,13 +149,23 @@ def explain_incident(
     batch = _batch_of(incident, batches)
     if batch is not None and explained.repeated_batch is not None:
         batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
-    return dataclasses.replace(explained, batch=batch)
+    dismissed = {event.facts["number"]: event.facts for event in dismissals(run.block.events)}
+    facts_of_note = dismissed.get(incident.number, {})
+    return dataclasses.replace(
+        explained,
+        batch=batch,
+        dismissed=facts_of_note.get("dismissed", ""),
+        dismissed_because=facts_of_note.get("text", ""),
+    )
 
 
 def run_config(run: RunDirectory) -> Config:
     """Return the settings that a run was watched with; the defaults if they cannot be read."""
     try:
-        return Config.from_dict(run.read_manifest().get("config", {}))
+        settings = run.read_manifest().get("config", {})
+        if isinstance(ladder := settings.get("ladder"), dict):
+            ladder.pop("approve_seconds", None)  # of runs before 0.4
+        return Config.from_dict(settings)
     except (ConfigError, JournalError):
         return Config()
 

@@ -27,14 +27,14 @@ import trimtab
 from trimtab.cli.main import app
 from trimtab.core.config import ShipConfig
 from trimtab.core.errors import TrimtabError
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper, find_sink
 from trimtab.journal import Follower, JournalWriter, RunDirectory
 from trimtab.journal.checkpoints.manifest import MANIFEST, to_checked_json
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.news import read_news
 from trimtab.journal.writer import JournalLimits
-from trimtab.report.server.hub import Hub
+from trimtab.observe.server.hub import Hub
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper, find_sink
 
 SECRET = b"CANARY-7f3a91"
 NEWEST = "trimtab/checkpoints/step-00000080"

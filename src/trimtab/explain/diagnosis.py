@@ -71,6 +71,15 @@ class Diagnosis:
     """What the rule set advises."""
     batch: BatchReport | None = None
     """Its sequences and tokens, if the run kept them."""
+    dismissed: str = ""
+    """Who has noted that it needs nothing; empty if nobody has."""
+    dismissed_because: str = ""
+    """The text of that note."""
+
+    @property
+    def dismissal(self) -> str:
+        """Who has dismissed it, and why, in a few words; empty if nobody has."""
+        return self.dismissed and f"dismissed by {self.dismissed}: {self.dismissed_because}"
 
     @property
     def outcome(self) -> str:

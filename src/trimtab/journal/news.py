@@ -25,6 +25,9 @@ INCIDENT = "incident"
 """The kind of the lines about an incident; runs before 0.4 have events of this kind in their
 journal."""
 
+REPORT_WRITTEN = "report written"
+"""The kind of the line that follows the status of a run that is over, once its files are there."""
+
 MAX_BYTES = 2**28
 """Nothing behind this many bytes is read. Chosen: a line has 1 kB, and a run at most thousands."""
 

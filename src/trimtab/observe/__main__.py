@@ -2,12 +2,17 @@
 
 standard input    a byte asks for verdicts now; it ends when the guard is closed ("closed" comes
                   first) or its process is gone
-standard output   lines of JSON: lines for the training log, incidents for `on_incident`
+standard output   lines of JSON: lines for the training log, incidents for `on_incident`, and
+                  "done" when the run is over and everything is judged and written
+
+If the settings of the run name sinks (`ship.to`), it is sent there too, by threads of this process:
+for up to `ship.drain_seconds` after the run is over, while nobody waits any more.
 
 `--once` judges to the end of the journal and ends: for a run that is about to load a checkpoint.
 """
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import logging
@@ -17,13 +22,17 @@ import signal
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
 
 from trimtab.core.incidents import Incident
 from trimtab.core.plugins import describe_error
+from trimtab.diagnosis import run_config
 from trimtab.journal import RunDirectory
-from trimtab.observe.liveness import Liveness, Owner, WriterProcess
-from trimtab.observe.run_observer import RunObserver
+from trimtab.observe.liveness import Owner
+from trimtab.observe.observed_run import ObservedRun, observe_once
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper, open_sinks
 
 POLL_SECONDS = 0.5
 """From one look at the journal to the next; the journal itself is written every 0.1 s."""
@@ -45,6 +54,7 @@ class Pipe:
     """Tells the training process; what libraries print goes nowhere."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._pipe = os.dup(sys.stdout.fileno())
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -58,13 +68,16 @@ class Pipe:
         """Send an incident as it now stands."""
         self._send({"incident": dataclasses.asdict(incident), "is_new": is_new})
 
+    def done(self) -> None:
+        """Send that everything is judged and written."""
+        self._send({"done": True})
+
     def _send(self, message: dict[str, object]) -> None:
         data = json.dumps(message).encode() + b"\n"
-        try:
+        # The threads of all sinks have lines too. OSError: nobody reads, but the files are there.
+        with self._lock, contextlib.suppress(OSError):
             while data:
                 data = data[os.write(self._pipe, data) :]
-        except OSError:  # nobody reads any more: the files are there
-            return
 
 
 class Watchdog:
@@ -73,66 +86,57 @@ class Watchdog:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._last = time.monotonic()
+        self._has_stopped = False
         threading.Thread(target=self._watch, name="trimtab-watchdog", daemon=True).start()
 
     def reset(self) -> None:
         """Note that a piece of work has ended."""
         self._last = time.monotonic()
 
+    def stop(self) -> None:
+        """Leave the process alone."""
+        self._has_stopped = True
+
     def _watch(self) -> None:
         while time.monotonic() - self._last < self._seconds:
             time.sleep(min(self._seconds / 10, 5.0))
+            if self._has_stopped:
+                return
         os._exit(os.EX_SOFTWARE)
 
 
 def observe_child(run: RunDirectory, stall_seconds: float, watchdog: Watchdog) -> None:
-    """Observe until the training process is gone."""
-    owner, pipe = Owner(sys.stdin.fileno()), Pipe()
+    """Observe until the training process is gone, and send the rest."""
+    pipe = Pipe()
     try:
-        _observe(run, owner, RunObserver(run, pipe), stall_seconds, watchdog)
+        _observe(run, pipe, stall_seconds, watchdog)
     except Exception as error:
         pipe.line(logging.WARNING, f"the observer failed: {describe_error(error)}")
         raise
 
 
-def _observe(
-    run: RunDirectory,
-    owner: Owner,
-    observer: RunObserver,
-    stall_seconds: float,
-    watchdog: Watchdog,
-) -> None:
-    liveness = Liveness(run, owner, stall_seconds)
+def _observe(run: RunDirectory, pipe: Pipe, stall_seconds: float, watchdog: Watchdog) -> None:
+    owner = Owner(sys.stdin.fileno())
+    observed = ObservedRun(run, pipe, process=owner, stall_seconds=stall_seconds)
+    config = run_config(run).ship
+    log = ShipLog(run, partial(pipe.line, logging.WARNING))
+    shipper = Shipper(run, open_sinks(config.to, log), config, log, gives_up=True)
+    shipper.start()
     asked_until = 0.0
-    while True:
-        was_gone = owner.is_gone()
-        observer.poll()
+    while not observed.standing.status.is_over:
+        observed.poll()
         is_asked = time.monotonic() < asked_until
-        if is_asked:
-            observer.judge_checkpoints(now=True)
-        standing = liveness.standing(observer.totals, observer.ended, was_gone=was_gone)
-        observer.note_standing(standing)
+        if is_asked and observed.observer is not None:
+            observed.observer.judge_checkpoints(now=True)
+        shipper.note_standing(observed.standing)
         watchdog.reset()
-        if standing.status.is_over:
-            break
-        if owner.wait(ASKED_POLL_SECONDS if is_asked else POLL_SECONDS):
+        if not observed.standing.status.is_over and owner.wait(
+            ASKED_POLL_SECONDS if is_asked else POLL_SECONDS
+        ):
             asked_until = time.monotonic() + ASKED_SECONDS
-    observer.close()
-
-
-def observe_once(run: RunDirectory) -> None:
-    """Judge what the journal has, and end."""
-    observer = RunObserver(run)
-    observer.poll()
-    process = WriterProcess(run)
-    if process.has_ended(observer.ended, was_gone=True) or process.is_gone():
-        liveness = Liveness(run, process, stall_seconds=float("inf"))
-        observer.note_standing(
-            liveness.standing(observer.totals, observer.ended, was_gone=process.is_gone())
-        )
-    else:
-        observer.judge_checkpoints(now=True)
-    observer.close()
+    pipe.done()
+    watchdog.stop()  # what is sent has bounds of its own
+    shipper.close()
 
 
 def main() -> None:
@@ -155,6 +159,8 @@ def main() -> None:
     # A Ctrl-C in the terminal ends the run; the observer then writes the rest by itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     observe_child(run, arguments.stall_seconds, watchdog)
+    # A sink may hang in a library; its threads and exit hooks must not hold this process.
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -30,13 +30,14 @@ from trimtab.journal import (
 )
 from trimtab.journal.checkpoints.index import CheckpointEntry, CheckpointIndex, write_verdicts
 from trimtab.journal.files import replace_file
-from trimtab.journal.news import INCIDENT
+from trimtab.journal.news import INCIDENT, REPORT_WRITTEN
+from trimtab.journal.notes import dismissals, read_notes
 from trimtab.judge import Judge
 from trimtab.observe.checkpoint_verdicts import RunHistory, judge_checkpoints
 from trimtab.observe.judge_state import JudgeState
 from trimtab.observe.liveness import Standing
 from trimtab.observe.news_writer import NewsWriter, NoNews
-from trimtab.observe.wording import describe, facts_of, level_of
+from trimtab.observe.wording import describe, dismissal_text, facts_of, level_of
 from trimtab.report.incident_files import write_incident, write_incidents
 
 log = logging.getLogger("trimtab")
@@ -110,7 +111,7 @@ class RunObserver:
         self._last = Block.empty()
         self._finished_from: dict[str, Any] | None = None
         """The judge's state before `finish`: the run may be resumed."""
-        self._num_failures = 0
+        self._num_failures = self._notes_size = 0
         self._verdicts: list[Any] = []
         self._next_verdicts = 0.0
         self._is_resumed = not anew and self._saved.load(self._judge)
@@ -148,6 +149,7 @@ class RunObserver:
             self._is_anew = False
         if found:
             self.judge_checkpoints()
+        self._hear_notes()
         return found
 
     def judge_checkpoints(self, *, now: bool = False) -> None:
@@ -174,17 +176,38 @@ class RunObserver:
 
     def note_standing(self, standing: Standing) -> None:
         """Say how the run stands, if that has changed; write everything when it is over."""
-        if standing == self._standing:
-            return
-        was_running, self._standing = self._standing.status is RunStatus.RUNNING, standing
-        if standing.status is RunStatus.RUNNING and was_running:
-            return
-        tick, step = self.totals.last_tick + 1, max(self.totals.last_step, 0)
-        if standing.status is not RunStatus.RUNNING:
-            self.finish()
+        has_changed, self._standing = standing != self._standing, standing
         facts = {"status": standing.status, "how": standing.how}
-        self._news.say(Event(kind=RUN_STATUS, tick=tick, step=step, facts=facts))
-        if standing.status is not RunStatus.RUNNING:
+        if standing.status is RunStatus.RUNNING:
+            if self._news.status != RunStatus.RUNNING:  # an earlier observer may have said so
+                self._say(RUN_STATUS, facts)
+        elif has_changed:
+            self.finish()
+            self._say(RUN_STATUS, facts)
+            self._write_report()
+            self._say(REPORT_WRITTEN, {"bytes": journal_size(self.run)})
+
+    def _say(self, kind: str, facts: dict[str, Any]) -> None:
+        """Say something about the whole run, at the record that comes next."""
+        tick, step = self.totals.last_tick + 1, max(self.totals.last_step, 0)
+        self._news.say(Event(kind=kind, tick=tick, step=step, facts=facts))
+
+    def _hear_notes(self) -> None:
+        """Say each dismissal among the notes that people have added since the last call."""
+        try:
+            size = self.run.notes.stat().st_size
+        except OSError:
+            return
+        if size == self._notes_size:
+            return
+        self._notes_size = size
+        numbers = {incident.number for incident in self.incidents}
+        is_new = False
+        for event in dismissals(read_notes(self.run)):
+            if event.facts["number"] in numbers and self._news.say(event):
+                is_new = True
+                self._listener.line(logging.INFO, dismissal_text(event))
+        if is_new and self._standing.status is not RunStatus.RUNNING:
             self._write_report()
 
     def finish(self) -> None:
@@ -289,6 +312,15 @@ class RunObserver:
 
     def _read(self) -> JournalRun:
         return read_journal(self.run, find_damage=False)
+
+
+def journal_size(run: RunDirectory) -> int:
+    """Return the bytes of the journal and the notes; each file counts as one more."""
+    try:
+        files = [*run.journal.iterdir(), *run.home.glob(run.notes.name)]
+        return sum(1 + file.lstat().st_size for file in files)
+    except OSError:  # a file was sealed meanwhile, or there is no journal yet
+        return 0
 
 
 def _until(run: JournalRun, tick: int) -> JournalRun:

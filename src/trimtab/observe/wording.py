@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from trimtab.core.actions import ActionKind
+from trimtab.core.block import Event
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentChange, Transition
 from trimtab.explain.diagnosis import Diagnosis
@@ -82,6 +83,12 @@ def describe(change: IncidentChange, diagnosis: Diagnosis) -> str:
     if len(line) > MAX_CHARS and len(words) == 4:
         line = f"{head}: {'; '.join([words[0], *words[2:]])}"  # the class comes again, at the end
     return line if len(line) <= MAX_CHARS else f"{line[: MAX_CHARS - 1]}…"
+
+
+def dismissal_text(event: Event) -> str:
+    """Return who has dismissed an incident, and why, in one line."""
+    facts = event.facts
+    return f"incident {facts['number']} dismissed by {facts['dismissed']}: {facts['text']}"
 
 
 def _symptoms(incident: Incident) -> str:

@@ -151,6 +151,8 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     yield "why", wording.cause_text(diagnosis)
     yield "done", _done_in_short(diagnosis)
     yield "to do", diagnosis.action.instruction
+    if diagnosis.dismissal:
+        yield "note", diagnosis.dismissal
 
 
 def _became(diagnosis: Diagnosis) -> str:

@@ -132,7 +132,7 @@ def diagnose(
         acts = to_jsonable(find_interventions(report.block))
         shown = {**report.to_dict(), "goodput": goodput, "interventions": acts, **written}
         print_json("diagnose", shown)
-    raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)
+    raise typer.Exit(ExitCode.FINDINGS if report.undismissed else ExitCode.CLEAN)
 
 
 # Standard input as a file: what is pasted or piped is read like any log

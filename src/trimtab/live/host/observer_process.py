@@ -119,6 +119,8 @@ class ObserverProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._pending = b""
         self._num_starts = 0
+        self._is_done = False
+        """Whether the observer has judged and written everything; it may still send it on."""
         self._incidents: dict[int, Incident] = {}
         self.num_changes = 0
         """Changes of incidents that were heard of."""
@@ -176,11 +178,13 @@ class ObserverProcess:
             with contextlib.suppress(OSError):
                 process.stdin.close()
         deadline = time.monotonic() + CLOSE_SECONDS
-        while process.poll() is None and time.monotonic() < deadline:
+        while process.poll() is None and not self._is_done and time.monotonic() < deadline:
             self._hear(process)  # a pipe that is full would hold it
             time.sleep(0.01)
         self._hear(process)
-        if process.poll() is None:
+        if self._is_done:
+            pass  # it may still send the run to trackers, by itself
+        elif process.poll() is None:
             log.warning(
                 "trimtab: the observer still works and goes on by itself; if it is stopped: "
                 "trimtab observe %s",
@@ -240,11 +244,12 @@ class ObserverProcess:
     def _take(self, line: bytes) -> None:
         try:
             message: dict[str, Any] = json.loads(line)
+            self._is_done = self._is_done or message.get("done") is True
             if "line" in message:
                 log.log(int(message["level"]), "trimtab: %s", printable(str(message["line"])))
             if "incident" in message:
                 self._take_incident(message["incident"], is_new=message["is_new"] is True)
-        except (ValueError, KeyError, TypeError):  # a line of another version
+        except (ValueError, KeyError, TypeError, AttributeError):  # a line of another version
             log.debug("trimtab: the observer sent what is not understood")
 
     def _take_incident(self, state: dict[str, Any], *, is_new: bool) -> None:

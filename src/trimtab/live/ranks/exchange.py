@@ -224,9 +224,6 @@ class TrainStep:
         return dict(zip(self.device_names, self.device_values.read(), strict=True))
 
 
-StepNote = TrainStep
-"""The name that the recorder knows it by."""
-
 ACCEPT, DISCARD, OUT = 0, 1, 2
 
 _TOP = 0x7FFFFFFF

@@ -195,8 +195,9 @@ def run_data(
 
 
 def tone(diagnosis: Diagnosis) -> str:
-    """Return `alarm` for what hurts a run, `warn` for what passed."""
-    return "alarm" if diagnosis.incident_class in SEVERE else "warn"
+    """Return `alarm` for what hurts a run, `warn` for what passed or was dismissed."""
+    is_severe = diagnosis.incident_class in SEVERE and not diagnosis.dismissed
+    return "alarm" if is_severe else "warn"
 
 
 def _span(diagnosis: Diagnosis) -> dict[str, Any]:

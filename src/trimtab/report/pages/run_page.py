@@ -158,6 +158,8 @@ def _card(
         said = [cause, tag("p", tag("b", "Do"), f" {diagnosis.action.instruction}")]
     else:
         said = [tag("p", f"Cause and advice as in incident {like}.")]
+    if diagnosis.dismissal:
+        said.append(tag("p", tag("b", "Note"), f" {diagnosis.dismissal}"))
     loss = f"loss {digits(symptoms.loss_before)} → {digits(symptoms.loss_peak)}"
     return tag(
         "article",

@@ -1,25 +1,27 @@
-"""RunFeed: one run as its journal grows: its line in the fleet, and the messages for its page."""
+"""RunFeed: a run in the fleet: its line there, and the messages for its page."""
 
 import json
 import math
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Event
 from trimtab.core.errors import JournalError
 from trimtab.core.incidents import SEVERE, Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import CLOCK, EVAL_LOSS, LOSS, TOKENS_PER_SECOND
-from trimtab.core.sink import RunStatus
-from trimtab.core.text import digits
-from trimtab.journal import PIECE_RECORDS, Follower, RunDirectory, RunTotals
+from trimtab.core.sink import RUN_STATUS, RunStatus
+from trimtab.core.text import counted, digits
+from trimtab.journal import RunDirectory, RunTotals
 from trimtab.journal.exit_request import ExitRequest
-from trimtab.journal.run_totals import INCIDENT
+from trimtab.journal.news import INCIDENT
+from trimtab.observe.run_stream import RunStream
 from trimtab.report.pages.run_charts import PANELS
 
 KEPT_MESSAGES = 400
@@ -48,22 +50,26 @@ class RunFeed:
     def __init__(self, directory: RunDirectory, name: str) -> None:
         self.directory = directory
         self.name = name
-        self.totals = RunTotals()
+        self.stream = RunStream(directory)
         self.version = 0
         """Counts up with every message."""
-        self.next_poll = 0.0
-        self._follower = Follower(directory)
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=KEPT_MESSAGES)
         self._lock = threading.Lock()
         self._losses: list[float | None] = []
         self.error: str | None = None
         """Why the journal cannot be followed, if it cannot."""
+        self.events: list[Event] = []
+        """What the last call of `poll` has found."""
         self._exit: ExitRequest | None = None
+
+    @property
+    def totals(self) -> RunTotals:
+        return self.stream.totals
 
     @property
     def ended(self) -> str | None:
         """How the writer ended; None while it runs or if it was killed."""
-        return self._follower.ended
+        return self.stream.ended
 
     @property
     def spark(self) -> list[float | None]:
@@ -71,28 +77,30 @@ class RunFeed:
 
     def poll(self) -> bool:
         """Read what is new; return whether anything is."""
-        follower, totals = self._follower, self.totals
-        was = (self.ended, len(follower.damage), totals.num_records)
-        num_events, went_back = 0, False
+        stream, totals = self.stream, self.totals
+        was = (self.ended, stream.standing, len(stream.damage), totals.num_records)
+        events: list[Event] = []
+        went_back, block = False, Block.empty()
         try:
-            block = follower.poll(PIECE_RECORDS)
-            while follower.has_more:  # a long run, at the start
-                went_back |= self._add(block)
-                num_events += len(block.events)
-                block = follower.poll(PIECE_RECORDS)
+            while True:  # a long run comes in pieces, at the start
+                block = stream.poll()
+                went_back |= stream.went_back
+                events += block.events
+                self._add_losses(block)
+                if not stream.has_more:
+                    break
         except (OSError, ValueError, JournalError) as error:  # shown, and tried again
             changed = self.error != str(error)
             self.error = str(error)
             return changed
-        self.error = None
+        self.error, self.events = None, events
         if self.ended is not None:
             self._exit = ExitRequest.read(self.directory.home)
-        went_back |= self._add(block)
-        num_events += len(block.events)
-        if not num_events and was == (self.ended, len(follower.damage), totals.num_records):
+        is_new = (self.ended, stream.standing, len(stream.damage), totals.num_records) != was
+        if not events and not is_new:
             return False
-        reload = went_back or totals.num_records - was[2] > _MAX_ROWS
-        self._send(self._message(block, reload=reload))
+        reload = went_back or totals.num_records - was[-1] > _MAX_ROWS
+        self._send(self._message(replace(block, events=tuple(events)), reload=reload))
         return True
 
     def messages_since(self, version: int) -> list[tuple[int, bytes]] | None:
@@ -103,10 +111,9 @@ class RunFeed:
         return waiting if is_whole else None
 
     def close(self) -> None:
-        self._follower.close()
+        self.stream.close()
 
-    def _add(self, block: Block) -> bool:
-        """Add up records and events; return whether the run went back in them."""
+    def _add_losses(self, block: Block) -> None:
         loss = block.column(LOSS)
         values = loss.values[loss.present][-4000:]
         joined = [*self._losses, *(float(v) if math.isfinite(v) else None for v in values)]
@@ -114,7 +121,6 @@ class RunFeed:
             pairs = zip(joined[::2], joined[1::2], strict=False)
             joined = [None if a is None or b is None else max(a, b) for a, b in pairs]
         self._losses = joined
-        return self.totals.add(block)
 
     def _send(self, message: dict[str, Any]) -> None:
         encoded = json.dumps(message, allow_nan=False).encode()
@@ -169,15 +175,36 @@ class RunFeed:
             "clock": latest.get(CLOCK),
         }
 
+    def state_line(self) -> dict[str, Any]:
+        """Return how the run stands, for a log of all runs."""
+        shown = self.summarize("", time.time())
+        why = f": {shown['why']}" if shown["why"] else ""
+        text = f"{shown['state']}{why}; {counted(shown['incidents'], 'incident')}"
+        return {"kind": "state", "step": shown["step"], "text": text}
+
+    def news_lines(self) -> Iterator[dict[str, Any]]:
+        """Yield what the last look has found, for a log of all runs."""
+        for event in self.events:
+            line = {"kind": event.kind, "step": event.step}
+            if event.kind == RUN_STATUS:
+                status, how = event.facts.get("status"), event.facts.get("how")
+                yield {**line, "text": f"{status}: {how}" if how else f"{status}"}
+            elif event.kind == INCIDENT:
+                facts = self.totals.incidents.get(event.facts.get("number", 0), event.facts)
+                head = f"incident {facts.get('number')} {event.facts.get('transition')}"
+                yield {**line, "text": f"{head}: {_incident_text(facts)}"}
+
     def _state(self, open_ones: list[dict[str, Any]], now: float) -> tuple[str, str]:
         """Return one of ORDER, and why."""
-        totals, ended = self.totals, self.ended
+        totals, ended, stream = self.totals, self.ended, self.stream
         if self.error is not None:
             return "alarm", f"its journal cannot be read: {self.error}"
         if self._exit is not None and ended is not None:
             return "alarm", f"has ended itself: {self._exit.reason}"
         if ended is not None and ended.startswith(_BAD_ENDS):
             return "alarm", f"ended: {ended}"
+        if stream.standing.status is RunStatus.DIED:
+            return "alarm", f"died: {stream.standing.how}"
         if ended is None and open_ones:
             worst = ([facts for facts in open_ones if _is_severe(facts)] or open_ones)[-1]
             return ("alarm" if _is_severe(worst) else "watch"), _incident_text(worst)
@@ -187,8 +214,8 @@ class RunFeed:
         status = totals.status(ended, silent)
         if status is RunStatus.STALLED:
             return "silent", f"no record for {age_text(silent)}; no end was written"
-        if self._follower.damage:
-            return "damaged", self._follower.damage[0].sentence
+        if stream.damage:
+            return "damaged", stream.damage[0].sentence
         if ended is not None:
             severe = [f for f in totals.incidents.values() if is_open(f) and _is_severe(f)]
             return "ended", _incident_text(severe[-1]) if severe else ended
@@ -224,7 +251,8 @@ def incidents_by_class(feeds: Iterable[RunFeed]) -> str:
 
 
 def is_open(facts: Mapping[str, Any]) -> bool:
-    return facts.get("transition") not in _OVER
+    """Return whether an incident is neither over nor dismissed."""
+    return facts.get("transition") not in _OVER and not facts.get("dismissed")
 
 
 def _is_severe(facts: Mapping[str, Any]) -> bool:
@@ -236,7 +264,9 @@ def _incident_text(facts: Mapping[str, Any]) -> str:
     what = symptoms[0] if isinstance(symptoms, list) and symptoms else "incident"
     kind = facts.get("incident_class") or "open"
     cause = f"; {facts['cause']}" if facts.get("cause") else ""
-    return f"{what} since step {facts.get('onset')}, {kind}{cause}"
+    who = facts.get("dismissed")
+    by = f"; dismissed by {who}: {facts.get('text')}" if who else ""
+    return f"{what} since step {facts.get('onset')}, {kind}{cause}{by}"
 
 
 def age_text(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Feed: the records and events that one sink has not had yet, in order.
+"""Feed: the records, events and news that one sink has not had yet, in order.
 
 Which values are sent (`Thinning`) depends on the journal alone, not on how it was polled: a shipper
 that starts again must choose the same ones, or a tracker would get more of them.
@@ -9,9 +9,10 @@ from dataclasses import replace
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import Block, Column
-from trimtab.integrations.shipper.cursor import Cursor
-from trimtab.journal import Follower, RunDirectory, RunTotals
+from trimtab.core.block import Block, Column, Event
+from trimtab.journal import RunDirectory
+from trimtab.observe.run_stream import RunStream
+from trimtab.observe.shipping.cursor import Cursor
 
 BATCH_POINTS, BATCH_RECORDS = 1000, 500
 """Points and records in one `send`; the position is saved after each. Source: MLflow takes 1,000
@@ -40,23 +41,17 @@ class Feed:
     """Follows the journal from its first record and hands out what comes after the cursor."""
 
     def __init__(self, run: RunDirectory, cursor: Cursor, every: int, *, everything: bool) -> None:
-        self._follower = Follower(run)
+        self.stream = RunStream(run)
         self._thinning = Thinning(every)
         self._next_tick = 0 if everything else cursor.next_tick
         self._skip_events = 0 if everything else cursor.num_events
+        self._skip_news = 0 if everything else cursor.num_news
         self._pending = self._batch = Block.empty()
+        self._news: list[Event] = []
+        """What the observer said; sent after the records that it is about."""
+        self._num_news = 0
+        """Events of the batch that are news."""
         self._is_whole = everything
-        self.totals = RunTotals()
-        """What the journal adds up to, as far as it was read."""
-
-    @property
-    def ended(self) -> str | None:
-        """Return how the writer of the journal ended; None while it runs or if it was killed."""
-        return None if self.has_more else self._follower.ended
-
-    @property
-    def has_more(self) -> bool:
-        return self._follower.has_more
 
     @property
     def waiting(self) -> int:
@@ -64,10 +59,12 @@ class Feed:
 
     def poll(self) -> None:
         """Read what is new: all of it, or the next piece (`has_more`) once that before is sent."""
-        if self.has_more and self.waiting:
+        if self.stream.has_more and self.waiting:
             return
-        block = self._follower.poll(PIECE_RECORDS)
-        self.totals.add(block)
+        block, news = self.stream.read(PIECE_RECORDS)
+        skipped = min(self._skip_news, len(news))
+        self._skip_news -= skipped
+        self._news += news[skipped:]
         new = self._after_cursor(self._thinning.update(block))
         if len(new) or new.events:
             self._pending = Block.concat([self._pending, new])
@@ -78,11 +75,13 @@ class Feed:
             self._batch = self._cut()
         return self._batch
 
-    def sent(self) -> None:
-        self._batch = Block.empty()
+    def sent(self, cursor: Cursor) -> None:
+        """Move the cursor past the batch."""
+        cursor.advance(self._batch, self._num_news)
+        self._batch, self._num_news = Block.empty(), 0
 
     def close(self) -> None:
-        self._follower.close()
+        self.stream.close()
 
     def _cut(self) -> Block:
         """Remove and return the next batch: one event, or records up to the next event.
@@ -91,8 +90,13 @@ class Feed:
         """
         whole, events = self._pending, self._pending.events
         if self._is_whole:
-            self._pending = Block.empty()
-            return whole
+            self._pending, news, self._news = Block.empty(), self._news, []
+            self._num_news = len(news)
+            return replace(whole, events=(*events, *news))
+        if self._news and not len(whole) and not events:
+            first, *self._news = self._news
+            self._num_news = 1
+            return replace(Block.empty(), events=(first,))
         # An event comes before the record of its tick, as in the journal.
         if events and (not len(whole) or events[0].tick <= whole.tick[0]):
             self._pending = replace(whole, events=events[1:])

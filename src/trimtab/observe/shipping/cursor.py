@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
-from trimtab.core.sink import RunStatus, SinkMemory
+from trimtab.core.sink import SinkMemory, parse_status
 from trimtab.journal import RunDirectory
 from trimtab.journal.files import open_regular, read_json, replace_file
 
@@ -34,22 +34,27 @@ class Cursor:
         """The tick after the last record that was sent."""
         self.num_events = _count(saved.get("num_events"))
         """Events at or after `next_tick` that were sent already: they come before a record."""
+        self.num_news = _count(saved.get("num_news"))
+        """What the observer said, as far as it was sent: it comes after the records that it is
+        about."""
         self.num_records = _count(saved.get("num_records"))
         self.num_refused = _count(saved.get("num_refused"))
         """Records sent, and points refused, so far."""
-        self.status = _status(saved.get("status"))
+        self.status = parse_status(saved.get("status"))
         """The status that the sink knows."""
         values = saved.get("memory")
         self.memory = SinkMemory(values=values if isinstance(values, dict) else {}, save=self.save)
 
-    def advance(self, sent: Block) -> None:
-        """Move past records and events that were sent."""
+    def advance(self, sent: Block, num_news: int) -> None:
+        """Move past records and events that were sent; the last `num_news` events are news."""
+        events = sent.events[: len(sent.events) - num_news]
+        self.num_news += num_news
         if len(sent):
             self.next_tick = int(sent.tick[-1]) + 1
-            self.num_events = sum(event.tick >= self.next_tick for event in sent.events)
+            self.num_events = sum(event.tick >= self.next_tick for event in events)
             self.num_records += len(sent)
         else:
-            self.num_events += len(sent.events)
+            self.num_events += len(events)
 
     def save(self) -> None:
         """Write the position; on disk when this returns."""
@@ -57,6 +62,7 @@ class Cursor:
             "schema": SCHEMA,
             "next_tick": self.next_tick,
             "num_events": self.num_events,
+            "num_news": self.num_news,
             "num_records": self.num_records,
             "num_refused": self.num_refused,
             "status": self.status.value,
@@ -97,10 +103,3 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _count(value: Any) -> int:
     return value if type(value) is int and value >= 0 else 0
-
-
-def _status(value: Any) -> RunStatus:
-    try:
-        return RunStatus(value)
-    except ValueError:
-        return RunStatus.RUNNING

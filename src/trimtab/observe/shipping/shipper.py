@@ -3,27 +3,28 @@
 Shipper     starts and ends the threads
 Delivery    blocks to one sink: what it refuses is halved until the refused points are alone, since
             one name that a tracker does not accept must not block everything after it for ever
-Shipment    one sink: poll the journal, deliver, save the position, report the status of the run
+Shipment    one sink: read what is new, deliver it, save the position
 find_sink   the sink of a name: trimtab's own, an import path, or one of an installed package
 """
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trimtab.core import signals
-from trimtab.core.block import Block, Event
+from trimtab.core.block import Block
 from trimtab.core.config import ShipConfig
 from trimtab.core.errors import JournalError, TrimtabError
 from trimtab.core.plugins import SINKS, find_plugin, list_plugins
-from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, Sink
-from trimtab.integrations.shipper.cursor import Cursor, SinkLock
-from trimtab.integrations.shipper.feed import Feed
-from trimtab.integrations.shipper.liveness import Liveness, Owner, WriterProcess
-from trimtab.integrations.shipper.log import ShipLog, connect_logger
-from trimtab.integrations.transport import SECRETS
+from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, Sink, parse_status
 from trimtab.journal import RunDirectory, add_note
+from trimtab.observe.liveness import Standing
+from trimtab.observe.observed_run import ObservedRun
+from trimtab.observe.shipping.cursor import Cursor, SinkLock
+from trimtab.observe.shipping.feed import Feed
+from trimtab.observe.shipping.log import ShipLog, connect_logger
+from trimtab.observe.shipping.transport import SECRETS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,7 +117,7 @@ MAX_WAIT, MAX_LAST_WAIT = 60.0, 5.0
 """The longest wait before an attempt is repeated, while the run lives and after it."""
 
 POSTMORTEM_SECONDS = 30.0
-"""How long the end waits for a run that is alive to write its post-mortems."""
+"""How long the end waits for the observer to write its post-mortems."""
 
 HANG_SECONDS = 30.0
 """How long the end waits for a sink that hangs in a library, beyond the time to send the rest."""
@@ -131,44 +132,124 @@ class Shipper:
         sinks: Sequence[Sink],
         config: ShipConfig,
         log: ShipLog,
-        owner: Owner | None = None,
+        *,
+        gives_up: bool = False,
     ) -> None:
-        """With an owner, stop `drain_seconds` after the run is over; else keep trying."""
+        """If it `gives_up`, stop `drain_seconds` after the run is over; else keep trying."""
+        self._run = run
         self._config = config
-        self._owner = owner
         self._log = log
         self._stop = threading.Event()
-        liveness = Liveness(owner or WriterProcess(run), config.stall_seconds)
-        seconds = None if owner is None else config.drain_seconds
+        self._threads: list[threading.Thread] = []
+        seconds = config.drain_seconds if gives_up else None
         self.shipments = [
-            Shipment(run, sink, config, liveness, log, give_up_seconds=seconds) for sink in sinks
+            Shipment(run, sink, config, log, give_up_seconds=seconds) for sink in sinks
         ]
 
-    def run(self) -> bool:
-        """Send until the end; return whether every sink has everything."""
+    @property
+    def is_alive(self) -> bool:
+        """Whether anything is still sent."""
+        return any(thread.is_alive() for thread in self._threads)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every sink has everything."""
+        return all(shipment.is_complete for shipment in self.shipments)
+
+    def start(self) -> None:
+        """Begin to send."""
         connect_logger(self._log)
-        threads = []
         for shipment in self.shipments:
             thread = threading.Thread(target=shipment.work, args=(self._stop,), daemon=True)
             thread.name = f"trimtab-{shipment.sink.name}"
-            threads.append(thread)
-        for thread in threads:
+            self._threads.append(thread)
             thread.start()
-        for thread, shipment in zip(threads, self.shipments, strict=True):
-            while thread.is_alive() and not self._stop.is_set():
-                thread.join(0.5)
-                if self._owner is not None and self._owner.is_gone():
-                    thread.join(self._config.drain_seconds + HANG_SECONDS)
-                    break
-            if self._stop.is_set():
-                thread.join(HANG_SECONDS)  # a batch that is being sent is completed
-            if thread.is_alive():
-                self._log.warning(f"{shipment.sink.name} does not answer and is left")
-        return all(shipment.is_complete for shipment in self.shipments)
+
+    def note_standing(self, standing: Standing) -> None:
+        """Hear how the run stands: the end is sent when the observer has written everything."""
+        for shipment in self.shipments:
+            shipment.standing = standing
+
+    def run(self) -> bool:
+        """Observe and send until the end; return whether every sink has everything."""
+        observed = ObservedRun(self._run, stall_seconds=self._config.stall_seconds)
+        self.start()
+        while self.is_alive and not self._stop.is_set():
+            observed.poll()
+            self.note_standing(observed.standing)
+            self._stop.wait(POLL_SECONDS / 5 if observed.standing.status.is_over else POLL_SECONDS)
+        observed.close()
+        return self.close()
 
     def stop(self) -> None:
         """Stop soon; what was not sent is sent by the next shipper."""
         self._stop.set()
+
+    def close(self) -> bool:
+        """Wait, bounded, for what is being sent; return whether every sink has everything."""
+        seconds = HANG_SECONDS + (0.0 if self._stop.is_set() else self._config.drain_seconds)
+        deadline = time.monotonic() + seconds
+        for thread in self._threads:
+            thread.join(max(deadline - time.monotonic(), 0.0))
+            if thread.is_alive():
+                self._log.warning(f"{thread.name.partition('-')[2]} does not answer and is left")
+        return self.is_complete
+
+
+class RunShippers:
+    """Sends every run that is observed to the same sinks."""
+
+    def __init__(
+        self, names: Iterable[str], config: ShipConfig, warn: Callable[[str], None]
+    ) -> None:
+        """`warn` shows a line to the user. Raises ConfigError for a sink that there is not."""
+        self._names = tuple(dict.fromkeys(names))
+        self._config = config
+        self._warn = warn
+        self._by_run: dict[RunDirectory, Shipper] = {}
+        for name in self._names:
+            find_sink(name)
+
+    @property
+    def shippers(self) -> list[Shipper]:
+        """The shipper of each run so far."""
+        return list(self._by_run.values())
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether anything is still sent."""
+        return any(shipper.is_alive for shipper in self.shippers)
+
+    def update(self, run: RunDirectory, standing: Standing) -> None:
+        """Send a run from now on, or note how it stands."""
+        if self._names and run not in self._by_run:
+            self._make(run).start()
+        if run in self._by_run:
+            self._by_run[run].note_standing(standing)
+
+    def follow(self, run: RunDirectory) -> None:
+        """Observe and send one run to its end, or until an interrupt."""
+        shipper = self._make(run)
+        try:
+            shipper.run()
+        except KeyboardInterrupt:
+            shipper.stop()
+
+    def stop(self) -> None:
+        """Stop soon; what was not sent is sent by the next call."""
+        for shipper in self.shippers:
+            shipper.stop()
+
+    def close(self) -> bool:
+        """Wait, bounded, for what is being sent; return whether all of it was."""
+        for shipper in self.shippers:
+            shipper.close()
+        return all(shipper.is_complete for shipper in self.shippers)
+
+    def _make(self, run: RunDirectory) -> Shipper:
+        sinks = [find_sink(name) for name in self._names]
+        shipper = Shipper(run, sinks, self._config, ShipLog(run, self._warn))
+        return self._by_run.setdefault(run, shipper)
 
 
 class Shipment:
@@ -179,7 +260,6 @@ class Shipment:
         run: RunDirectory,
         sink: Sink,
         config: ShipConfig,
-        liveness: Liveness,
         log: ShipLog,
         *,
         give_up_seconds: float | None,
@@ -189,7 +269,6 @@ class Shipment:
         self.cursor = Cursor(run, sink.name)
         self._run = run
         self._config = config
-        self._liveness = liveness
         self._log = log
         self._give_up_seconds = give_up_seconds
         self._delivery = Delivery(sink.send)
@@ -197,6 +276,8 @@ class Shipment:
         self._over_since: float | None = None
         self._problem: str | None = None
         self._noted: set[str] = set()
+        self.standing = Standing(status=RunStatus.RUNNING, how="")
+        """How the run stands, as the observer of this process knows it."""
         self.is_complete = False
         """Whether everything was sent and finished."""
 
@@ -243,10 +324,10 @@ class Shipment:
                     self._report_problem(error)
                     wait = min(2 * wait, MAX_WAIT if self._over_since is None else MAX_LAST_WAIT)
                 if self._is_time_over():
-                    at_least = "at least " if feed.has_more else ""
+                    at_least = "at least " if feed.stream.has_more else ""
                     self._log.warning(
                         f"{self.sink.name}: {at_least}{feed.waiting} records not sent in time; "
-                        f"later: trimtab ship {self._run.root} --to {self.sink.name}"
+                        f"later: trimtab observe {self._run.root} --to {self.sink.name}"
                     )
                     return
                 stop.wait(wait)
@@ -256,60 +337,54 @@ class Shipment:
 
     def _attempt(self, feed: Feed, stop: threading.Event) -> bool:
         """Send what is new; return whether the run is over and everything was sent."""
-        status = self._poll(feed)
+        standing = self.standing
+        if not standing.status.is_over:
+            self._over_since = None  # it may have been resumed
+        elif self._over_since is None:
+            self._over_since = time.monotonic()
+        feed.poll()
         if not self._has_begun:
             self.sink.begin(_describe_run(self._run), self.cursor.memory)
             self._has_begun = True
         while True:
             batch = feed.batch()
             if len(batch) or batch.events:
-                self._record_refusals(self._delivery.deliver(batch))
-                self.cursor.advance(batch)
+                self._deliver(batch)
+                feed.sent(self.cursor)
                 self.cursor.save()
-                feed.sent()
-            elif feed.has_more:
-                status = self._poll(feed)  # a long journal is read piece by piece
+            elif feed.stream.has_more:
+                feed.poll()  # a long journal is read piece by piece
             else:
                 break
             if stop.is_set() or self._is_time_over():
                 return False
-        if status is not self.cursor.status:
-            self._send_status(status, feed)
         self.sink.poll()
-        if not status.is_over:
+        if not standing.status.is_over or self._is_waiting_for_report(feed):
             return False
-        if status is RunStatus.ENDED and self._is_writing_postmortems(feed):
-            return False
-        self.sink.finish(status)
+        self.sink.finish(standing.status)
         self.cursor.save()
         return True
 
-    def _poll(self, feed: Feed) -> RunStatus:
-        """Read what is new; return the status of the run."""
-        status = self._liveness.status(feed)
-        if status.is_over and self._over_since is None:
-            self._over_since = time.monotonic()
-        elif not status.is_over:
-            self._over_since = None  # it was resumed
-        return status
+    def _deliver(self, batch: Block) -> None:
+        """Send a batch; each status that the sink does not know comes with the one before."""
+        status, events = self.cursor.status, []
+        for event in batch.events:
+            if event.kind == RUN_STATUS:
+                before, status = status, parse_status(event.facts.get("status"))
+                if status is before:
+                    continue
+                event = replace(event, facts={**event.facts, "before": before})
+            events.append(event)
+        if len(batch) or events:
+            self._record_refusals(self._delivery.deliver(replace(batch, events=tuple(events))))
+        if status is not self.cursor.status:
+            self._log.info(f"{self.sink.name}: the run is {status.value}")
+            self.cursor.status = status
 
-    def _send_status(self, status: RunStatus, feed: Feed) -> None:
-        facts = {"status": status.value, "before": self.cursor.status.value, "how": feed.ended}
-        event = Event(
-            kind=RUN_STATUS,
-            tick=self.cursor.next_tick,
-            step=max(feed.totals.last_step, 0),
-            facts=facts,
-        )
-        self._delivery.deliver(replace(Block.empty(), events=(event,)))
-        self._log.info(f"{self.sink.name}: the run is {status.value}")
-        self.cursor.status = status
-        self.cursor.save()
-
-    def _is_writing_postmortems(self, feed: Feed) -> bool:
-        if self._over_since is None or time.monotonic() - self._over_since > POSTMORTEM_SECONDS:
-            return False
-        return self._liveness.process.is_writing(feed.totals.incidents)
+    def _is_waiting_for_report(self, feed: Feed) -> bool:
+        """Return whether the observer may still write what belongs to the end of the run."""
+        is_late = time.monotonic() - (self._over_since or 0.0) > POSTMORTEM_SECONDS
+        return not feed.stream.is_written and not is_late
 
     def _is_time_over(self) -> bool:
         if self._give_up_seconds is None or self._over_since is None:
@@ -385,6 +460,17 @@ def find_sink(name: str) -> Sink:
         needs="a name, needs_everything, begin, send, finish or close",
         own=OWN_SINKS,
     )
+
+
+def open_sinks(names: Iterable[str], log: ShipLog) -> list[Sink]:
+    """Return the sinks of some names; one that cannot be used is logged and left out."""
+    sinks = []
+    for name in dict.fromkeys(names):
+        try:
+            sinks.append(find_sink(name))
+        except TrimtabError as error:  # the others are sent to all the same
+            log.warning(f"{name} is left out: {SECRETS.hide(str(error))}")
+    return sinks
 
 
 def shadowed() -> list[str]:

@@ -15,10 +15,10 @@ from tests.kit.synthetic import block_of, falling_loss, troubled_run
 
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.report.server import http_server
-from trimtab.report.server.http_server import Access, RunServer, is_loopback
-from trimtab.report.server.hub import Hub, find_run_folders
-from trimtab.report.server.run_feed import KEPT_MESSAGES
+from trimtab.observe.server import http_server
+from trimtab.observe.server.http_server import Access, RunServer, is_loopback
+from trimtab.observe.server.hub import Hub, find_run_folders
+from trimtab.observe.server.run_feed import KEPT_MESSAGES
 
 
 class Client:

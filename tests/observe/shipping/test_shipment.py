@@ -18,13 +18,13 @@ from tests.integrations.runs import (
 from trimtab.core.block import Block
 from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus
-from trimtab.integrations.shipper import feed
-from trimtab.integrations.shipper.cursor import Cursor, SinkLock
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.notes import read_notes
 from trimtab.journal.writer import JournalLimits
+from trimtab.observe.shipping import feed
+from trimtab.observe.shipping.cursor import Cursor, SinkLock
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper
 
 
 def test_a_run_is_sent_once_with_its_events_and_its_own_clock(tmp_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_run_is_sent_once_with_its_events_and_its_own_clock(tmp_path: Path) ->
 def test_a_failure_is_repeated_until_it_works(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POLL_SECONDS", 0.05)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.POLL_SECONDS", 0.05)
     attempts = []
 
     def fail_twice(block: Block) -> None:
@@ -253,7 +253,7 @@ def test_a_long_journal_is_sent_in_pieces_with_the_same_values(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Nobody writes a post-mortem here.
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.POSTMORTEM_SECONDS", 0.0)
     run = RunDirectory(tmp_path)
     with JournalWriter(run, JournalLimits(segment_records=50)) as journal:
         for step in range(1000):

@@ -1,4 +1,4 @@
-"""Hub: all runs of the given folders, followed by one thread; any number of readers wait on it."""
+"""Hub: all runs of the given folders, observed by one thread; any number of readers wait on it."""
 
 import hashlib
 import json
@@ -6,18 +6,20 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from trimtab.journal import RunDirectory
-from trimtab.report.server.run_feed import RunFeed, incidents_by_cause, incidents_by_class
+from trimtab.observe.observed_run import ObservedRun
+from trimtab.observe.server.run_feed import RunFeed, incidents_by_cause, incidents_by_class
 
 log = logging.getLogger("trimtab")
 
 POLL_SECONDS = 0.25
-ENDED_POLL_SECONDS = 5.0
-"""A run that has ended may be resumed, but is not polled as often."""
+IDLE_POLL_SECONDS, ENDED_POLL_SECONDS = 1.0, 30.0
+"""The longest time between two looks at a run in which nothing happens, and at one that is over: it
+may be resumed."""
 SCAN_SECONDS = 5.0
 """How often folders are searched for new runs."""
 REFRESH_SECONDS = 10.0
@@ -43,12 +45,39 @@ def find_run_folders(roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
                 names.clear()
 
 
+class PollTimes:
+    """When a run is looked at next: the longer nothing has happened, the later."""
+
+    def __init__(self) -> None:
+        self._wait = self._next = 0.0
+
+    def is_due(self, clock: float) -> bool:
+        return clock >= self._next
+
+    def update(self, clock: float, *, has_changed: bool, is_over: bool) -> None:
+        longest = ENDED_POLL_SECONDS if is_over else IDLE_POLL_SECONDS
+        self._wait = 0.0 if has_changed else min(2 * self._wait + POLL_SECONDS, longest)
+        self._next = clock + self._wait
+
+
 class Hub:
     """The feeds of all runs, and the lines of the fleet."""
 
-    def __init__(self, roots: Sequence[Path]) -> None:
+    def __init__(
+        self,
+        roots: Sequence[Path],
+        *,
+        judges: bool = True,
+        on_change: Callable[[RunFeed, ObservedRun], None] = lambda feed, observed: None,
+    ) -> None:
+        """With `judges`, each run is judged and its files are written, unless another observer
+        does. `on_change` is called after each look at a run that has found something."""
         self._roots = [Path(root) for root in roots]
+        self._judges = judges
+        self._on_change = on_change
         self.feeds: dict[str, RunFeed] = {}
+        self._observed: dict[str, ObservedRun] = {}
+        self._poll_times: dict[str, PollTimes] = {}
         self._lines: dict[str, dict[str, Any]] = {}
         self._line_versions: dict[str, int] = {}
         self._sparks: dict[str, list[float | None]] = {}
@@ -76,13 +105,21 @@ class Hub:
             self.changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(10)
-        for feed in self.feeds.values():
+        for id, feed in self.feeds.items():
             feed.close()
+            self._observed[id].close()
 
     @property
     def closed(self) -> bool:
         """Whether readers should leave."""
         return self._stop.is_set()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether there are runs, and each is over and judged."""
+        return bool(self.feeds) and all(
+            observed.standing.status.is_over for observed in self._observed.values()
+        )
 
     def fleet_since(self, version: int) -> dict[str, Any]:
         """Return the lines that changed after a version; a curve only where it changed too."""
@@ -117,17 +154,27 @@ class Hub:
             self._next_refresh = clock + REFRESH_SECONDS
         touched = []
         for id, feed in list(self.feeds.items()):
-            if clock >= feed.next_poll:
+            times = self._poll_times[id]
+            if times.is_due(clock):
                 try:
-                    has_changed = feed.poll()
+                    has_changed = self._poll_run(feed, self._observed[id])
                 except Exception as error:  # one run must not stop the others
                     log.exception("trimtab: %s cannot be followed", feed.name)
                     feed.error, has_changed = f"{type(error).__name__}: {error}", True
-                wait = ENDED_POLL_SECONDS if feed.ended or feed.error else 0.0
-                feed.next_poll = clock + wait
+                is_over = feed.ended is not None or feed.stream.is_written or bool(feed.error)
+                times.update(clock, has_changed=has_changed, is_over=is_over)
                 if has_changed or is_refresh or id not in self._lines:
                     touched.append((id, feed))
         self._publish(touched, is_refresh=is_refresh)
+
+    def _poll_run(self, feed: RunFeed, observed: ObservedRun) -> bool:
+        """Judge what is new in a run, and read it; return whether anything is."""
+        if self._judges:
+            observed.poll()
+        has_changed = feed.poll()
+        if has_changed:
+            self._on_change(feed, observed)
+        return has_changed
 
     def _publish(self, touched: list[tuple[str, RunFeed]], *, is_refresh: bool) -> None:
         if not touched:
@@ -157,6 +204,7 @@ class Hub:
             id = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
             if id not in self.feeds and (found := RunDirectory.find(path)):
                 with self.changed:
+                    self._observed[id], self._poll_times[id] = ObservedRun(found), PollTimes()
                     self.feeds[id] = RunFeed(found, name)
 
     def _run(self) -> None:

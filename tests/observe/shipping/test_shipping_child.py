@@ -1,4 +1,4 @@
-"""The shipper that a training process starts: what it costs there, and when that process dies."""
+"""The observer that a training process starts also sends the run, and reports its death."""
 
 import os
 import signal
@@ -11,12 +11,12 @@ import pytest
 from tests.integrations.runs import wait_until
 from tests.kit.servers import Mlflow, Receiver, serving
 
-from trimtab.core.config import ShipConfig
+from trimtab.core.config import Config, ShipConfig
 from trimtab.core.findings import Symptom
 from trimtab.core.sink import RunStatus
-from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.live.host.ship_process import ShipProcess
+from trimtab.live.host.observer_process import Callbacks, ObserverProcess, _left
+from trimtab.observe.shipping.cursor import Cursor
 
 TRAIN = """
 import multiprocessing, os, sys, time
@@ -24,7 +24,8 @@ import torch
 import trimtab
 
 model = torch.nn.Linear(4, 1)
-optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+torch.nn.init.constant_(model.bias, 3.0)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-4)  # it falls for as long as the test takes
 config = trimtab.Config.from_dict({"ship": {"to": ["mlflow", "alerts"]}})
 with trimtab.watch(model, optimizer, run_dir=sys.argv[1], config=config) as guard:
     if "fork" in sys.argv:  # a data loader worker that outlives the trainer
@@ -42,7 +43,8 @@ with trimtab.watch(model, optimizer, run_dir=sys.argv[1], config=config) as guar
             break
     modules = {name.partition(".")[0] for name in sys.modules}
     assert not modules & {"mlflow", "wandb", "trackio", "apprise"}, modules
-    assert not any(name.startswith("trimtab.integrations") for name in sys.modules)
+    outside = ("trimtab.integrations", "trimtab.observe")
+    assert not any(name.startswith(outside) for name in sys.modules)
 print("done", flush=True)
 """
 
@@ -119,29 +121,40 @@ def test_a_tracker_that_is_down_is_logged_once_and_training_goes_on(tmp_path: Pa
     assert errors.count("mlflow cannot be reached") == 1
 
 
-def test_a_sink_that_does_not_exist_is_logged_once(
+def observer_of(run: RunDirectory, *, to: tuple[str, ...] = ("mlflow",)) -> ObserverProcess:
+    config = Config(ship=ShipConfig(to=to, drain_seconds=2))
+    run.write_manifest({"config": config.to_dict()})
+    return ObserverProcess(run, Callbacks(None), lambda incident: None, stall_seconds=1e9)
+
+
+def test_a_sink_that_does_not_exist_is_logged_once_and_the_run_is_judged(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shipping = ShipProcess(RunDirectory(tmp_path), ShipConfig(to=("mlflwo",)))
-    deadline = time.monotonic() + 30
-    while not any("ended with code" in text for text in caplog.messages):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-        shipping.check()
-    shipping.check()
-    shipping.close()
-    assert [text for text in caplog.messages if "there is no sink 'mlflwo'" in text]
-    assert len([text for text in caplog.messages if "ended with code 1" in text]) == 1
+    run = RunDirectory(tmp_path)
+    observer = observer_of(run, to=("mlflwo",))
+    with JournalWriter(run) as journal:
+        journal.append(0, {"loss": 1.0, "clock": 1e9})
+    observer.close()
+    assert len([text for text in caplog.messages if "there is no sink 'mlflwo'" in text]) == 1
+    assert (run.home / "verdict.json").exists()
 
 
-def test_an_interpreter_that_cannot_start_is_logged_once(
+def test_closing_waits_for_the_judgement_and_not_for_a_tracker_that_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
-    shipping = ShipProcess(RunDirectory(tmp_path), ShipConfig(to=("mlflow",)))
-    shipping.check()
-    shipping.close()
-    assert len([text for text in caplog.messages if "the shipper did not start" in text]) == 1
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:9")
+    run = RunDirectory(tmp_path)
+    run.write_manifest({"config": Config(ship=ShipConfig(to=("mlflow",))).to_dict()})
+    observer = ObserverProcess(run, Callbacks(None), lambda incident: None, stall_seconds=1e9)
+    with JournalWriter(run) as journal:
+        journal.append(0, {"loss": 1.0, "clock": 1e9})
+    observer.close()
+    assert (run.home / "verdict.json").exists()
+    (child,) = _left
+    assert child.poll() is None, "it still tries, for 120 s"
+    assert not [text for text in caplog.messages if "still works" in text]
+    child.kill()
+    child.wait()
 
 
 def test_a_shipper_of_the_next_launch_waits_for_the_one_before(tmp_path: Path) -> None:
@@ -151,14 +164,13 @@ def test_a_shipper_of_the_next_launch_waits_for_the_one_before(tmp_path: Path) -
     with pytest.MonkeyPatch.context() as patch, serving(tracker := Mlflow()):
         for name, value in {**environment, "NO_PROXY": "127.0.0.1"}.items():
             patch.setenv(name, value)
-        config = ShipConfig(to=("mlflow",), drain_seconds=2)
         with JournalWriter(run) as journal:
-            first = ShipProcess(run, config)
+            first = observer_of(run)
             journal.append(0, {"loss": 1.0, "clock": 1e9})
             time.sleep(1)
         first.close()
         patch.setenv("MLFLOW_TRACKING_URI", tracker.url)
-        second = ShipProcess(run, config)
+        second = observer_of(run)
         time.sleep(1)
         with JournalWriter(run) as journal:
             journal.append(1, {"loss": 1.0, "clock": 1e9})

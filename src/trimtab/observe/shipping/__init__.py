@@ -15,5 +15,5 @@ cursor.py     the position of one sink, on disk
 liveness.py   whether the run is alive, stalled, died or ended
 log.py        ship.log, and lines for the training log; without secrets
 
-`python -m trimtab.integrations.shipper RUN --to NAME` is what the first rank starts.
+`python -m trimtab.observe.shipping RUN --to NAME` is what the first rank starts.
 """

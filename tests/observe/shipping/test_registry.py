@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 from trimtab.cli.main import app
 from trimtab.core.errors import ConfigError
 from trimtab.core.sink import Sink
-from trimtab.integrations.shipper.shipper import OWN_SINKS, find_sink, shadowed
 from trimtab.journal import JournalWriter
+from trimtab.observe.shipping.shipper import OWN_SINKS, find_sink, shadowed
 
 SOURCE = """
 class Lines:

@@ -1,37 +1,32 @@
-"""ShipLog: what the shipper reports, in ship.log; important lines in the training log too.
+"""ShipLog: what the shipper reports, in ship.log; important lines go to the user too.
 
 Messages are written without secrets.
 """
 
 import logging
 import os
-import sys
 import threading
 import time
+from collections.abc import Callable
 
 from trimtab.core.errors import JournalError
-from trimtab.integrations.shipper.cursor import ship_folder
-from trimtab.integrations.transport import SECRETS
 from trimtab.journal import RunDirectory
 from trimtab.journal.files import open_regular
+from trimtab.observe.shipping.cursor import ship_folder
+from trimtab.observe.shipping.transport import SECRETS
 
 MAX_LINE = 500
 """Characters of one line; an answer of a server may be a whole page."""
 
 
 class ShipLog:
-    """Writes lines to ship.log and to a descriptor that the training process, or a person, reads.
+    """Writes lines to ship.log; what the user should read is handed on too. It never raises."""
 
-    It never blocks and never raises: a training process that does not read, or is gone, costs the
-    line there, not the shipping.
-    """
-
-    def __init__(self, run: RunDirectory, descriptor: int | None) -> None:
+    def __init__(self, run: RunDirectory, warn: Callable[[str], None] | None) -> None:
+        """`warn` passes a line to the training log, or to a person."""
         self._run = run
-        self._descriptor = descriptor
+        self._warn = warn
         self._lock = threading.Lock()
-        if descriptor is not None and not os.isatty(descriptor):
-            os.set_blocking(descriptor, False)
 
     def info(self, message: str) -> None:
         """Write to ship.log."""
@@ -48,13 +43,10 @@ class ShipLog:
                 pass
 
     def warning(self, message: str) -> None:
-        """Write to ship.log and to the training log."""
+        """Write to ship.log, and hand on."""
         self.info(message)
-        if self._descriptor is not None:
-            try:
-                os.write(self._descriptor, f"{self._line(message)}\n".encode())
-            except OSError:  # full, or nothing reads it any more
-                self._descriptor = None
+        if self._warn is not None:
+            self._warn(self._line(message))
 
     def _line(self, message: str) -> str:
         line = " ".join(SECRETS.hide(message).split())
@@ -71,11 +63,3 @@ def connect_logger(log: ShipLog) -> None:
     logger = logging.getLogger("trimtab.ship")
     logger.handlers = [Handler(logging.WARNING)]
     logger.propagate = False
-
-
-def standard_error() -> int | None:
-    """Return the descriptor of standard error, if there is one."""
-    try:
-        return sys.stderr.fileno()
-    except (OSError, ValueError, AttributeError):
-        return None
