@@ -318,6 +318,14 @@ class TestLive:
             assert (f"w{BAD_TOKEN}" in files) is has_text
             assert f"<w{BAD_TOKEN}>" not in (folder / "tokens.svg").read_text()  # escaped
 
+    def test_without_privacy_text_only_the_batch_file_has_it(self, tmp_path: Path) -> None:
+        config = Config.from_dict({"privacy": {"text": False}})
+        train(tmp_path, batch_text=lambda ids: " ".join(f"w{id}" for id in ids), config=config)
+        (folder,) = (tmp_path / "trimtab" / "incidents").iterdir()
+        with_text = {path.name for path in folder.iterdir() if f"w{BAD_TOKEN}" in path.read_text()}
+        assert with_text == {"batch.json"}
+        assert f"w{BAD_TOKEN}" not in (tmp_path / "trimtab" / "observer.jsonl").read_text()
+
     def test_a_tokenizer_that_fails_leaves_the_ids(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

@@ -329,6 +329,15 @@ class ShipConfig(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyConfig(Section):
+    """What of your data leaves the machine."""
+
+    text: bool = True
+    """Whether post-mortems, which trackers get too, show tokens and sequences as text where
+    `watch(batch_text=...)` allows it; if not, text is in the `batch.json` beside them alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CheckConfig(Section):
     """Checking training configs."""
 
@@ -395,6 +404,7 @@ class Config(Section):
     ladder: LadderConfig = field(default_factory=LadderConfig)
     detect: DetectConfig = field(default_factory=DetectConfig)
     ship: ShipConfig = field(default_factory=ShipConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     check: CheckConfig = field(default_factory=CheckConfig)
 
     @classmethod

@@ -41,7 +41,7 @@ ASKED_SECONDS, ASKED_POLL_SECONDS = 1.0, 0.02
 """How often, and how long, to look for the records of the last moment when verdicts are asked
 for."""
 
-MAX_MEMORY = 4 * 2**30
+MAX_MEMORY = 2 * 2**30
 """Bytes that an observer may take: a detector that wants more fails, and the machine of a run is
 not exhausted. Chosen: a journal of a million records needs some 300 MB."""
 

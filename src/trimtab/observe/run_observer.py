@@ -38,7 +38,7 @@ from trimtab.observe.judge_state import JudgeState
 from trimtab.observe.liveness import Standing
 from trimtab.observe.news_writer import NewsWriter, NoNews
 from trimtab.observe.wording import describe, dismissal_text, facts_of, level_of
-from trimtab.report.incident_files import write_incident, write_incidents
+from trimtab.report.incident_files import MAX_INCIDENTS, write_incident, write_incidents
 
 log = logging.getLogger("trimtab")
 
@@ -103,7 +103,9 @@ class RunObserver:
     def _begin(self, *, anew: bool = False) -> None:
         """Begin at the first record; unless `anew`, with what an earlier observer knew."""
         self._follower = Follower(self.run)
-        self._judge = Judge(run_config(self.run), plugins=True)
+        config = run_config(self.run)
+        self._with_text = config.privacy.text
+        self._judge = Judge(config, plugins=True)
         self._saved = JudgeState(self.run)
         self._history = RunHistory()
         self._waiting: list[Event] = []
@@ -225,7 +227,7 @@ class RunObserver:
         report = build_report(self._judge, self._read(), name=str(self.run.root))
         content = json.dumps(report.to_dict(), indent=1, allow_nan=False)
         try:
-            write_incidents(report, self.run.incidents)
+            write_incidents(report, self.run.incidents, with_text=self._with_text)
             replace_file(self.run.home / VERDICT_FILE, content + "\n")
         except OSError as error:
             self._listener.line(logging.WARNING, f"the report could not be written: {error}")
@@ -288,9 +290,9 @@ class RunObserver:
                 incidents=[incident],
             )
             diagnosis = report.incidents[0]
-            if self.is_writer:
+            if self.is_writer and incident.number <= MAX_INCIDENTS:
                 with contextlib.suppress(OSError):  # the end writes it again
-                    write_incident(self.run.incidents, diagnosis, report)
+                    write_incident(self.run.incidents, diagnosis, report, with_text=self._with_text)
             event = Event(
                 kind=INCIDENT,
                 tick=change.tick + 1,

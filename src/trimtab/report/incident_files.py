@@ -12,6 +12,7 @@ LESSONS.md has one line per lesson. The lines of a run are replaced when it is r
 of other runs, and whatever people write into the file, stay.
 """
 
+import dataclasses
 import hashlib
 import json
 import logging
@@ -59,20 +60,31 @@ def report_folder(out: Path, source: Path) -> Path:
     return out / f"{source.stem or source.resolve().stem}-{digest[:8]}"
 
 
+MAX_INCIDENTS = 1000
+"""Incidents of a run that have files, the most severe ones: some 300 kB each. The others are in the
+report. Chosen: 300 MB, and nobody reads a thousand post-mortems."""
+
+
 def write_incidents(
-    report: RunReport, folder: Path, progress: Callable[[int, int], None] | None = None
+    report: RunReport,
+    folder: Path,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    with_text: bool = True,
 ) -> list[Path]:
     """Write the files of every incident; return the post-mortems.
 
     Files of an earlier report in the same folder are removed first, so none of its incidents stay.
-    Anything that trimtab did not write is kept.
+    Anything that trimtab did not write is kept. Without `with_text`, text of the data is in
+    batch.json alone.
     """
     remove_incidents(folder)
     written = []
-    for incident in report.incidents:
-        written.append(write_incident(folder, incident, report))
+    chosen = report.most_severe(MAX_INCIDENTS)
+    for incident in chosen:
+        written.append(write_incident(folder, incident, report, with_text=with_text))
         if progress is not None:
-            progress(len(written), len(report.incidents))
+            progress(len(written), len(chosen))
     return written
 
 
@@ -97,7 +109,9 @@ def _put(path: Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
-def write_incident(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
+def write_incident(
+    folder: Path, diagnosis: Diagnosis, report: RunReport, *, with_text: bool = True
+) -> Path:
     """Write the files of one incident into its folder inside `folder`; return its post-mortem.
 
     Its earlier files are replaced, but for those of a batch, which stay if it has none now; other
@@ -109,11 +123,13 @@ def write_incident(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Pat
         # An onset may be dated back when more is known.
         if old.name.startswith(f"{incident.number:04d}-") and old != folder:
             _remove(old)
+    if (batch := diagnosis.batch) is not None:
+        _put(folder / _BATCH, json.dumps(to_jsonable(batch), allow_nan=False) + "\n")
+        _put(folder / TOKEN_FIGURE, draw_tokens(batch if with_text else batch.decoded(None)))
+        if not with_text:
+            diagnosis = dataclasses.replace(diagnosis, batch=batch.decoded(None))
     machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
     _put(folder / _MACHINE, machine + "\n")
-    if diagnosis.batch is not None:
-        _put(folder / _BATCH, json.dumps(to_jsonable(diagnosis.batch), allow_nan=False) + "\n")
-        _put(folder / TOKEN_FIGURE, draw_tokens(diagnosis.batch))
     if checks := verification_checks(diagnosis):
         heading = f"trimtab compare NEW_RUN {printable(report.source)} --verify {VERIFY_FILE}"
         _put(folder / VERIFY_FILE, format_checks(checks, heading))

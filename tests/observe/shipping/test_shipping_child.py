@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from tests.integrations.runs import wait_until
+from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.servers import Mlflow, Receiver, serving
 
 from trimtab.core.config import Config, ShipConfig
@@ -17,6 +18,8 @@ from trimtab.core.sink import RunStatus
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.live.host.observer_process import Callbacks, ObserverProcess, _left
 from trimtab.observe.shipping.cursor import Cursor
+
+pytestmark = pytest.mark.usefixtures("with_observer")
 
 TRAIN = """
 import multiprocessing, os, sys, time
