@@ -57,7 +57,7 @@ def test_each_change_is_a_line_and_new_runs_appear(tmp_path: Path) -> None:
     for step in range(300, 330):
         journal.append(step, {"loss": float("nan")})
     journal.close("end of data")
-    lines = []
+    lines: list[str] = []
     while not lines or "ended: end of data" not in lines[-1]:
         lines.append(process.stdout.readline())
     assert any("incident 1 opened: non-finite loss since step 300" in line for line in lines)
