@@ -20,6 +20,9 @@ from trimtab.observe.server.run_feed import (
 
 log = logging.getLogger("trimtab")
 
+ROUND_SECONDS = 1.0
+"""Time to judge in one round: hundreds of new runs are shown at once, and judged one after the
+other."""
 SCAN_SECONDS = 5.0
 """How often folders are searched for new runs."""
 REFRESH_SECONDS = 10.0
@@ -127,15 +130,17 @@ class Hub:
             self._next_refresh = clock + REFRESH_SECONDS
         touched = []
         for id, feed in list(self.feeds.items()):
-            if feed.times.is_due(clock):
+            is_late = time.monotonic() - clock > ROUND_SECONDS
+            if feed.times.is_due(clock) and not (is_late and feed.line.version >= 0):
                 try:
-                    has_changed = feed.poll()
+                    has_changed = feed.poll(judges=not is_late)
                     if has_changed:
                         self._on_change(feed)
                 except Exception as error:  # one run must not stop the others
                     log.exception("trimtab: %s cannot be followed", feed.name)
                     feed.error, has_changed = f"{type(error).__name__}: {error}", True
                 is_over = feed.ended is not None or feed.stream.is_written or bool(feed.error)
+                has_changed |= is_late  # it is judged in one of the next rounds
                 feed.times.update(clock, has_changed=has_changed, is_over=is_over)
                 if has_changed or is_refresh or feed.line.version < 0:
                     touched.append((id, feed))

@@ -113,9 +113,10 @@ class RunFeed:
     def spark(self) -> list[float | None]:
         return [None if v is None else float(f"{v:.4g}") for v in self._losses[-SPARK:]]
 
-    def poll(self) -> bool:
-        """Judge and read what is new; return whether anything is."""
-        self.observed.poll()
+    def poll(self, *, judges: bool = True) -> bool:
+        """Judge and read what is new, or only read it; return whether anything is."""
+        if judges:
+            self.observed.poll()
         stream, totals = self.stream, self.totals
         was = (self.ended, stream.standing, len(stream.damage), totals.num_records)
         events: list[Event] = []
