@@ -11,9 +11,9 @@ from tests.kit.synthetic import incident_of
 from trimtab.core.block import Block, Record
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
-from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict
+from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict, mark_given_up
 from trimtab.journal.checkpoints.manifest import CheckpointFacts
-from trimtab.observe.checkpoint_verdicts import RunHistory, judge_checkpoint, mark_given_up
+from trimtab.observe.checkpoint_verdicts import RunHistory, judge_checkpoint
 
 
 def entry(step: int, *, attempt: int = 0, **more: Any) -> CheckpointEntry:

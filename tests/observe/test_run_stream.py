@@ -114,8 +114,9 @@ def test_a_run_that_was_written_is_not_judged_again_until_it_grows(tmp_path: Pat
     said = read_news(run)
     assert {event.kind for event in said} == {INCIDENT, RUN_STATUS, REPORT_WRITTEN}
     again = ObservedRun(run)
-    assert not again.poll()
+    assert again.poll(), "it is known how it stands"
     assert again.observer is None
+    assert not again.poll()
     assert again.standing.status is RunStatus.ENDED
     assert read_news(run) == said
     with JournalWriter(run) as journal:

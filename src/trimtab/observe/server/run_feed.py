@@ -115,8 +115,7 @@ class RunFeed:
 
     def poll(self, *, judges: bool = True) -> bool:
         """Judge and read what is new, or only read it; return whether anything is."""
-        if judges:
-            self.observed.poll()
+        has_judged = judges and self.observed.poll()
         stream, totals = self.stream, self.totals
         was = (self.ended, stream.standing, len(stream.damage), totals.num_records)
         events: list[Event] = []
@@ -138,7 +137,7 @@ class RunFeed:
             self._exit = ExitRequest.read(self.directory.home)
         is_new = (self.ended, stream.standing, len(stream.damage), totals.num_records) != was
         if not events and not is_new:
-            return False
+            return has_judged
         reload = went_back or totals.num_records - was[-1] > _MAX_ROWS
         self._send(self._message(replace(block, events=tuple(events)), reload=reload))
         return True
