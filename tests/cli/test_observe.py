@@ -24,9 +24,9 @@ def test_runs_that_are_over_are_judged_written_and_left(tmp_path: Path) -> None:
     good = write_run(block_of({"loss": falling_loss(300)}), tmp_path / "good")
     result = runner.invoke(app, ["observe", str(bad), str(good)])
     assert result.exit_code == 0, result.output
-    lines = dict(line.split(": ", 1) for line in result.stdout.splitlines())
-    assert lines["bad"].startswith("step 1200: alarm: ")
-    assert lines["good"] == "step 300: ended: closed; 0 incidents"
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("bad: step 1200: alarm: ")
+    assert "good: step 300: ended: closed; 0 incidents" in lines
     assert (bad / "trimtab" / "verdict.json").exists()
     assert len(list((bad / "trimtab" / "incidents").iterdir())) == 2
 
@@ -57,7 +57,7 @@ def test_each_change_is_a_line_and_new_runs_appear(tmp_path: Path) -> None:
     for step in range(300, 330):
         journal.append(step, {"loss": float("nan")})
     journal.close("end of data")
-    lines = []
+    lines: list[str] = []
     while not lines or "ended: end of data" not in lines[-1]:
         lines.append(process.stdout.readline())
     assert any("incident 1 opened: non-finite loss since step 300" in line for line in lines)

@@ -14,7 +14,6 @@ from trimtab.journal.news import INCIDENT, REPORT_WRITTEN, read_news
 from trimtab.journal.writer import JournalLimits
 from trimtab.observe.observed_run import ObservedRun
 from trimtab.observe.run_stream import RunStream
-from trimtab.observe.server import hub
 from trimtab.observe.server.hub import Hub
 
 OLD_RUNS = Path(__file__).parents[1] / "old_runs"
@@ -28,6 +27,11 @@ def incident(tick: int, number: int = 1, **facts: Any) -> Event:
 def status(tick: int, name: str) -> Event:
     facts = {"status": name, "how": "closed"}
     return Event(kind=RUN_STATUS, tick=tick, step=tick - 1, facts=facts)
+
+
+def standing_of(stream: RunStream) -> str:
+    stream.poll()
+    return stream.standing.status.value + ", written" * stream.is_written
 
 
 def test_news_are_among_the_events_and_in_the_totals(tmp_path: Path) -> None:
@@ -56,21 +60,16 @@ def test_a_status_holds_until_the_run_goes_on(tmp_path: Path) -> None:
     with JournalWriter(run) as journal:
         append(journal, 0)
     stream = RunStream(run)
-    stream.poll()
-    assert stream.standing.status is RunStatus.RUNNING
+    assert standing_of(stream) == "running"
     assert stream.ended == "closed"
     say(run, status(1, "ended"))
-    stream.poll()
-    assert stream.standing.status is RunStatus.ENDED
-    assert not stream.is_written
+    assert standing_of(stream) == "ended"
     say(run, Event(kind=REPORT_WRITTEN, tick=1, step=0))
     assert not stream.poll().events, "it is for those who wait for the files"
-    assert stream.is_written
+    assert standing_of(stream) == "ended, written"
     with JournalWriter(run) as journal:
         append(journal, 1)
-    stream.poll()
-    assert stream.standing.status is RunStatus.RUNNING
-    assert not stream.is_written
+    assert standing_of(stream) == "running"
     stream.close()
 
 
@@ -115,8 +114,9 @@ def test_a_run_that_was_written_is_not_judged_again_until_it_grows(tmp_path: Pat
     said = read_news(run)
     assert {event.kind for event in said} == {INCIDENT, RUN_STATUS, REPORT_WRITTEN}
     again = ObservedRun(run)
-    assert not again.poll()
+    assert again.poll(), "it is known how it stands"
     assert again.observer is None
+    assert not again.poll()
     assert again.standing.status is RunStatus.ENDED
     assert read_news(run) == said
     with JournalWriter(run) as journal:
@@ -132,16 +132,16 @@ def test_many_runs_cost_no_open_file_once_they_are_over(
         write_spike(RunDirectory(tmp_path / f"x{number}"), 200)
     looks: list[str] = []
     clock = 1000.0
-    monkeypatch.setattr(hub.time, "monotonic", lambda: clock)
-    runs = Hub([tmp_path], on_change=lambda feed, observed: looks.append(feed.name))
+    monkeypatch.setattr("trimtab.observe.server.hub.time.monotonic", lambda: clock)
+    runs = Hub([tmp_path], on_change=lambda feed: looks.append(feed.name))
     runs.poll()
     assert len(looks) == 12
     assert runs.is_over
-    assert not any(observed.observer for observed in runs._observed.values())
+    assert not any(feed.observed.observer for feed in runs.feeds.values())
     polled = 0
     for _ in range(240):  # a minute
         clock += 0.25
-        polled += sum(times.is_due(clock) for times in runs._poll_times.values())
+        polled += sum(feed.times.is_due(clock) for feed in runs.feeds.values())
         runs.poll()
     assert len(looks) == 12, "nothing has changed"
     assert polled < 12 * 20

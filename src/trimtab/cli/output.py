@@ -51,9 +51,8 @@ def find_run(path: Path) -> RunDirectory:
     if found is None:
         raise JournalError(
             f"{path} is not a run directory (it has no trimtab/ folder with a journal; links in it "
-            "are not followed); for a log "
-            "use `trimtab diagnose LOG` with --out or --html, for a folder of runs `trimtab follow "
-            "FOLDER --web`"
+            "are not followed); for a log use `trimtab diagnose LOG` with --out or --html, for a "
+            "folder of runs `trimtab observe FOLDER`"
         )
     return found
 

@@ -39,15 +39,14 @@ class ObservedRun:
         self._seen_size = -1
 
     def poll(self) -> bool:
-        """Judge what is new; return whether anything is."""
-        size = journal_size(self.run)
-        if self._seen_size < 0 and self._may_be_written:
-            self._find_written(size)
+        """Judge what is new; return whether anything is, or the run stands differently."""
+        size, before = journal_size(self.run), self.standing
         if self.observer is None:
+            if self._seen_size < 0 and self._may_be_written:
+                self._find_written(size)
             if size == self._seen_size:
-                return False
+                return self.standing != before
             self.observer = RunObserver(self.run, self._listener)
-        before = self.standing
         was_gone = self._process.is_gone()
         found = self.observer.poll()
         self.standing = self._liveness.standing(

@@ -1,4 +1,4 @@
-"""What a terminal shows: a judged run (`trimtab diagnose`) and a live one (`trimtab follow`).
+"""What a terminal shows: a judged run (`trimtab diagnose`) and a live one (`trimtab observe`).
 
 A judged run: heading, curves with the onsets marked, notes, a table of incidents, the worst of them
 explained. A live run: heading, curves, the latest values, its incidents.

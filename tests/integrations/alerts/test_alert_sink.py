@@ -1,5 +1,6 @@
 """Which messages are sent: one per matter, the worse and the end of it, a digest of many."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 from tests.integrations.alerts.test_channels import an_alert
-from tests.integrations.runs import append, open_incident, ship, wait_until
+from tests.integrations.runs import append, open_incident, say, ship, wait_until
 from tests.kit.servers import Receiver, serving
 
 from trimtab.core.block import Event
@@ -20,8 +21,9 @@ from trimtab.integrations.alerts.alert import AlertLevel, AlertState, RunAlerts
 from trimtab.integrations.alerts.alert_sink import AlertPolicy, AlertSink
 from trimtab.integrations.alerts.channels import Outbox, read_channels
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.journal.news import read_news
+from trimtab.journal.news import REPORT_WRITTEN, read_news
 from trimtab.live.host.observer_process import Callbacks, ObserverProcess
+from trimtab.observe.run_observer import journal_size
 from trimtab.observe.shipping.log import ShipLog
 from trimtab.observe.shipping.shipper import Shipper
 from trimtab.observe.shipping.transport import SECRETS
@@ -149,6 +151,31 @@ def test_the_same_alert_is_not_sent_again_after_a_restart(
             open_incident(journal, 40, transition="closed")
         assert ship(run, AlertSink())
     assert [state for state, _ in titles(receiver)] == ["open", "closed"]
+
+
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_death_of_a_run_is_told_once_also_by_the_position_of_an_old_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    run = RunDirectory(tmp_path / "x1")
+    with JournalWriter(run) as journal:
+        append(journal, 0)
+    for kind, facts in (
+        (RUN_STATUS, {"status": "died", "how": "killed by SIGKILL"}),
+        (REPORT_WRITTEN, {"bytes": journal_size(run)}),
+    ):
+        say(run, Event(kind=kind, tick=1, step=0, facts=facts))
+    if is_old:  # it has no count of news
+        (run.home / "ship").mkdir()
+        position = {"schema": 1, "next_tick": 1, "num_events": 0, "num_records": 1}
+        saved = json.dumps({**position, "num_refused": 0, "status": "died", "memory": {}})
+        (run.home / "ship" / "alerts.json").write_text(saved)
+    with serving(receiver := Receiver()):
+        monkeypatch.setenv("TRIMTAB_ALERT_URLS", f"webhook+{receiver.url}/a")
+        for _ in range(2):
+            assert ship(run, AlertSink())
+    told = [] if is_old else ["x1: the run died after step 0: its process is gone"]
+    assert [title[: len(told[0])] for _, title in titles(receiver)] == told
 
 
 def test_many_incidents_at_once_are_one_digest() -> None:

@@ -20,7 +20,6 @@ from trimtab.cli.options import (
 
 if TYPE_CHECKING:
     from trimtab.core.config import ShipConfig
-    from trimtab.observe.observed_run import ObservedRun
     from trimtab.observe.server.run_feed import RunFeed
     from trimtab.observe.shipping.shipper import RunShippers
 
@@ -264,8 +263,8 @@ def _print_changes(runs: list[Path], shippers: "RunShippers", *, as_json: bool) 
     _check_folders(runs)
     known: set[Path] = set()
 
-    def on_change(feed: "RunFeed", observed: "ObservedRun") -> None:
-        shippers.update(feed.directory, observed.standing)
+    def on_change(feed: "RunFeed") -> None:
+        shippers.update(feed.directory, feed.observed.standing)
         _print_news(feed, is_first=feed.directory.root not in known, as_json=as_json)
         known.add(feed.directory.root)
 
@@ -335,9 +334,7 @@ def _serve(runs: list[Path], address: str, shippers: "RunShippers") -> None:
 
     _check_folders(runs)
     host, port = _parse_address(address)
-    hub = Hub(
-        runs, on_change=lambda feed, observed: shippers.update(feed.directory, observed.standing)
-    )
+    hub = Hub(runs, on_change=lambda feed: shippers.update(feed.directory, feed.observed.standing))
     try:
         # By the environment alone: the arguments of a process are visible to every local user.
         server = RunServer(host, port, hub, diagnose, os.environ.get("TRIMTAB_TOKEN") or None)

@@ -1,6 +1,6 @@
 """Pages of live runs over HTTP, read-only.
 
-    journals --> Hub (one thread polls all runs) --> RunFeed: line in the fleet, new records
+    journals --> Hub (one thread observes all runs) --> RunFeed: line in the fleet, new records
                                                         |
     browser  <-- RunServer (a thread per connection) <--'   pages, server-sent events
 

@@ -11,15 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.journal import RunDirectory
-from trimtab.observe.observed_run import ObservedRun
-from trimtab.observe.server.run_feed import RunFeed, incidents_by_cause, incidents_by_class
+from trimtab.observe.server.run_feed import (
+    POLL_SECONDS,
+    RunFeed,
+    incidents_by_cause,
+    incidents_by_class,
+)
 
 log = logging.getLogger("trimtab")
 
-POLL_SECONDS = 0.25
-IDLE_POLL_SECONDS, ENDED_POLL_SECONDS = 1.0, 30.0
-"""The longest time between two looks at a run in which nothing happens, and at one that is over: it
-may be resumed."""
+ROUND_SECONDS = 1.0
+"""Time to judge in one round: hundreds of new runs are shown at once, and judged one after the
+other."""
 SCAN_SECONDS = 5.0
 """How often folders are searched for new runs."""
 REFRESH_SECONDS = 10.0
@@ -45,43 +48,18 @@ def find_run_folders(roots: Sequence[Path]) -> Iterator[tuple[str, Path]]:
                 names.clear()
 
 
-class PollTimes:
-    """When a run is looked at next: the longer nothing has happened, the later."""
-
-    def __init__(self) -> None:
-        self._wait = self._next = 0.0
-
-    def is_due(self, clock: float) -> bool:
-        return clock >= self._next
-
-    def update(self, clock: float, *, has_changed: bool, is_over: bool) -> None:
-        longest = ENDED_POLL_SECONDS if is_over else IDLE_POLL_SECONDS
-        self._wait = 0.0 if has_changed else min(2 * self._wait + POLL_SECONDS, longest)
-        self._next = clock + self._wait
-
-
 class Hub:
     """The feeds of all runs, and the lines of the fleet."""
 
     def __init__(
         self,
         roots: Sequence[Path],
-        *,
-        judges: bool = True,
-        on_change: Callable[[RunFeed, ObservedRun], None] = lambda feed, observed: None,
+        on_change: Callable[[RunFeed], None] = lambda feed: None,
     ) -> None:
-        """With `judges`, each run is judged and its files are written, unless another observer
-        does. `on_change` is called after each look at a run that has found something."""
+        """`on_change` is called after each look at a run that has found something."""
         self._roots = [Path(root) for root in roots]
-        self._judges = judges
         self._on_change = on_change
         self.feeds: dict[str, RunFeed] = {}
-        self._observed: dict[str, ObservedRun] = {}
-        self._poll_times: dict[str, PollTimes] = {}
-        self._lines: dict[str, dict[str, Any]] = {}
-        self._line_versions: dict[str, int] = {}
-        self._sparks: dict[str, list[float | None]] = {}
-        self._spark_versions: dict[str, int] = {}
         self._encoded: dict[int, bytes] = {}
         """The message of the present version, by the version that a browser has."""
         self._causes: list[dict[str, Any]] = []
@@ -105,9 +83,8 @@ class Hub:
             self.changed.notify_all()
         if self._thread.is_alive():
             self._thread.join(10)
-        for id, feed in self.feeds.items():
+        for feed in self.feeds.values():
             feed.close()
-            self._observed[id].close()
 
     @property
     def closed(self) -> bool:
@@ -117,19 +94,18 @@ class Hub:
     @property
     def is_over(self) -> bool:
         """Whether there are runs, and each is over and judged."""
-        return bool(self.feeds) and all(
-            observed.standing.status.is_over for observed in self._observed.values()
-        )
+        feeds = self.feeds.values()
+        return bool(feeds) and all(feed.observed.standing.status.is_over for feed in feeds)
 
     def fleet_since(self, version: int) -> dict[str, Any]:
         """Return the lines that changed after a version; a curve only where it changed too."""
         with self.changed:
             rows = []
-            for id, line in self._lines.items():
-                has_spark = self._spark_versions.get(id, -1) > version
+            for feed in self.feeds.values():
+                line, has_spark = feed.line.value, feed.curve.version > version
                 if has_spark:
-                    line = {**line, "spark": self._sparks[id]}
-                if has_spark or self._line_versions[id] > version:
+                    line = {**line, "spark": feed.curve.value}
+                if has_spark or feed.line.version > version:
                     rows.append(line)
             shown: dict[str, Any] = {"version": self.version, "rows": rows, "sent": time.time()}
             if self._cause_version > version:
@@ -154,46 +130,36 @@ class Hub:
             self._next_refresh = clock + REFRESH_SECONDS
         touched = []
         for id, feed in list(self.feeds.items()):
-            times = self._poll_times[id]
-            if times.is_due(clock):
+            is_late = time.monotonic() - clock > ROUND_SECONDS
+            if feed.times.is_due(clock) and not (is_late and feed.line.version >= 0):
                 try:
-                    has_changed = self._poll_run(feed, self._observed[id])
+                    has_changed = feed.poll(judges=not is_late)
+                    if has_changed:
+                        self._on_change(feed)
                 except Exception as error:  # one run must not stop the others
                     log.exception("trimtab: %s cannot be followed", feed.name)
                     feed.error, has_changed = f"{type(error).__name__}: {error}", True
                 is_over = feed.ended is not None or feed.stream.is_written or bool(feed.error)
-                times.update(clock, has_changed=has_changed, is_over=is_over)
-                if has_changed or is_refresh or id not in self._lines:
+                has_changed |= is_late  # it is judged in one of the next rounds
+                feed.times.update(clock, has_changed=has_changed, is_over=is_over)
+                if has_changed or is_refresh or feed.line.version < 0:
                     touched.append((id, feed))
         self._publish(touched, is_refresh=is_refresh)
-
-    def _poll_run(self, feed: RunFeed, observed: ObservedRun) -> bool:
-        """Judge what is new in a run, and read it; return whether anything is."""
-        if self._judges:
-            observed.poll()
-        has_changed = feed.poll()
-        if has_changed:
-            self._on_change(feed, observed)
-        return has_changed
 
     def _publish(self, touched: list[tuple[str, RunFeed]], *, is_refresh: bool) -> None:
         if not touched:
             return
         clock = time.time()
-        lines = {id: feed.summarize(id, clock) for id, feed in touched}
-        sparks = {id: feed.spark for id, feed in touched if is_refresh or id not in self._sparks}
+        lines = [(feed, feed.summarize(id, clock)) for id, feed in touched]
         causes = incidents_by_cause(self.feeds.values())
         classes = incidents_by_class(self.feeds.values())
         with self.changed:
             self.version += 1
             self._encoded.clear()
-            for id, spark in sparks.items():
-                if spark != self._sparks.get(id):
-                    self._sparks[id], self._spark_versions[id] = spark, self.version
-            for id, line in lines.items():
-                if line != self._lines.get(id):
-                    self._lines[id] = line
-                    self._line_versions[id] = self.version
+            for feed, line in lines:
+                feed.line.update(line, self.version)
+                if is_refresh or feed.curve.version < 0:
+                    feed.curve.update(feed.spark, self.version)
             if (causes, classes) != (self._causes, self._classes):
                 self._causes, self._classes = causes, classes
                 self._cause_version = self.version
@@ -204,7 +170,6 @@ class Hub:
             id = hashlib.sha256(os.fsencode(path.resolve())).hexdigest()[:12]
             if id not in self.feeds and (found := RunDirectory.find(path)):
                 with self.changed:
-                    self._observed[id], self._poll_times[id] = ObservedRun(found), PollTimes()
                     self.feeds[id] = RunFeed(found, name)
 
     def _run(self) -> None:

@@ -21,6 +21,7 @@ from trimtab.core.text import counted, digits
 from trimtab.journal import RunDirectory, RunTotals
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.news import INCIDENT
+from trimtab.observe.observed_run import ObservedRun
 from trimtab.observe.run_stream import RunStream
 from trimtab.report.pages.run_charts import PANELS
 
@@ -44,13 +45,50 @@ _BAD_ENDS = ("raised", "could not start")
 """How an end begins that its loop did not want."""
 
 
+POLL_SECONDS = 0.25
+IDLE_POLL_SECONDS, ENDED_POLL_SECONDS = 1.0, 30.0
+"""The longest time between two looks at a run in which nothing happens, and at one that is over: it
+may be resumed."""
+
+
+class PollTimes:
+    """When a run is looked at next: the longer nothing has happened, the later."""
+
+    def __init__(self) -> None:
+        self._wait = self._next = 0.0
+
+    def is_due(self, clock: float) -> bool:
+        return clock >= self._next
+
+    def update(self, clock: float, *, has_changed: bool, is_over: bool) -> None:
+        longest = ENDED_POLL_SECONDS if is_over else IDLE_POLL_SECONDS
+        self._wait = 0.0 if has_changed else min(2 * self._wait + POLL_SECONDS, longest)
+        self._next = clock + self._wait
+
+
+class Published:
+    """A value that browsers have, and the version of the fleet in which it last changed."""
+
+    def __init__(self) -> None:
+        self.value: Any = {}
+        self.version = -1
+
+    def update(self, value: Any, version: int) -> None:
+        if self.version < 0 or value != self.value:
+            self.value, self.version = value, version
+
+
 class RunFeed:
     """What one run has written so far, added up, and the messages for its page."""
 
     def __init__(self, directory: RunDirectory, name: str) -> None:
         self.directory = directory
         self.name = name
+        self.observed = ObservedRun(directory)
         self.stream = RunStream(directory)
+        self.times = PollTimes()
+        self.line, self.curve = Published(), Published()
+        """The line of the run in the fleet, and its small curve."""
         self.version = 0
         """Counts up with every message."""
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=KEPT_MESSAGES)
@@ -75,8 +113,9 @@ class RunFeed:
     def spark(self) -> list[float | None]:
         return [None if v is None else float(f"{v:.4g}") for v in self._losses[-SPARK:]]
 
-    def poll(self) -> bool:
-        """Read what is new; return whether anything is."""
+    def poll(self, *, judges: bool = True) -> bool:
+        """Judge and read what is new, or only read it; return whether anything is."""
+        has_judged = judges and self.observed.poll()
         stream, totals = self.stream, self.totals
         was = (self.ended, stream.standing, len(stream.damage), totals.num_records)
         events: list[Event] = []
@@ -98,7 +137,7 @@ class RunFeed:
             self._exit = ExitRequest.read(self.directory.home)
         is_new = (self.ended, stream.standing, len(stream.damage), totals.num_records) != was
         if not events and not is_new:
-            return False
+            return has_judged
         reload = went_back or totals.num_records - was[-1] > _MAX_ROWS
         self._send(self._message(replace(block, events=tuple(events)), reload=reload))
         return True
@@ -112,6 +151,7 @@ class RunFeed:
 
     def close(self) -> None:
         self.stream.close()
+        self.observed.close()
 
     def _add_losses(self, block: Block) -> None:
         loss = block.column(LOSS)

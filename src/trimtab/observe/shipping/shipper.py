@@ -373,7 +373,8 @@ class Shipment:
                 before, status = status, parse_status(event.facts.get("status"))
                 if status is before:
                     continue
-                event = replace(event, facts={**event.facts, "before": before})
+                facts = {**event.facts, "status": status.value, "before": before.value}
+                event = replace(event, facts=facts)
             events.append(event)
         if len(batch) or events:
             self._record_refusals(self._delivery.deliver(replace(batch, events=tuple(events))))
