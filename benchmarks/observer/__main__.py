@@ -1,9 +1,9 @@
-"""scripts/bench observer ends|verdicts|cost|load [OPTIONS]."""
+"""scripts/bench observer ends|verdicts|cost|load|trace [OPTIONS]."""
 
 import importlib
 import sys
 
-COMMANDS = ("ends", "verdicts", "cost", "load")
+COMMANDS = ("ends", "verdicts", "cost", "load", "trace")
 
 
 def main(arguments: list[str]) -> None:
