@@ -327,9 +327,7 @@ def journal_size(run: RunDirectory) -> int:
 
 def _until(run: JournalRun, tick: int) -> JournalRun:
     """Return a run as it was when the record of a tick was its last."""
-    block = run.block[: run.block.row_of(tick + 1)]
-    events = tuple(event for event in run.block.events if event.tick <= tick + 1)
-    return dataclasses.replace(run, block=dataclasses.replace(block, events=events))
+    return dataclasses.replace(run, block=run.block[: run.block.row_of(tick + 1)])
 
 
 def judge_from_journal(

@@ -29,6 +29,7 @@ def test_the_last_proven_one_outlives_save_top_k(tmp_path: Path) -> None:
     run = Run(steps=210, make=lambda: Module(planned=300, lr=1e-3), trainer=SAVES)
     run.fit([watched(tmp_path), saving(own, 100, save_top_k=1)])
     assert [path.name for path in own.iterdir()] == ["step=200.ckpt"]
+    observe(tmp_path)
     entries = Checkpoints(run_dir=tmp_path).entries
     verdicts = {entry.step: entry.verdict for entry in entries}
     assert verdicts == {100: Verdict.PROVEN, 200: Verdict.UNPROVEN}

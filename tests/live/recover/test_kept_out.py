@@ -57,7 +57,7 @@ def run_with_nans(
     [
         ("protect", 100, 1, False),
         ("recover", 3, 1, False),
-        ("recover", 8, 17, False),
+        pytest.param("recover", 8, 17, False, marks=pytest.mark.slow),
         ("recover", 5, 1, True),
     ],
 )

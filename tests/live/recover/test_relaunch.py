@@ -166,7 +166,7 @@ def test_data_that_was_shuffled_anew_is_not_discarded() -> None:
     assert not bad.has(9, 11.0)
 
 
-@pytest.mark.parametrize("into", ["poll", "report"])
+@pytest.mark.parametrize("into", ["poll", pytest.param("report", marks=pytest.mark.slow)])
 def test_a_part_that_fails_takes_down_itself_alone(
     into: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

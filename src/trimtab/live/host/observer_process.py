@@ -92,7 +92,7 @@ class NoObserver:
     def check(self) -> None:
         """Do nothing."""
 
-    def catch_up(self, tick: int) -> bool:
+    def catch_up(self, tick: int, seconds: float = 0.0) -> bool:
         """Return False: the verdicts are not of this moment."""
         return False
 
@@ -151,10 +151,11 @@ class ObserverProcess:
                     self._run.root,
                 )
 
-    def catch_up(self, tick: int) -> bool:
+    def catch_up(self, tick: int, seconds: float = CATCH_UP_SECONDS) -> bool:
         """Return whether the verdicts follow from the records up to a tick; waits a little."""
-        deadline = time.monotonic() + CATCH_UP_SECONDS
+        deadline = time.monotonic() + seconds
         while self._process is not None:
+            self._hear(self._process)  # a pipe that is full would hold it
             self._write(b"?")
             try:
                 if CheckpointIndex(self._run.home).judged_tick >= tick:

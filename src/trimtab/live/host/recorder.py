@@ -58,6 +58,10 @@ CLIPPED_BEFORE_ADVICE = 5
 OBSERVER_SECONDS = 1.0
 """From one look at the observer's pipe to the next."""
 
+LAST_SECONDS = 10.0
+"""How long closing waits until the last records are judged. Chosen: an observer that has just been
+started needs a second, on a busy machine several."""
+
 RECENT_RECORDS = 512
 """Records that are kept to tell whether an undo helped, and which data a relaunch leaves out."""
 
@@ -234,10 +238,12 @@ class Recorder:
 
     def close(self, how: str) -> None:
         """End the journal, and wait, bounded, until the observer has written its files."""
-        with self._shield.guarding("batches"):
-            self._batches.close()
         self.journal.close(how)
         self._health.check(self._last_step)
+        with self._shield.guarding("last incidents"):
+            # The batches of an incident in the last steps are to be in its post-mortem.
+            self._observer.catch_up(self._last_tick, LAST_SECONDS)
+            self._batches.close()
         with self._shield.guarding("observer"):
             self._observer.close()
 

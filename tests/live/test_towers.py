@@ -59,9 +59,9 @@ def postmortems(run_dir: Path) -> list[str]:
         ("close", "ended", "closed"),
         ("raise", "ended", "raised RuntimeError"),
         ("kill", "died", "no end was written"),
-        ("segv", "died", "no end was written"),
-        ("_exit", "died", "no end was written"),
-        ("oom", "died", "no end was written"),
+        pytest.param("segv", "died", "no end was written", marks=pytest.mark.slow),
+        pytest.param("_exit", "died", "no end was written", marks=pytest.mark.slow),
+        pytest.param("oom", "died", "no end was written", marks=pytest.mark.slow),
         ("hang", "stalled", "no record for over 1 s"),
     ],
 )
