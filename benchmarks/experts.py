@@ -14,7 +14,7 @@ import trimtab
 from benchmarks.results import publish, table
 from trimtab.core.block import Block
 from trimtab.core.findings import Symptom
-from trimtab.detect.state.experts import Experts
+from trimtab.detect.state.hard_limits import Experts
 from trimtab.journal import RunDirectory, read_journal
 
 STEPS, FAULT = 260, 60

@@ -155,7 +155,7 @@ class LiveRuns:
 
 async def measure_live(live: LiveRuns, port: int) -> None:
     """All browsers follow while all runs write."""
-    from trimtab.report.server.hub import Hub
+    from trimtab.observe.server.hub import Hub
 
     hub = Hub([live.folder])
     hub.poll()

@@ -11,7 +11,7 @@ from torch import nn
 
 import trimtab
 from benchmarks.results import publish, table
-from trimtab.explain.first_mover import first_movers
+from trimtab.explain.measures import first_movers
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.sizes import ModelConfig

@@ -24,7 +24,7 @@ from benchmarks.results import Headline, publish, table
 from trimtab.core.block import Block
 from trimtab.readers import read_log
 from trimtab.readers.reading import FORMATS
-from trimtab.readers.table import to_run
+from trimtab.readers.table import Wanted, to_run
 
 os.environ["POLARS_MAX_THREADS"] = "1"
 
@@ -167,7 +167,7 @@ def _split_by_polars(path: Path, separator: str) -> Any:
 def _read_pipe(
     pipe: Path, results: "multiprocessing.SimpleQueue[tuple[int, float, float]]"
 ) -> None:
-    found = FORMATS["text"].load(pipe, lambda done, total: None)
+    found = FORMATS["text"].load(pipe, lambda done, total: None, Wanted())
     block = to_run(found, pipe, "text").block
     results.put((len(block), _peak_megabytes(), time.process_time()))
 

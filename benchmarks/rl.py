@@ -22,8 +22,7 @@ from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.signals import REWARD
 from trimtab.judge import Judge
-from trimtab.lab.rl.grpo import RlConfig, train
-from trimtab.lab.rl.rl_faults import RL_FAULTS, onset_of
+from trimtab.lab.rl.grpo import RL_FAULTS, RlConfig, onset_of, train
 from trimtab.lab.scenarios.catalogue import CLEAN
 
 STEPS, SLOW_STEPS = 200, 360

@@ -1,5 +1,6 @@
 """Marks: what each test needs, by its place; a file itself marks only what is slow."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,10 @@ settings.register_profile(
     "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
+
+# A process for each watched run would double the time of the suite; a test that is about the
+# observer asks for it (tests/kit/observing.py).
+os.environ["TRIMTAB_OBSERVER"] = "off"
 
 ROOMS = pytest.StashKey[frozenset[str] | None]()
 

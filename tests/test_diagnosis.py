@@ -18,6 +18,9 @@ from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding, Severity
+from trimtab.diagnosis import build_report, explain_incident, read_run
+from trimtab.judge import Judge
+from trimtab.report.incident_files import write_incident, write_incidents
 from trimtab.rulesets import TEXTBOOK
 
 WORKING = """
@@ -213,3 +216,32 @@ def test_a_healthy_run_that_no_longer_learns_says_so(
     report = trimtab.diagnose(log)
     assert not report.incidents
     assert any("hardly fallen" in note for note in report.notes) == is_flat
+
+
+def test_one_incident_is_explained_and_written_as_all_are(log: Path, tmp_path: Path) -> None:
+    run, judge = read_run(log), Judge()
+    judge.update(run.block)
+    judge.finish()
+    report = build_report(judge, run, name=str(log))
+    first, *others = report.incidents
+    assert others
+    assert explain_incident(judge, run, first.incident).to_dict() == first.to_dict()
+    write_incidents(report, tmp_path / "all")
+    write_incident(tmp_path / "one", first, report)
+    (folder,) = (tmp_path / "one").iterdir()
+    for file in folder.iterdir():
+        assert file.read_bytes() == (tmp_path / "all" / folder.name / file.name).read_bytes()
+
+
+def test_an_incident_that_is_written_again_leaves_the_others_alone(
+    log: Path, tmp_path: Path
+) -> None:
+    report = trimtab.diagnose(log)
+    first, second = (path.parent for path in write_incidents(report, tmp_path)[:2])
+    (first / "batch.json").write_text("kept by the guard", encoding="utf-8")
+    (first / "postmortem.md").unlink()
+    (second / "postmortem.md").unlink()
+    assert write_incident(tmp_path, report.incidents[0], report) == first / "postmortem.md"
+    assert (first / "postmortem.md").exists()
+    assert (first / "batch.json").exists()
+    assert not (second / "postmortem.md").exists()

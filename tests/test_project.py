@@ -67,11 +67,16 @@ def test_a_planted_upward_import_breaks_the_contract(tmp_path: Path) -> None:
     clean = run(check=False)
     assert clean.returncode == 0, clean.stdout + clean.stderr
 
-    with (package / "detect" / "textbook.py").open("a") as file:
-        file.write("\nimport trimtab.judge\n")
+    # A detector must not know the judge, and nothing may judge in the training process.
+    planted = ("detect/textbook.py", "live/host/recorder.py", "state/snapshots.py")
+    for file in planted:
+        with (package / file).open("a") as opened:
+            opened.write("\nimport trimtab.judge\n")
     broken = run(check=False)
     assert broken.returncode != 0
-    assert "trimtab.detect.textbook -> trimtab.judge" in broken.stdout
+    for file in planted:
+        module = f"trimtab.{file.removesuffix('.py').replace('/', '.')}"
+        assert f"{module} -> trimtab.judge" in broken.stdout
 
 
 def test_no_utils() -> None:

@@ -15,6 +15,8 @@ def commands_text() -> str:
 
 
 def _command_text(name: str, command: Any) -> Iterator[str]:
+    if command.hidden:  # an old name
+        return
     for part, inner in getattr(command, "commands", {}).items():
         yield from _command_text(f"{name} {part}", inner)
     if hasattr(command, "commands"):

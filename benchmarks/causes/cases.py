@@ -20,10 +20,10 @@ from trimtab.core.incidents import Incident
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.diagnosis import read_run
+from trimtab.explain.causes.by_evidence import observe_all
 from trimtab.explain.causes.plausible import Situation, situation_of
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence import ALL_OBSERVATIONS
-from trimtab.explain.evidence.checks import Observed, ObservedOutcome
+from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
 from trimtab.judge import Judge
 
 CACHE = ".cases"
@@ -60,12 +60,14 @@ class Case:
     is_few: bool
     """Whether only loss and gradient norm were recorded."""
 
-    def results(self) -> dict[str, Observed]:
+    def results(self) -> Answers:
         """The answers as a ranking takes them."""
-        return {
-            id: Observed(signal="", outcome=ObservedOutcome(outcome), observation="")
-            for id, outcome in self.answers.items()
-        }
+        return Answers(
+            {
+                id: Observed(signal="", outcome=ObservedOutcome(outcome), observation="")
+                for id, outcome in self.answers.items()
+            }
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +151,7 @@ def _answers(
     incident: Incident, run: Block, facts: RunFacts
 ) -> tuple[dict[str, str], dict[str, Any]]:
     context = IncidentContext.of(incident, run, facts)
-    results = {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
+    results = observe_all(context)
     found = situation_of(context, results)
     situation = {
         "shape": found.shape,

@@ -73,8 +73,9 @@ def confusion(ranked: Ranked) -> str:
 def speaks_for(weights: Weights) -> str:
     """For every cause, the observations that speak for it most: heavy, and often made."""
     rows = []
+    by_observation = {id: weights.weigh(id, yes=True) for id in weights.shares}
     for cause in weights.causes:
-        heavy = {id: weights.weight(id, cause, yes=True) for id in weights.shares}
+        heavy = {id: weight[cause] for id, weight in by_observation.items()}
         chosen = [id for id, weight in heavy.items() if weight >= _HEAVY]
         chosen.sort(key=lambda id: -heavy[id] * weights.shares[id][cause])
         said = ", ".join(f"`{id}` {heavy[id]:+.1f}" for id in chosen[:4])

@@ -130,8 +130,8 @@ EXTRAS = (
         WRITE_TOKENS,
         Call("trimtab corpus scan tokens.bin --out stats --ray local"),
     ),
-    _extra("wandb", "wandb", Call(f"trimtab ship {FINISHED_RUN} --to wandb")),
-    _extra("trackio", "trackio", Call(f"trimtab ship {FINISHED_RUN} --to trackio")),
+    _extra("wandb", "wandb", Call(f"trimtab observe {FINISHED_RUN} --to wandb")),
+    _extra("trackio", "trackio", Call(f"trimtab observe {FINISHED_RUN} --to trackio")),
     _extra(
         "apprise",
         "apprise",

@@ -6,11 +6,11 @@ import numpy as np
 
 from trimtab.core.block import Block, Column
 from trimtab.journal import RunDirectory
+from trimtab.journal.checkpoints.index import CheckpointEntry, CheckpointIndex
+from trimtab.journal.checkpoints.manifest import CheckpointFacts, Manifest, write_manifest
 from trimtab.journal.files import JournalFiles
 from trimtab.journal.sealed_segment import write_segment
 from trimtab.journal.writer import JournalLimits
-from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex
-from trimtab.state.checkpoints.manifest import CheckpointFacts, Manifest, write_manifest
 
 SIGNALS = 200
 SPIKE_RECORDS, SPIKE_HEIGHT = 10, 4.0

@@ -1,6 +1,5 @@
 """One server for a folder of many runs."""
 
-import os
 import signal
 import subprocess
 import time
@@ -8,7 +7,7 @@ import urllib.request
 from pathlib import Path
 
 from benchmarks.scale.long_run import write_short_run
-from benchmarks.scale.processes import Cost, read_address, start, wait
+from benchmarks.scale.processes import Cost, processor_seconds, read_address, start, wait
 from trimtab.journal import RunDirectory
 
 RUNS, RECORDS = 1_000, 1_000
@@ -30,9 +29,9 @@ def measure_fleet(folder: Path) -> tuple[list[Cost], float]:
     with urllib.request.urlopen(address, timeout=600) as reply:
         size = len(reply.read())
     page = time.monotonic() - begin
-    before = _processor_seconds(process.pid)
+    before = processor_seconds(process.pid)
     time.sleep(WATCHED_SECONDS)
-    share = (_processor_seconds(process.pid) - before) / WATCHED_SECONDS
+    share = (processor_seconds(process.pid) - before) / WATCHED_SECONDS
     process.send_signal(signal.SIGINT)
     _, used = wait(process)
     peak = used.ru_maxrss / 1024
@@ -43,8 +42,3 @@ def measure_fleet(folder: Path) -> tuple[list[Cost], float]:
         ),
     ]
     return costs, share
-
-
-def _processor_seconds(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO
 
 MAX_MB = 500
@@ -103,3 +104,9 @@ def read_address(process: "subprocess.Popen[bytes]") -> str:
         if found:
             return found[0].decode()
     raise RuntimeError("the server printed no address")
+
+
+def processor_seconds(pid: int) -> float:
+    """Processor time that a process has used so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

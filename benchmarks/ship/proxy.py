@@ -16,10 +16,10 @@ from tests.kit.servers import Server, serving
 from benchmarks.ship.killing import Outcome, count, expected, write_run
 from benchmarks.ship.servers import MlflowServer, Postgres
 from trimtab.core.config import ShipConfig
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.integrations.sinks.mlflow_sink import MlflowSink
 from trimtab.journal import RunDirectory
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper
 
 DEADLINE, DELAY = 3.0, 4.0
 """The deadline of a request here, and a delay beyond it."""

@@ -75,7 +75,7 @@ def test_the_fit_keeps_its_provenance() -> None:
     cases = [case(seed, Cause.LR_DISCONTINUITY, "lr_jumped") for seed in (0, 1)]
     weights = fit(cases, {"seeds": [0, 1]})
     assert weights.provenance == {"seeds": [0, 1]}
-    assert weights.weight("lr_jumped", Cause.LR_DISCONTINUITY, yes=True) > 2
+    assert weights.weigh("lr_jumped", yes=True)[Cause.LR_DISCONTINUITY] > 2
     ranked = leave_one_seed_out(cases, weights.temperature)
     assert scores.summary("both", ranked)[2] == "2 of 2 (100 %)"
     assert "| F05 learning-rate discontinuity | 2 of 2 |  |" in scores.confusion(ranked)

@@ -15,15 +15,17 @@ from pathlib import Path
 from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
-from trimtab.core.errors import ConfigError, NoUsableLoss
+from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
 from trimtab.core.incidents import Incident
 from trimtab.core.run import Reader, Run, RunFacts
 from trimtab.core.signals import LOSS, REFERENCE_LOSS
 from trimtab.core.text import digits
 from trimtab.detect.reference import lay_beside, same_batches
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import flat_loss
 from trimtab.journal import JournalRun, RunDirectory, read_journal
 from trimtab.journal.batches.batch_report import MARGIN, BatchReport
+from trimtab.journal.notes import dismissals
 from trimtab.judge import Judge
 from trimtab.readers import read_log
 from trimtab.readers.facts import known_facts
@@ -58,7 +60,7 @@ def diagnose(
     Args:
         path: A run directory, or the log of any trainer; several logs are parts of one run.
         rules: A rule set or its name, "trimtab" or "textbook"; default: as `config` says.
-        config: Settings; default: all defaults.
+        config: Settings; default: those that a run directory was watched with, else all defaults.
         reference: A run over the same batches, to compare with step by step.
         format: The format of the log; default: recognised by its content.
         loss: The name of the loss in the log; default: found by its name.
@@ -81,6 +83,8 @@ def diagnose(
         run = dataclasses.replace(run, facts=known_facts(run.facts, facts))
     if reference is not None:
         run = _add_reference(run, read_run(reference, readers=readers), str(reference))
+    if config is None and isinstance(run, JournalRun):
+        config = run_config(run.directory)
     judge = Judge(config, rules, detectors, plugins=True)
     done = 0
     for block in run.block.cut(RECORDS_PER_BLOCK):
@@ -98,41 +102,72 @@ def build_report(
     *,
     name: str,
     batches: Sequence[BatchReport] = (),
+    incidents: Sequence[Incident] | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
-    """Explain every incident of a judge that has seen the whole run.
+    """Explain every incident of a judge that has seen the whole run, or only those of `incidents`.
 
     `batches` are reports on batches besides those in the run directory.
     """
     unread: list[str] = []
     if isinstance(run, JournalRun):
-        kept, unread = read_batches(run.directory.incidents)
+        kept, unread = read_batches(run.directory)
         batches = (*kept, *batches)
-    # The format often names the trainer: what it trains bounds which causes are possible.
-    facts = dataclasses.replace(run.facts, trainer=run.facts.trainer or run.format)
-    incidents = []
-    for incident in judge.incidents:
-        explained = judge.explain(incident, run.block, facts)
-        batch = _batch_of(incident, batches)
-        if batch is not None and explained.repeated_batch is not None:
-            batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
-        incidents.append(dataclasses.replace(explained, batch=batch))
+    chosen = judge.incidents if incidents is None else incidents
+    explained: list[Diagnosis] = []
+    for incident in chosen:
+        explained.append(explain_incident(judge, run, incident, batches))
         if progress is not None:
-            progress("Explaining", len(incidents), len(judge.incidents))
+            progress("Explaining", len(explained), len(chosen))
     return RunReport(
         source=name,
         format=run.format,
         rules=judge.rules.name,
-        incidents=tuple(incidents),
+        incidents=tuple(explained),
         block=run.block,
         facts=run.facts,
         notes=(
             *(*run.notes, *unread, *_rules_without_metric(judge, run.block), *judge.failures),
-            *(() if incidents else _note_of_flat_loss(run.block)),
+            *(() if explained else _note_of_flat_loss(run.block)),
         ),
         failures=(*run.failures, *judge.failures),
         packages=judge.packages,
     )
+
+
+def explain_incident(
+    judge: Judge, run: Run, incident: Incident, batches: Sequence[BatchReport] = ()
+) -> Diagnosis:
+    """Explain one incident of a judge, with what was kept of its batch.
+
+    The others of the judge are only compared with it: whoever follows a run explains the incident
+    that changed, and no other.
+    """
+    # The format often names the trainer: what it trains bounds which causes are possible.
+    facts = dataclasses.replace(run.facts, trainer=run.facts.trainer or run.format)
+    explained = judge.explain(incident, run.block, facts)
+    batch = _batch_of(incident, batches)
+    if batch is not None and explained.repeated_batch is not None:
+        batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
+    dismissed = {event.facts["number"]: event.facts for event in dismissals(run.block.events)}
+    facts_of_note = dismissed.get(incident.number, {})
+    return dataclasses.replace(
+        explained,
+        batch=batch,
+        dismissed=facts_of_note.get("dismissed", ""),
+        dismissed_because=facts_of_note.get("text", ""),
+    )
+
+
+def run_config(run: RunDirectory) -> Config:
+    """Return the settings that a run was watched with; the defaults if they cannot be read."""
+    try:
+        settings = run.read_manifest().get("config", {})
+        if isinstance(ladder := settings.get("ladder"), dict):
+            ladder.pop("approve_seconds", None)  # of runs before 0.4
+        return Config.from_dict(settings)
+    except (ConfigError, JournalError):
+        return Config()
 
 
 def _note_of_flat_loss(block: Block) -> Iterator[str]:

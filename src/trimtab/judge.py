@@ -9,7 +9,7 @@ how a run is cut into blocks never changes the result.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -131,7 +131,7 @@ class Judge:
     def explain(self, incident: Incident, run: Block, facts: RunFacts | None = None) -> Diagnosis:
         """Diagnose an incident of this run and advise what to do about it."""
         context = IncidentContext.of(
-            incident, run, facts or RunFacts(), similar=self._similar(incident)
+            incident, run, facts or RunFacts(), similar=self._similar(incident, run)
         )
         diagnosis = self.rules.explain(context)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
@@ -178,11 +178,18 @@ class Judge:
             self._incidents[change.incident.number] = change.incident
         return Judgement(findings=tuple(findings), changes=tuple(changes))
 
-    def _similar(self, incident: Incident) -> list[Incident]:
+    def _others(self, incident: Incident, run: Block) -> Iterator[Incident]:
+        """Yield the other incidents that were open by the end of a block, as they were then."""
+        last = int(run.tick[-1]) if len(run) else 0
+        for other in self.incidents:
+            found = tuple(finding for finding in other.findings if finding.tick <= last)
+            if found and other.number != incident.number:
+                yield dataclasses.replace(other, findings=found)
+
+    def _similar(self, incident: Incident, run: Block) -> list[Incident]:
         """Return the other incidents of the run that began with the same symptom."""
         first = incident.symptoms[:1]
-        others = (other for other in self.incidents if other.number != incident.number)
-        return [other for other in others if other.symptoms[:1] == first]
+        return [other for other in self._others(incident, run) if other.symptoms[:1] == first]
 
     def _recurs(self, incident: Incident, run: Block) -> bool:
         attempt = _attempt(incident, run)
@@ -190,7 +197,7 @@ class Judge:
             _attempt(other, run) < attempt
             and abs(other.onset.step - incident.onset.step) <= SAME_PLACE_STEPS
             and not set(other.symptoms).isdisjoint(incident.symptoms)
-            for other in self.incidents
+            for other in self._others(incident, run)
         )
 
 

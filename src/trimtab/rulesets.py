@@ -18,7 +18,7 @@ from trimtab.detect.textbook import TEXTBOOK_THRESHOLDS, TextbookThresholds, tex
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.diagnosis import Diagnosis, Explain
-from trimtab.explain.incidents.closing import ClosingRules, TrimtabClosing
+from trimtab.explain.incidents.closing import ClosingRules
 from trimtab.explain.textbook.causes import explain_by_tree
 from trimtab.explain.textbook.closing import TextbookClosing
 
@@ -47,7 +47,7 @@ class RuleSet:
 TRIMTAB = RuleSet(
     name="trimtab",
     make_detectors=trimtab_detectors,
-    make_closing=lambda config: TrimtabClosing(config.detect.objective),
+    make_closing=lambda config: ClosingRules(config.detect.objective),
     explain=explain_by_evidence,
     advise=advise,
 )

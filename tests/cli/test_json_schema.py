@@ -21,7 +21,17 @@ from typer.testing import CliRunner
 from trimtab.cli.main import app
 
 WITH_JSON = {
-    *("diagnose", "check", "compare", "follow", "ship", "checkpoints", "selftest", "corpus show"),
+    *(
+        "diagnose",
+        "check",
+        "compare",
+        "observe",
+        "follow",
+        "ship",
+        "checkpoints",
+        "selftest",
+        "corpus show",
+    ),
 }
 
 
@@ -88,10 +98,11 @@ def test_check(tmp_path: Path) -> None:
 
 
 def test_live_runs(tmp_path: Path) -> None:
-    # In a process that ends: while one lives, `ship` waits for it to write its post-mortems.
+    # In a process that ends: one that lives may go on.
     writer = multiprocessing.Process(target=test_live_commands.write_run, args=(tmp_path,))
     writer.start()
     writer.join()
+    assert call("observe", tmp_path, "--once")["text"].startswith("ended")
     assert call("follow", tmp_path)["ended"] == "closed"
     tracked = {"TENSORBOARD_LOGDIR": str(tmp_path / "events")}
     program = [sys.executable, "-m", "trimtab.cli", "ship", str(tmp_path), "--to", "tensorboard"]

@@ -17,8 +17,8 @@ from typer.testing import CliRunner
 
 from trimtab.cli.main import app
 from trimtab.core.block import Block, Column, Event
-from trimtab.explain.goodput import compute_goodput
-from trimtab.journal import JournalWriter, RunDirectory, add_note, read_journal
+from trimtab.explain.time_use import compute_goodput
+from trimtab.journal import JournalWriter, RunDirectory, RunTotals, add_note, read_journal
 from trimtab.report.terminal import LiveView
 
 runner = CliRunner(env={"COLUMNS": "200"})
@@ -124,8 +124,10 @@ class TestFollow:
         }
         block = block_of({"loss": add_spike(falling_loss(300), 249)})
         event = Event(kind="incident", tick=250, step=250, facts=facts)
-        view = LiveView("x1")
-        view.update(dataclasses.replace(block, events=(event,)))
+        totals = RunTotals()
+        totals.add(dataclasses.replace(block, events=(event,)))
+        view = LiveView("x1", totals)
+        view.update(block)
         console = Console(width=150, file=io.StringIO(), record=True)
         console.print(view.draw(150))
         lines = console.export_text().splitlines()
@@ -134,7 +136,7 @@ class TestFollow:
         assert any("F02 long-tail or degenerate tokens" in line for line in lines)
 
     def test_the_view_before_the_first_record(self) -> None:
-        assert "no records yet" in str(LiveView("x").draw(80))
+        assert "no records yet" in str(LiveView("x", RunTotals()).draw(80))
 
 
 class TestGoodput:

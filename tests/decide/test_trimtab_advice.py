@@ -13,7 +13,7 @@ from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.decide.advice import advise
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.goodput import count_lost
+from trimtab.explain.time_use import count_lost
 from trimtab.judge import Judge
 
 

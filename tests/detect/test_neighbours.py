@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trimtab.detect.loss.loss_detectors import NEAR, WINDOW, Neighbours
 from trimtab.detect.tools.baseline import (
     LOSS_BASELINE,
     MIN_WINDOW,
@@ -15,7 +16,6 @@ from trimtab.detect.tools.baseline import (
     Scores,
     SignalBaseline,
 )
-from trimtab.detect.tools.neighbours import NEAR, WINDOW, Neighbours
 
 LENGTH = 5 * WINDOW
 

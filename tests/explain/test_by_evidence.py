@@ -14,7 +14,10 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
+from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.evidence import observation
+from trimtab.explain.evidence.observation import SignalView, view_signal
 from trimtab.judge import Judge
 
 LENGTH, AT = 600, 300
@@ -220,3 +223,16 @@ def test_a_factor_is_found_where_odd_gradients_before_it_date_the_onset() -> Non
     assert incident.onset.tick < AT - 1
     diagnosis = judge.explain(incident, run)
     assert diagnosis.cause is Cause.LOSS_REDUCTION_BUG
+
+
+def test_every_input_of_an_incident_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    viewed: list[str] = []
+
+    def counted(context: IncidentContext, signal: str) -> SignalView | None:
+        viewed.append(signal)
+        return view_signal(context, signal)
+
+    monkeypatch.setattr(observation, "view_signal", counted)
+    first(spiked())
+    assert viewed.count("loss") == 1
+    assert viewed.count("grad_norm") == 1

@@ -7,7 +7,7 @@ from tests.kit.synthetic import add_spike, falling_loss
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.events import UNDO
-from trimtab.explain.goodput import compute_goodput, count_lost
+from trimtab.explain.time_use import compute_goodput, count_lost
 from trimtab.judge import Judge
 
 AT, LENGTH = 600, 800

@@ -3,7 +3,7 @@
 import numpy as np
 
 from trimtab.core.block import Block, Column
-from trimtab.explain.first_mover import first_movers
+from trimtab.explain.measures import first_movers
 
 
 def run(moved: int | None) -> Block:

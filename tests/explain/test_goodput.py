@@ -8,8 +8,7 @@ from tests.kit.synthetic import falling_loss
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.explain import time_use
-from trimtab.explain.goodput import compute_goodput
-from trimtab.explain.time_use import CAUSES, compute_time_use
+from trimtab.explain.time_use import CAUSES, compute_goodput, compute_time_use
 
 
 def run(step: list[int], *not_applied: tuple[int, int]) -> Block:

@@ -13,7 +13,7 @@ from trimtab.explain.causes.conclusions import CONCLUSIONS
 from trimtab.explain.causes.plausible import Situation
 from trimtab.explain.causes.ranking import Ranking, Weights, lab_weights, rank
 from trimtab.explain.evidence import OBSERVATIONS
-from trimtab.explain.evidence.checks import Observed, ObservedOutcome
+from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
 
 YES, NO = ObservedOutcome.YES, ObservedOutcome.NO
 
@@ -32,10 +32,12 @@ TOY = Weights(
 def seen(**outcomes: ObservedOutcome) -> Ranking:
     given = {name: outcomes.get(name, ObservedOutcome.NOT_RECORDED) for name in TOY.shares}
     return rank(
-        {
-            name: Observed(signal=name, outcome=outcome, observation="")
-            for name, outcome in given.items()
-        },
+        Answers(
+            {
+                name: Observed(signal=name, outcome=outcome, observation="")
+                for name, outcome in given.items()
+            }
+        ),
         TOY,
         Situation(has_own_signals=True),
     )
@@ -108,7 +110,7 @@ def test_any_answers_give_probabilities(outcomes: dict[str, ObservedOutcome]) ->
     results = {
         id: Observed(signal="", outcome=outcome, observation="") for id, outcome in outcomes.items()
     }
-    ranking = rank(results, lab_weights())
+    ranking = rank(Answers(results), lab_weights())
     shares = [candidate.probability for candidate in ranking.candidates]
     assert sum(shares) == pytest.approx(1)
     assert all(0 <= share <= 1 and math.isfinite(share) for share in shares)

@@ -13,8 +13,7 @@ from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import ObservedOutcome
-from trimtab.explain.textbook import tree as leaves
-from trimtab.explain.textbook.tree import TEXTBOOK_TREE, Leaf, Walk
+from trimtab.explain.textbook.tree import LEAVES, TEXTBOOK_TREE, Leaf, Walk
 from trimtab.judge import Judge
 from trimtab.rulesets import TEXTBOOK
 
@@ -67,38 +66,38 @@ CASES: dict[str, tuple[dict[str, Array], RunFacts, Leaf]] = {
     "fp16 and a moving scale": (
         {"loss": nan_from(300), "loss_scale": with_value(64.0, 400, r200=128.0)},
         RunFacts(dtype="fp16"),
-        leaves.OVERFLOW,
+        LEAVES["OVERFLOW"],
     ),
     "fp16 and a collapsed scale": (
         {"loss": nan_from(300), "loss_scale": with_value(64.0, 400, r310=0.5)},
         RunFacts(dtype="fp16"),
-        leaves.COLLAPSED_SCALE,
+        LEAVES["COLLAPSED_SCALE"],
     ),
     "a scale that never moves, dtype unknown": (
         {"loss": nan_from(300), "loss_scale": np.full(400, 64.0)},
         RunFacts(),
-        leaves.FROZEN_SCALE,
+        LEAVES["FROZEN_SCALE"],
     ),
     "collapse without an infinite gradient": (
         {"loss": calm(400), "loss_scale": with_value(64.0, 400, r310=0.5)},
         RunFacts(),
-        leaves.COLLAPSED_SCALE,
+        LEAVES["COLLAPSED_SCALE"],
     ),
-    "NaN in fp32": ({"loss": nan_from(300)}, RunFacts(dtype="fp32"), leaves.DESTRUCTIVE_UPDATE),
+    "NaN in fp32": ({"loss": nan_from(300)}, RunFacts(dtype="fp32"), LEAVES["DESTRUCTIVE_UPDATE"]),
     "gradient first": (
         {"loss": nan_from(300), "grad_norm": with_value(0.5, 400, r299=np.inf)},
         RunFacts(dtype="bf16"),
-        leaves.GRADIENT_FIRST,
+        LEAVES["GRADIENT_FIRST"],
     ),
     "a weight norm is infinite": (
         {"loss": calm(400), "param_norm": with_value(9.0, 400, r300=np.inf)},
         RunFacts(),
-        leaves.CORRUPTED_STATE,
+        LEAVES["CORRUPTED_STATE"],
     ),
     "norm 30x": (
         {"loss": spike(), "grad_norm": with_value(0.5, 400, r300=16.0)},
         RunFacts(),
-        leaves.LONG_TAIL,
+        LEAVES["LONG_TAIL"],
     ),
     "norm 29x, LR jump": (
         {
@@ -107,7 +106,7 @@ CASES: dict[str, tuple[dict[str, Array], RunFacts, Leaf]] = {
             "lr": np.concatenate([np.full(299, 1e-4), np.full(101, 3e-4)]),
         },
         RunFacts(),
-        leaves.LR_JUMPED,
+        LEAVES["LR_JUMPED"],
     ),
     "same batch": (
         {
@@ -116,15 +115,15 @@ CASES: dict[str, tuple[dict[str, Array], RunFacts, Leaf]] = {
             "fingerprint": with_value(0.0, 400, r300=7.0, r250=7.0),
         },
         RunFacts(),
-        leaves.SAME_BATCH,
+        LEAVES["SAME_BATCH"],
     ),
-    "nothing recorded but the loss": ({"loss": spike()}, RunFacts(), leaves.SPIKE_UNEXPLAINED),
+    "nothing recorded but the loss": ({"loss": spike()}, RunFacts(), LEAVES["SPIKE_UNEXPLAINED"]),
     "not back": (
         {"loss": np.concatenate([calm(300), calm(100) + 1])},
         RunFacts(),
-        leaves.PERSISTENT,
+        LEAVES["PERSISTENT"],
     ),
-    "too early": ({"loss": spike(303)}, RunFacts(), leaves.TOO_EARLY),
+    "too early": ({"loss": spike(303)}, RunFacts(), LEAVES["TOO_EARLY"]),
     "inf gradient, finite loss": (
         {
             "loss": calm(400),
@@ -132,20 +131,20 @@ CASES: dict[str, tuple[dict[str, Array], RunFacts, Leaf]] = {
             "loss_scale": with_value(64.0, 400, r301=32.0),
         },
         RunFacts(),
-        leaves.OVERFLOW,
+        LEAVES["OVERFLOW"],
     ),
-    "LR rising with the loss": ({"loss": rising(), "lr": LR_UP}, RunFacts(), leaves.SCHEDULE),
+    "LR rising with the loss": ({"loss": rising(), "lr": LR_UP}, RunFacts(), LEAVES["SCHEDULE"]),
     "weight norm and a rise": (
         {"loss": rising(), "lr": FLAT, "param_norm": np.geomspace(1.0, 4.5, 410)},
         RunFacts(),
-        leaves.WEIGHT_DECAY,
+        LEAVES["WEIGHT_DECAY"],
     ),
     "gradient rising": (
         {"loss": rising(), "lr": FLAT, "grad_norm": np.linspace(0.5, 1.0, 410)},
         RunFacts(),
-        leaves.TOO_HOT,
+        LEAVES["TOO_HOT"],
     ),
-    "plateau": ({"loss": rising(), "lr": FLAT, "grad_norm": FLAT}, RunFacts(), leaves.PLATEAU),
+    "plateau": ({"loss": rising(), "lr": FLAT, "grad_norm": FLAT}, RunFacts(), LEAVES["PLATEAU"]),
 }
 
 
@@ -156,17 +155,15 @@ def test_the_walk_ends_at_the_right_leaf(name: str) -> None:
 
 
 def test_every_leaf_is_tested() -> None:
-    ends = {
-        id(end) for q in TEXTBOOK_TREE.values() for end in (q.yes, q.no) if isinstance(end, Leaf)
-    }
-    tested = {id(leaf) for _, _, leaf in CASES.values()}
-    assert ends - tested == {id(leaves.HEALTHY)}  # an incident always has a symptom to explain
+    tested = [leaf for _, _, leaf in CASES.values()]
+    untested = {name for name, leaf in LEAVES.items() if leaf not in tested}
+    assert untested == {"HEALTHY"}  # an incident always has a symptom to explain
 
 
 def test_every_question_leads_to_one_that_exists() -> None:
     for question in TEXTBOOK_TREE.values():
         for end in (question.yes, question.no):
-            assert isinstance(end, Leaf) or end in TEXTBOOK_TREE
+            assert end in LEAVES or end in TEXTBOOK_TREE
 
 
 def test_a_signal_that_was_not_recorded_is_reported_and_takes_the_no_branch() -> None:
@@ -230,7 +227,7 @@ def test_a_steep_warm_up_in_a_thinned_log_is_no_jump() -> None:
     lr_steep = np.geomspace(1e-20, 1e-2, 400)  # every record 11 % more
     for rates in (lr, lr_steep**2):
         walk = walk_of(last({"loss": spike(), "lr": rates}))
-        assert walk.leaf is leaves.SPIKE_UNEXPLAINED
+        assert walk.leaf is LEAVES["SPIKE_UNEXPLAINED"]
 
 
 def test_a_signal_that_is_not_raw_says_so() -> None:
@@ -277,7 +274,7 @@ def test_odd_tokens_name_the_cause_where_the_norm_does_not() -> None:
     assert last(signals).cause is Cause.HARD_BATCH
     signals["unique_token_share"][300] = 0.002
     diagnosis = last(signals)
-    assert walk_of(last(signals)).leaf is leaves.SPIKE_UNEXPLAINED
+    assert walk_of(last(signals)).leaf is LEAVES["SPIKE_UNEXPLAINED"]
     assert diagnosis.cause is Cause.RARE_TOKENS
     assert "unique_token_share 0.002" in diagnosis.root_cause
 

@@ -14,7 +14,7 @@ from trimtab.core.block import Block, Column, Event
 from trimtab.core.events import NOT_APPLIED
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Transition
-from trimtab.explain.incidents.closing import MAX_REOPENED, SETTLED, TrimtabClosing
+from trimtab.explain.incidents.closing import MAX_REOPENED, SETTLED, ClosingRules
 from trimtab.explain.incidents.tracker import IncidentTracker
 
 NOISE = 0.1
@@ -57,7 +57,7 @@ def all_judged(
     """Every incident of a run, and what changed about it."""
     columns = {"loss": loss, **signals}
     block = block_of({name: column[:until] for name, column in columns.items()}, first_step=0)
-    tracker = IncidentTracker(TrimtabClosing())
+    tracker = IncidentTracker(ClosingRules())
     changes = [*tracker.update(block, alarms), *tracker.finish()]
     last = {change.incident.number: change.incident for change in changes}
     now = tracker.open_incident
@@ -195,7 +195,7 @@ def test_a_step_that_the_loop_itself_did_not_apply_was_kept_out() -> None:
     block = block_of({"loss": loss}, first_step=0)
     skipped = [Event(kind=NOT_APPLIED, tick=at - 2, step=at) for at in range(ONSET, ONSET + 5)]
     block = dataclasses.replace(block, events=tuple(skipped))
-    tracker = IncidentTracker(TrimtabClosing())
+    tracker = IncidentTracker(ClosingRules())
     changes = tracker.update(block, [alarm(ONSET, Symptom.NONFINITE_LOSS)])
     assert all(change.incident.was_kept_out for change in changes)
     assert changes[-1].incident.incident_class is IncidentClass.RECOVERABLE
@@ -268,7 +268,7 @@ def test_an_incident_is_over_when_the_loss_is_no_longer_recorded() -> None:
     loss = losses(1200)
     present = np.arange(len(loss)) < ONSET
     block = Block.from_columns({"loss": Column(loss, present)}, step=np.arange(len(loss)))
-    changes = IncidentTracker(TrimtabClosing()).update(block, [alarm(ONSET, Symptom.FROZEN)])
+    changes = IncidentTracker(ClosingRules()).update(block, [alarm(ONSET, Symptom.FROZEN)])
     assert transitions(changes) == [Transition.OPENED, Transition.CLOSED]
     assert changes[-1].tick <= ONSET + SETTLED * 100 + 1
 
@@ -302,7 +302,7 @@ def test_no_incident_stays_open_or_is_reopened_for_ever(
         {"loss": Column(loss, present)}, step=STRIDE * np.arange(len(entries))
     )
     findings = [alarm(20 + row, symptom) for row, symptom in sorted(alarms) if row < len(after)]
-    tracker = IncidentTracker(TrimtabClosing())
+    tracker = IncidentTracker(ClosingRules())
     lasted = blind = 0
     reopened: dict[int, int] = {}
     for row, part in enumerate(block.cut(1)):

@@ -10,14 +10,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Event
 from trimtab.core.config import ShipConfig
-from trimtab.core.sink import RunStatus, ShippedRun, Sink, SinkMemory
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper
+from trimtab.core.sink import RUN_STATUS, RunStatus, ShippedRun, Sink, SinkMemory
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.journal.news import REPORT_WRITTEN
+from trimtab.observe.news_writer import NewsWriter
+from trimtab.observe.run_observer import journal_size
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper
 
 BEGAN = 1.7e9
+ENDED = {"status": "ended", "how": "closed"}
 
 
 def append(journal: JournalWriter, step: int, **more: float) -> None:
@@ -26,7 +30,7 @@ def append(journal: JournalWriter, step: int, **more: float) -> None:
 
 
 def write_run(folder: Path, /, steps: int = 30, **more: float) -> RunDirectory:
-    """A run that has ended, with one incident."""
+    """A run that has ended and was judged, with one incident."""
     run = RunDirectory(folder)
     manifest = {"trimtab": "0.2", "mode": "observe", "model": "GPT", "world": 2}
     run.write_manifest({**manifest, "began": "2023-11-14T22:13:20Z"})
@@ -38,7 +42,17 @@ def write_run(folder: Path, /, steps: int = 30, **more: float) -> RunDirectory:
     postmortem = run.incidents / "0001-step-000020" / "postmortem.md"
     postmortem.parent.mkdir(parents=True)
     postmortem.write_text("# Incident 1\n")
+    say(run, Event(kind=RUN_STATUS, tick=steps, step=steps - 1, facts=ENDED))
+    written = {"bytes": journal_size(run)}
+    say(run, Event(kind=REPORT_WRITTEN, tick=steps, step=steps - 1, facts=written))
     return run
+
+
+def say(run: RunDirectory, event: Event) -> None:
+    """Say something as the observer of a run does."""
+    writer = NewsWriter(run)
+    writer.say(event)
+    writer.close()
 
 
 def open_incident(journal: JournalWriter, step: int, number: int = 1, **facts: Any) -> None:

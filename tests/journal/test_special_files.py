@@ -18,10 +18,9 @@ import sys, pathlib
 from typer.testing import CliRunner
 from trimtab.cli.main import app
 from trimtab.journal import RunDirectory
-from trimtab.journal.approval import Proposal
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.follow import Follower
-from trimtab.report.server.hub import Hub
+from trimtab.observe.server.hub import Hub
 
 for folder in map(pathlib.Path, sys.argv[1:]):
     run = RunDirectory(folder)
@@ -32,7 +31,6 @@ for folder in map(pathlib.Path, sys.argv[1:]):
     with Follower(run) as follower:
         follower.poll()
     ExitRequest.read(run.home)
-    Proposal.read(run)
 print("done")
 """
 
@@ -45,7 +43,7 @@ def run(tmp_path: Path) -> RunDirectory:
         journal.append(step, {"loss": float(loss)})
     journal.close()
     run.write_manifest({"schema": 1})
-    for name in ("exit.json", "notes.jsonl", "proposal.json", "answer.json"):
+    for name in ("exit.json", "notes.log", "observer.jsonl", "judge.json"):
         (run.home / name).write_text("{}")
     (run.home / "ship").mkdir()
     (run.home / "ship" / "alerts.json").write_text("{}")

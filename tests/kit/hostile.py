@@ -27,14 +27,14 @@ import trimtab
 from trimtab.cli.main import app
 from trimtab.core.config import ShipConfig
 from trimtab.core.errors import TrimtabError
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper, find_sink
 from trimtab.journal import Follower, JournalWriter, RunDirectory
-from trimtab.journal.approval import Proposal
+from trimtab.journal.checkpoints.manifest import MANIFEST, to_checked_json
 from trimtab.journal.exit_request import ExitRequest
+from trimtab.journal.news import read_news
 from trimtab.journal.writer import JournalLimits
-from trimtab.report.server.hub import Hub
-from trimtab.state.checkpoints.manifest import MANIFEST, to_checked_json
+from trimtab.observe.server.hub import Hub
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper, find_sink
 
 SECRET = b"CANARY-7f3a91"
 NEWEST = "trimtab/checkpoints/step-00000080"
@@ -150,7 +150,8 @@ for file_name in (
     "trimtab/ship/tensorboard.json",
     "trimtab/tensorboard/trimtab/attempt-0/events.out.tfevents.trimtab",
     "trimtab/exit.json",
-    "trimtab/proposal.json",
+    "trimtab/observer.jsonl",
+    "trimtab/verdicts.json",
     "../LESSONS.md",
 ):
     link(file_name, "file")
@@ -215,7 +216,7 @@ INFINITE = json.dumps(
     dict.fromkeys(("number", "step", "code", "expires", "version", "judge"), float("inf"))
     | {"action": "\x1b[2J", "reason": "\x1b[2J", "default": "x"}
 )
-JSON_FILES = ("manifest.json", "checkpoints.json", "judge.json", "proposal.json", "exit.json")
+JSON_FILES = ("manifest.json", "checkpoints.json", "judge.json", "verdicts.json", "exit.json")
 for json_name in JSON_FILES:
     written("nested deeply", f"trimtab/{json_name}", lambda place: '{"a":' + "[" * 100_000)
     written("infinite", f"trimtab/{json_name}", lambda place: INFINITE)
@@ -357,7 +358,7 @@ def read_with_commands(place: Place) -> str:
     hub.close()
     with contextlib.suppress(OSError), Follower(run) as follower:
         follower.poll()
-        printed += f"{Proposal.read(run)} {ExitRequest.read(run.home)}"
+        printed += f"{read_news(run)} {ExitRequest.read(run.home)}"
     return printed
 
 

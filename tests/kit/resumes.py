@@ -15,6 +15,7 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
 import trimtab
+from tests.kit.observing import observe
 from tests.kit.tiny import Tiny, batches, loss_of
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident
@@ -226,8 +227,7 @@ def resume(kind: str, seed: int, folder: Path) -> Outcome:
         if kind in ("planned change", "larger batch"):
             guard.event("planned change", what=kind)
         script.train(guard, first, first + STEPS_AFTER, checkpoints)
-        incidents = guard.incidents
-    return _outcome(folder, before, first, named_at, incidents)
+    return _outcome(folder, before, first, named_at, observe(folder))
 
 
 def _load(

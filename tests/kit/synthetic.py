@@ -14,7 +14,7 @@ from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.causes.ranking import Ranking, all_weights, rank
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence.checks import Observed, ObservedOutcome
+from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
 
 Array = NDArray[np.float64]
 
@@ -104,4 +104,4 @@ def ranked(**answers: ObservedOutcome) -> Ranking:
         name: Observed(signal="", outcome=outcome, observation="")
         for name, outcome in answers.items()
     }
-    return rank(results, all_weights())
+    return rank(Answers(results), all_weights())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit.observing import observe
 from tests.kit.synthetic import incident_of
 from tests.kit.tiny import journal_of, make_model
 from tests.live.test_do_no_harm import planted
@@ -18,14 +20,23 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
+from trimtab.core.block import Record
 from trimtab.core.config import Config, LiveConfig
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
+from trimtab.journal import RunDirectory
+from trimtab.journal.batches.batch_report import BatchReport
 from trimtab.lab.trainer.local_ranks import run_ranks
-from trimtab.live.host.batch_memory import MAX_FROZEN, STEPS_AROUND, STEPS_BEFORE, BatchMemory
+from trimtab.live.host.batch_memory import (
+    MAX_FROZEN,
+    STEPS_AROUND,
+    STEPS_BEFORE,
+    BatchMemory,
+    UsualStep,
+)
 from trimtab.live.measure.batch_facts import VALUES
-from trimtab.live.ranks.exchange import StepNote
+from trimtab.live.ranks.exchange import TrainStep
 from trimtab.report.incident_files import read_batches
 
 BAD_STEP, BAD_TOKEN, BAD_ROW = 80, 31, 2
@@ -40,31 +51,47 @@ def rows(seed: int, high: int = 50, shape: tuple[int, int] = (4, 16)) -> np.ndar
     return np.random.default_rng(seed).integers(0, high, shape).astype(np.int32)
 
 
+def add(memory: BatchMemory, step: int, token_rows: Any, loss: float = 3.0) -> None:
+    note = TrainStep(step=step, data_position=step, token_rows=(token_rows,))
+    memory.add(Record(step=step, tick=step, signals={"loss": loss}), note)
+
+
 def filled(memory: BatchMemory, steps: int, **options: Any) -> BatchMemory:
     for step in range(steps):
-        note = StepNote(step=step, data_position=step, token_rows=(rows(step, **options),))
-        memory.add(step, step, note)
+        add(memory, step, rows(step, **options))
     return memory
 
 
+def written(run: RunDirectory, memory: BatchMemory) -> list[BatchReport]:
+    memory.close()
+    reports, notes = read_batches(run)
+    assert notes == []
+    return list(reports)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunDirectory:
+    return RunDirectory(tmp_path)
+
+
 class TestBatchMemory:
-    def test_it_never_holds_more_than_it_may(self, tmp_path: Path) -> None:
-        by_steps = filled(BatchMemory(LiveConfig(batch_memory_steps=10), tmp_path), 100)
+    def test_it_never_holds_more_than_it_may(self, run: RunDirectory) -> None:
+        by_steps = filled(BatchMemory(LiveConfig(batch_memory_steps=10), run), 100)
         assert len(by_steps._batches) == 10
-        by_bytes = filled(BatchMemory(LiveConfig(), tmp_path, max_bytes=10_000), 100)
+        by_bytes = filled(BatchMemory(LiveConfig(), run, max_bytes=10_000), 100)
         assert 8_000 < by_bytes._num_bytes <= 10_000
         assert by_bytes._num_bytes == sum(batch.num_bytes for batch in by_bytes._batches)
-        none = filled(BatchMemory(LiveConfig(batch_memory_steps=0), tmp_path), 100)
+        none = filled(BatchMemory(LiveConfig(batch_memory_steps=0), run), 100)
         assert len(none._batches) == 0
 
     @pytest.mark.parametrize("steps", [50, 400, 5000])
     def test_the_counts_are_those_of_every_batch_before_the_incident(
-        self, steps: int, tmp_path: Path
+        self, steps: int, run: RunDirectory
     ) -> None:
-        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=300), tmp_path), steps)
+        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=300), run), steps)
         onset = steps - 4
         memory.freeze(incident(1, onset))
-        kept = memory._frozen[1]
+        kept = memory._frozen[onset]
         first = kept.before[0].step
         expected = np.zeros(50, dtype=np.int64)
         for step in range(first):
@@ -73,36 +100,35 @@ class TestBatchMemory:
         assert [batch.step for batch in kept.around] == list(range(onset - 8, steps))
         assert len(kept.before) == min(STEPS_BEFORE, onset - 8)
 
-    def test_frozen_batches_stay_while_the_memory_moves_on(self, tmp_path: Path) -> None:
-        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=100), tmp_path), 100)
+    def test_frozen_batches_stay_while_the_memory_moves_on(self, run: RunDirectory) -> None:
+        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=100), run), 100)
         memory.freeze(incident(1, 90))
-        filled(memory, 20)
         for step in range(100, 400):
-            memory.add(step, step, StepNote(step=step, token_rows=(rows(step),)))
-        (report,) = memory.reports([incident(1, 90)])
+            add(memory, step, rows(step))
+        (report,) = written(run, memory)
         assert report.step == 90
         assert report.num_batches <= STEPS_AROUND
 
-    def test_many_incidents_are_examined_early_and_all_are_reported(self, tmp_path: Path) -> None:
-        memory = filled(BatchMemory(LiveConfig(), tmp_path), 600)
-        incidents = [incident(number, 50 * number) for number in range(1, 11)]
+    def test_many_incidents_are_all_reported(self, run: RunDirectory) -> None:
+        memory = filled(BatchMemory(LiveConfig(), run), 900)
+        incidents = [incident(number, 80 * number) for number in range(1, 11)]
         for one in incidents:
             memory.freeze(one)
             assert len(memory._frozen) <= MAX_FROZEN
-        assert [report.onset_tick for report in memory.reports(incidents)] == [
-            one.onset.tick for one in incidents
-        ]
+        onsets = [report.onset_tick for report in written(run, memory)]
+        assert onsets == [one.onset.tick for one in incidents]
 
-    def test_an_incident_from_before_the_memory_is_not_reported(self, tmp_path: Path) -> None:
-        memory = BatchMemory(LiveConfig(), tmp_path)
+    def test_an_incident_from_before_the_memory_is_not_reported(self, run: RunDirectory) -> None:
+        memory = BatchMemory(LiveConfig(), run)
         for step in range(1000, 1100):
-            memory.add(step, step, StepNote(step=step, token_rows=(rows(step),)))
+            add(memory, step, rows(step))
         memory.freeze(incident(1, 500))
-        assert memory.reports([incident(1, 500)]) == ()
+        assert written(run, memory) == []
 
-    def test_data_that_is_odd_long_after_the_onset_is_looked_at_there(self, tmp_path: Path) -> None:
-        memory = filled(BatchMemory(LiveConfig(), tmp_path), 400)
-        memory.freeze(incident(1, 100))
+    def test_data_that_is_odd_long_after_the_onset_is_looked_at_there(
+        self, run: RunDirectory
+    ) -> None:
+        memory = filled(BatchMemory(LiveConfig(), run), 400)
         found = Finding(
             detector="token-mix",
             symptom=Symptom.ODD_TOKENS,
@@ -112,32 +138,40 @@ class TestBatchMemory:
             tick=300,
             value=9.0,
         )
-        later = dataclasses.replace(incident(1, 100), findings=(found,))
-        memory.freeze(later)
-        (report,) = memory.reports([later])
+        memory.freeze(dataclasses.replace(incident(1, 100), findings=(found,)))
+        (report,) = written(run, memory)
         assert report.onset_tick == 300
 
-    def test_a_run_that_is_killed_has_written_its_batches_by_id(self, tmp_path: Path) -> None:
-        memory = BatchMemory(LiveConfig(), tmp_path, decode=lambda ids: "secret")
-        memory = filled(memory, 100)
-        memory.freeze(incident(1, 90))
-        for thread in memory._saving:
-            thread.join()
-        (report,), notes = read_batches(tmp_path)  # no report was ever asked for
-        assert report.step == 90
-        assert len(report.rows[0].token_ids) == 16
-        assert report.rows[0].text is None
-        assert notes == []
+    def test_a_step_far_from_usual_is_written_before_anybody_has_judged_it(
+        self, run: RunDirectory
+    ) -> None:
+        memory = filled(BatchMemory(LiveConfig(), run, decode=lambda ids: "a text"), 100)
+        add(memory, 100, rows(100), loss=9.0)
+        for examination in memory._examinations:
+            examination.wait()
+        add(memory, 101, rows(101))  # and here the process is killed
+        (report,), _ = read_batches(run)
+        assert report.step == 100
+        assert report.rows[0].text == "a text"
 
     def test_what_fails_in_it_costs_only_itself(
-        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+        self, run: RunDirectory, caplog: pytest.LogCaptureFixture
     ) -> None:
-        memory = filled(BatchMemory(LiveConfig(), tmp_path), 20)
-        memory.add(21, 21, StepNote(step=21, token_rows=("no array",)))  # type: ignore[arg-type]
+        memory = filled(BatchMemory(LiveConfig(), run), 20)
+        add(memory, 21, "no array")
         filled(memory, 5)
         memory.freeze(incident(1, 10))
-        assert memory.reports([]) == ()
+        assert written(run, memory) == []
         assert sum("batch memory failed" in message for message in caplog.messages) == 1
+
+
+def test_usual_steps_are_not_far_and_a_negative_loss_may_be() -> None:
+    usual = UsualStep()
+    losses = [-2.0 + 0.01 * (step % 9) for step in range(100)]
+    assert not any(usual.is_far(Record(step=0, tick=0, signals={"loss": v})) for v in losses)
+    for value in (2.0, math.nan, math.inf, -math.inf):
+        assert usual.is_far(Record(step=0, tick=0, signals={"loss": value}))
+    assert not usual.is_far(Record(step=0, tick=0, signals={"loss": -2.0}))
 
 
 @pytest.mark.parametrize(
@@ -172,8 +206,8 @@ def train_on_rank(rank: int, folder: Path) -> int:
         monitor = guard._monitor  # type: ignore[union-attr]
         assert not monitor.shields.failed
         assert monitor.facts.row_losses.copies == []
-        recorder = monitor.recorder
-        kept = [] if recorder is None else list(recorder._batches._batches)
+        recorder: Any = monitor.recorder
+        kept = list(recorder._batches._batches) if recorder.is_recording else []
     assert all((batch.parts[0] == rank).all() for batch in kept)
     assert all(batch.losses[0].shape == (2, VALUES) for batch in kept)
     return len(kept)
@@ -221,6 +255,7 @@ def train(run_dir: Path, *, accumulate: int = 1, token_loss: bool = True, **opti
                 loss.backward()
             optimizer.step()
             optimizer.zero_grad()
+    observe(run_dir)
 
 
 def saved(run_dir: Path) -> dict[str, Any]:
@@ -283,6 +318,14 @@ class TestLive:
             assert (f"w{BAD_TOKEN}" in files) is has_text
             assert f"<w{BAD_TOKEN}>" not in (folder / "tokens.svg").read_text()  # escaped
 
+    def test_without_privacy_text_only_the_batch_file_has_it(self, tmp_path: Path) -> None:
+        config = Config.from_dict({"privacy": {"text": False}})
+        train(tmp_path, batch_text=lambda ids: " ".join(f"w{id}" for id in ids), config=config)
+        (folder,) = (tmp_path / "trimtab" / "incidents").iterdir()
+        with_text = {path.name for path in folder.iterdir() if f"w{BAD_TOKEN}" in path.read_text()}
+        assert with_text == {"batch.json"}
+        assert f"w{BAD_TOKEN}" not in (tmp_path / "trimtab" / "observer.jsonl").read_text()
+
     def test_a_tokenizer_that_fails_leaves_the_ids(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -306,6 +349,8 @@ class TestLive:
 
     def test_a_damaged_batch_file_is_a_note(self, watched: Path, tmp_path: Path) -> None:
         shutil.copytree(watched, tmp_path / "run")
+        for path in (tmp_path / "run" / "trimtab").rglob("batch*/*.json"):
+            path.write_text('{"rows": 3}')
         (path,) = (tmp_path / "run" / "trimtab" / "incidents").glob("*/batch.json")
         path.write_text('{"rows": 3}')
         report = trimtab.diagnose(tmp_path / "run")

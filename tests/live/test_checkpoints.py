@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.runs import FEATURES, batches, seed_all
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
@@ -167,6 +168,7 @@ def test_a_checkpoint_that_was_asked_for_in_the_last_step_is_saved(tmp_path: Pat
     assert_equal(straight.weights(), resumed.weights())
 
 
+@pytest.mark.usefixtures("with_observer")
 def test_the_guard_judges_checkpoints_as_the_run_goes_on(tmp_path: Path) -> None:
     job = Job(tmp_path / "run", keep=20)
     job.loader = batches(200)
@@ -210,6 +212,7 @@ def test_weights_that_become_nan_do_not_cost_the_last_good_checkpoint(
     assert all(p.isfinite().all() for p in relaunched.model.parameters())
 
 
+@pytest.mark.usefixtures("with_observer")
 def test_a_loop_that_keeps_two_of_its_own_does_not_delete_the_last_proven_one(
     tmp_path: Path,
 ) -> None:

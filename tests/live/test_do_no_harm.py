@@ -48,11 +48,7 @@ ALONE = {
     ],
     "checksums": ["trimtab.live.measure.state_hash.StateHash.measure"],
     "activations": ["trimtab.live.measure.activations.Activations.measure"],
-    "user signals": ["trimtab.live.loop.step_monitor.StepFacts.note_loss_scale"],
-    "judge": [
-        "trimtab.judge.Judge.update",
-        "trimtab.detect.detector_set.DetectorSet.update",
-    ],
+    "user signals": ["trimtab.live.loop.step_facts.StepFacts.note_loss_scale"],
 }
 """These fail alone: every step is still recorded."""
 
@@ -60,18 +56,18 @@ JOURNAL = [
     "trimtab.live.loop.step_sync.RecordAssembler.add_step",
     "trimtab.live.loop.step_sync.read_head",
     "trimtab.live.loop.step_sync.read_telemetry",
-    "trimtab.live.host.run_recorder.RunRecorder.record",
-    "trimtab.live.host.run_recorder.RunRecorder._derive",
-    "trimtab.live.loop.step_monitor.StepFacts.fill",
+    "trimtab.live.host.recorder.Recorder.record",
+    "trimtab.live.host.recorder.Recorder._derive",
+    "trimtab.live.loop.step_facts.StepFacts.fill",
     "trimtab.journal.writer.JournalWriter.append",
 ]
 """Without these nothing more is recorded."""
 
 AT_THE_END = [
     "trimtab.live.ranks.exchange.InFlight.drain",
-    "trimtab.live.host.run_recorder.RunRecorder.close",
-    "trimtab.live.host.run_recorder.RunRecorder._write_postmortems",
-    "trimtab.judge.Judge.finish",
+    "trimtab.live.host.recorder.Recorder.close",
+    "trimtab.live.host.recorder.NoObserver.close",
+    "trimtab.live.host.batch_memory.BatchMemory.close",
 ]
 SETUP = Setup(adamw(fused=True), steps=STEPS, guard_clips=True)
 

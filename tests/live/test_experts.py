@@ -9,7 +9,7 @@ from torch import nn
 
 from trimtab.core.block import Record
 from trimtab.core.findings import Symptom
-from trimtab.detect.state.experts import Experts
+from trimtab.detect.state.hard_limits import Experts
 from trimtab.live.measure.experts import ExpertLoad
 from trimtab.live.measure.sites import find_sites
 from trimtab.readers.aliases import alias_table

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit.observing import observe
 from tests.kit.tiny import (
     Setup,
     adamw,
@@ -30,6 +31,7 @@ from torch.utils.checkpoint import checkpoint
 import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal.news import read_news
 
 
 def loop(guard: Any, model: torch.nn.Module, optimizer: Any, data: list[torch.Tensor]) -> None:
@@ -67,8 +69,7 @@ def test_the_journal_is_behind_by_the_lag_and_no_more(tmp_path: Path) -> None:
     model, optimizer = build()
     with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
         loop(guard, model, optimizer, batches(10))
-        recorder = guard._monitor.recorder  # type: ignore[union-attr]
-        assert recorder is not None
+        recorder: Any = guard._monitor.recorder  # type: ignore[union-attr]
         assert recorder.journal.append(99, {}) == 8  # ticks 0 to 7 are taken by steps 0 to 7
 
 
@@ -464,13 +465,14 @@ def test_bad_batches_in_a_live_run_get_their_postmortem(tmp_path: Path) -> None:
             guard.clip_grad_norm_(1.0)
             optimizer.step()
             optimizer.zero_grad()
+    observe(tmp_path)
     folder = tmp_path / "trimtab" / "incidents"
     texts = [path.read_text() for path in folder.rglob("postmortem.md")]
     spike = next(text for text in texts if "spike at step 150" in text)
     assert "| batch position | 150 |" in spike
     assert "| dtype | fp32 |" in spike
-    incidents = [event for event in journal_of(tmp_path).events if event.kind == "incident"]
-    assert any(event.facts["onset"] == 150 for event in incidents)
+    incidents = read_news(RunDirectory(tmp_path))
+    assert any(event.facts.get("onset") == 150 for event in incidents)
 
 
 def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
@@ -486,10 +488,9 @@ def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
             model, optimizer, run_dir=tmp_path, config=config, facts={"step": first}
         ) as guard:
             loop(guard, model, optimizer, data[first:last])
-    incidents = [event for event in journal_of(tmp_path).events if event.kind == "incident"]
-    lost = [event for event in incidents if "optimizer state reset" in event.facts["symptoms"]]
+    lost = [found for found in observe(tmp_path) if "optimizer state reset" in found.symptoms]
     assert lost
-    assert lost[0].facts["onset"] == 200
+    assert lost[0].onset.step == 200
 
 
 def test_a_loss_that_leaves_the_one_its_user_knows_is_told(tmp_path: Path) -> None:
@@ -504,9 +505,9 @@ def test_a_loss_that_leaves_the_one_its_user_knows_is_told(tmp_path: Path) -> No
             guard.clip_grad_norm_(1.0)
             optimizer.step()
             optimizer.zero_grad()
-    first = next(event for event in journal_of(tmp_path).events if event.kind == "incident")
-    assert first.facts["symptoms"] == ["left its reference"]
-    assert 100 <= first.facts["onset"] <= 105
+    first = observe(tmp_path)[0]
+    assert first.symptoms == ("left its reference",)
+    assert 100 <= first.onset.step <= 105
 
 
 def test_steps_go_on_counting_when_the_guard_has_stepped_aside(tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.tiny import batches, loss_of, make_model
 
 import trimtab
 from trimtab.core.incidents import Incident
 
 BAD = 120
+
+pytestmark = pytest.mark.usefixtures("with_observer")
 
 
 def train(run_dir: Path, on_incident: Any = None, steps: int = 160) -> Any:

@@ -12,7 +12,7 @@ from torch import nn
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
-from trimtab.live.host.run_recorder import ClipDetector
+from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.measure.batch_facts import BatchFacts
 from trimtab.live.measure.roles import assign_roles, role_of
 from trimtab.live.measure.sites import find_blocks

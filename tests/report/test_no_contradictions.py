@@ -17,7 +17,7 @@ from trimtab.explain.causes.plausible import Situation, base_rates
 from trimtab.explain.causes.ranking import SUPPORTED, all_weights, rank
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
-from trimtab.explain.evidence.checks import Observed, ObservedOutcome
+from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
 from trimtab.report.wording import cause_text, certainty, short_cause
 
 REPORTS = 2000
@@ -51,7 +51,7 @@ def generated(seed: int) -> Diagnosis:
         onset=dataclasses.replace(diagnosis.incident.onset, step=step),
         incident_class=random_.choice(list(IncidentClass)),
     )
-    ranking = rank(results, all_weights(), situation)
+    ranking = rank(Answers(results), all_weights(), situation)
     conclusion, hypotheses = conclude(incident, ranking)
     made = dataclasses.replace(
         diagnosis,

@@ -12,8 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
-from trimtab.selftest.cost import Cost, Size
-from trimtab.selftest.run import CHECKS
+from trimtab.selftest.run import CHECKS, Cost, Size
 
 GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 
@@ -80,7 +79,7 @@ def test_every_check_passes_here_and_the_file_to_send_has_what_is_printed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.setattr("trimtab.selftest.cost.SIZES", {"cpu": Size(32, 1, 8)})
+    monkeypatch.setattr("trimtab.selftest.run.SIZES", {"cpu": Size(32, 1, 8)})
     result = CliRunner().invoke(app, ["selftest", "--device", "cpu"])
     *lines, cost, counts, send, _ = result.output.splitlines()
     assert result.exit_code == 0, result.output

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from trimtab.core.errors import ConfigError
+from trimtab.journal.checkpoints.index import FAR_STEPS, CheckpointEntry, CheckpointIndex, Verdict
+from trimtab.journal.checkpoints.manifest import CheckpointFacts
 from trimtab.state.checkpoints.cadence import Cadence
-from trimtab.state.checkpoints.index import FAR_STEPS, CheckpointEntry, CheckpointIndex, Verdict
-from trimtab.state.checkpoints.manifest import CheckpointFacts
 from trimtab.state.checkpoints.store import Ranks
 
 

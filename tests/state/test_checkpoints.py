@@ -14,9 +14,9 @@ from tests.kit.damage import damage, files_of
 from torch import nn
 
 from trimtab.core.errors import RestoreError
+from trimtab.journal.checkpoints.index import INDEX, CheckpointEntry, Verdict
+from trimtab.journal.checkpoints.manifest import CheckpointFacts
 from trimtab.state.checkpoints.content import DcpCheckpointer
-from trimtab.state.checkpoints.index import INDEX, CheckpointEntry, Verdict
-from trimtab.state.checkpoints.manifest import CheckpointFacts
 from trimtab.state.checkpoints.store import CheckpointStore
 
 

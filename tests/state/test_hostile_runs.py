@@ -30,7 +30,7 @@ QUICK = (
     *("seg.tmp to", "0003.log to", "postmortem.md", "postmortem.html", "dashboard.html to", "../"),
     *("notes.log to", "tensorboard.lock", "names of other", "an absolute", "a folder above"),
     *("an escape", "a source above", "infinite numbers", "huge numbers", "that is no table"),
-    *("checkpoints.json: nested", "proposal.json: inf", "names_in", "last ticks", "huge drop"),
+    *("checkpoints.json: nested", "verdicts.json: inf", "names_in", "last ticks", "huge drop"),
     *("with names", "wrong data", "0003.log: a", "metadata: a pipe", "a number", "second_name"),
 )
 

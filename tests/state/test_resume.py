@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader, Dataset
 from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
 from trimtab.core.errors import ConfigError, RestoreError
-from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
+from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 Make = Callable[[Any], optim.Optimizer]
@@ -292,7 +292,7 @@ def test_a_journal_that_cannot_be_judged_does_not_stop_a_resume(
         raise RuntimeError("a bug")
 
     folder = finished_run(tmp_path)
-    monkeypatch.setattr("trimtab.state.checkpoints.selection.judge_from_journal", fail)
+    monkeypatch.setattr("trimtab.state.checkpoints.selection.Selection._is_current", fail)
     assert relaunch(folder).checkpoints.resume().step == 30
     assert "the verdicts are those of checkpoints.json: RuntimeError: a bug" in caplog.text
 

@@ -4,10 +4,10 @@ A rule is a function whose parameters name its inputs, and it runs when all inpu
 are known. Its docstring says why the fault does harm. The inputs of rules on configs (TT...) are
 settings of a `TrainingPlan`, those of rules on real objects (PF...) are `Measurements`:
 
-    @rule("TT004", Level.ERROR, "Adam's epsilon swamps the second moment", only=ADAM, ...)
+    @error("TT004", "Adam's epsilon swamps the second moment", only=ADAM, ...)
     def huge_epsilon(epsilon: float) -> Fault | None:
 
-    @rule("PF010", Level.WARNING, "Activations explode or vanish with depth", ...)
+    @warning("PF010", "Activations explode or vanish with depth", ...)
     def activations(fresh_pass: Pass) -> Fault | str:
 """
 
@@ -107,9 +107,9 @@ class CheckRule:
         return self.function.call(find)
 
 
-def rule(
-    id: str,
+def _rule(
     level: Level,
+    id: str,
     title: str,
     *,
     source: str,
@@ -133,6 +133,11 @@ def rule(
         )
 
     return make
+
+
+error, warning, advice = (
+    partial(_rule, level) for level in (Level.ERROR, Level.WARNING, Level.ADVICE)
+)
 
 
 def brief(value: float) -> str:
@@ -166,6 +171,5 @@ MAX_NAMES = 3
 
 
 def listed(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
     rest = len(names) - MAX_NAMES
     return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,4 +1,4 @@
-"""Help without the names of Python's types: `--json`, not `--json <bool>`."""
+"""Commands: errors as exit codes, help without Python's types (`--json`, not `--json <bool>`)."""
 
 import re
 from typing import Any
@@ -10,15 +10,21 @@ _KINDS = {"int": "N", "float": "NUMBER", "str": "TEXT", "path": "PATH", "file": 
 
 
 class Command(TyperCommand):
-    """A command whose help shows what to type, not its type."""
+    """A command that reports errors, and whose help shows what to type, not its type."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         # The terminal wraps a paragraph, not the source.
         self.help = re.sub(r"(?<!\n)\n(?!\n)", " ", self.help or "")
 
+    def invoke(self, ctx: Any) -> Any:
+        """Run the command; what trimtab refuses is a message and an exit code."""
+        from trimtab.cli import output
+
+        with output.reported_errors():
+            return super().invoke(ctx)
+
     def get_params(self, ctx: Any) -> list[Any]:
-        """Return the parameters, told how to show what they take."""
         return [_without_type(param) for param in super().get_params(ctx)]
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:

@@ -14,10 +14,9 @@ from trimtab.cli.commands.corpus import corpus_app
 from trimtab.cli.commands.demo import demo
 from trimtab.cli.commands.diagnose import diagnose
 from trimtab.cli.commands.lab import lab_app
-from trimtab.cli.commands.live import answer, follow, note
+from trimtab.cli.commands.observe import follow, note, observe, ship
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
-from trimtab.cli.commands.ship import ship
 from trimtab.cli.help import App, Command
 from trimtab.cli.options import ExitCode
 
@@ -58,15 +57,15 @@ _PLUGGED: dict[str, Any] = {"cls": CommandWithPlugins}
 for _panel, _function, _short, _options in (
     (LOOK, diagnose, "Say what happened in a run, why, and what to do.", _PLUGGED),
     (LOOK, compare, "Find from where on two runs differ.", {}),
-    (LOOK, follow, "Watch a run as it trains, in the terminal or as a page.", {}),
     (BEFORE, check, "Check a config, or model, optimizer and loader.", {}),
     (WHILE, checkpoints, "List a run's checkpoints, and which of them are sound.", _PLUGGED),
-    (WHILE, ship, "Send a run to trackers and alerts.", _PLUGGED),
+    (WHILE, observe, "Judge and watch runs, and send them to trackers and alerts.", _PLUGGED),
     (WHILE, run, "Run a training command, and relaunch it when it asks to.", {}),
-    (WHILE, answer, "Approve or decline what a run proposes.", {}),
     (WHILE, note, "Add a note to a run, at its present step.", {}),
     (TRY, demo, "Break two runs of a small GPT, one of them guarded.", {}),
     (TRY, selftest, "Check on this machine what trimtab promises.", {}),
+    (WHILE, follow, "The old name of `trimtab observe`.", {"hidden": True}),
+    (WHILE, ship, "The old name of `trimtab observe --to`.", {"hidden": True, **_PLUGGED}),
 ):
     app.command(rich_help_panel=_panel, short_help=_short, **_options)(_function)
 app.add_typer(

@@ -133,7 +133,7 @@ def formats(incomplete: str) -> list[str]:
 
 def sinks(incomplete: str) -> list[str]:
     from trimtab.core.plugins import SINKS, list_plugins
-    from trimtab.integrations.shipper.shipper import OWN_SINKS
+    from trimtab.observe.shipping.shipper import OWN_SINKS
 
     names = [*OWN_SINKS, *(plugin.name for plugin in list_plugins(SINKS))]
     return [name for name in names if name.startswith(incomplete)]

@@ -14,12 +14,12 @@ from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import counted, printable
-from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
-from trimtab.explain.time_use import compute_time_use
+from trimtab.explain.time_use import compute_goodput, compute_time_use
 from trimtab.journal import RunDirectory
+from trimtab.journal.directory import incident_folder_name
 from trimtab.journal.files import replace_file
-from trimtab.report.incident_files import incident_folder_name, update_lessons, write_incidents
+from trimtab.report.incident_files import update_lessons, write_incidents
 from trimtab.report.interventions import find_interventions
 from trimtab.report.pages.run_page import DASHBOARD_FILE, POSTMORTEM_FILE, dashboard_page
 from trimtab.report.run_report import RunReport
@@ -51,9 +51,8 @@ def find_run(path: Path) -> RunDirectory:
     if found is None:
         raise JournalError(
             f"{path} is not a run directory (it has no trimtab/ folder with a journal; links in it "
-            "are not followed); for a log "
-            "use `trimtab diagnose LOG` with --out or --html, for a folder of runs `trimtab follow "
-            "FOLDER --web`"
+            "are not followed); for a log use `trimtab diagnose LOG` with --out or --html, for a "
+            "folder of runs `trimtab observe FOLDER`"
         )
     return found
 
@@ -112,7 +111,6 @@ def print_interventions(report: RunReport) -> None:
 
 
 def goodput_to_dict(report: RunReport) -> dict[str, Any]:
-    """Return how much of the run was kept, and what it cost, as JSON values."""
     goodput = compute_goodput(report.block)
     cost = None
     if goodput.hours is not None and report.price_per_hour is not None:
@@ -166,10 +164,8 @@ def write_into_run(report: RunReport, directory: RunDirectory) -> dict[str, Any]
 def _write_dashboard(report: RunReport, directory: RunDirectory) -> Path | None:
     folder = directory.incidents.name
     files = {
-        found.incident.number: (
-            f"{folder}/{incident_folder_name(found.incident)}/{POSTMORTEM_FILE}"
-        )
-        for found in report.incidents
+        one.number: f"{folder}/{incident_folder_name(one.number, one.onset.step)}/{POSTMORTEM_FILE}"
+        for one in (found.incident for found in report.incidents)
     }
     page = directory.home / DASHBOARD_FILE
     return page if write_page(dashboard_page(report, files=files), page) else None

@@ -297,13 +297,7 @@ class LadderConfig(Section):
 
     unattended: bool = False
     """Whether the run ends with exit code 75, for a relaunch from a proven checkpoint, when its
-    weights are lost; if not, that is proposed, and `trimtab answer` decides."""
-
-    approve_seconds: float = 900.0
-    """How long a proposal waits for an answer; without one the run continues and does not act."""
-
-    def __post_init__(self) -> None:
-        require(self.approve_seconds > 0, "approve_seconds must be positive")
+    weights are lost; if not, the log says which checkpoint to relaunch from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -311,7 +305,7 @@ class ShipConfig(Section):
     """Sending a run to trackers and alerts, from a process of its own (docs/integrations)."""
 
     to: tuple[str, ...] = ()
-    """The sinks that the first rank starts a shipper for, such as "mlflow" and "alerts". Addresses
+    """The sinks that the observer of the run sends it to, such as "mlflow" and "alerts". Addresses
     and credentials come from the environment, never from here."""
 
     every: int = 10
@@ -324,14 +318,23 @@ class ShipConfig(Section):
     checkpoints of large runs take minutes; 600 is what the Prometheus rule of trimtab uses too."""
 
     drain_seconds: float = 120.0
-    """How long a shipper that the run started tries to send the rest after the run is over. What
-    remains is sent by `trimtab ship RUN`. Source: batch systems give a job 30 s to a few minutes
-    to end."""
+    """How long the observer that the run started tries to send the rest after the run is over. What
+    remains is sent by `trimtab observe RUN --to`. Source: batch systems give a job 30 s to a few
+    minutes to end."""
 
     def __post_init__(self) -> None:
         require(self.every >= 1, "every must be at least 1")
         require(self.stall_seconds > 0, "stall_seconds must be positive")
         require(self.drain_seconds >= 0, "drain_seconds must not be negative")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyConfig(Section):
+    """What of your data leaves the machine."""
+
+    text: bool = True
+    """Whether post-mortems, which trackers get too, show tokens and sequences as text where
+    `watch(batch_text=...)` allows it; if not, text is in the `batch.json` beside them alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -401,6 +404,7 @@ class Config(Section):
     ladder: LadderConfig = field(default_factory=LadderConfig)
     detect: DetectConfig = field(default_factory=DetectConfig)
     ship: ShipConfig = field(default_factory=ShipConfig)
+    privacy: PrivacyConfig = field(default_factory=PrivacyConfig)
     check: CheckConfig = field(default_factory=CheckConfig)
 
     @classmethod

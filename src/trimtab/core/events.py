@@ -1,7 +1,8 @@
 """The events of a journal that explanations and reports depend on."""
 
 NOTE = "note"
-"""A person's note. Facts: `text`, `author`, `clock`, and `incident` if it is a follow-up of one."""
+"""A person's note. Facts: `text`, `author`, `clock`, `incident` if it is a follow-up of one, and
+`dismiss` if it says that one needs nothing."""
 
 UNDO = "undo"
 """Weights and optimizer were restored from a snapshot. Facts: `why`, `how_sure`, `tensor`,

@@ -46,6 +46,8 @@ class Transition(StrEnum):
     """It has a new outlook."""
     REBASELINED = "new baseline"
     """The loss did not come back: its level is the new normal."""
+    DISMISSED = "dismissed"
+    """A person has noted that it needs nothing: `trimtab note RUN TEXT --dismiss N`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

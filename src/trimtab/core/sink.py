@@ -1,9 +1,9 @@
 """Sink: where the records and events of a run are sent, such as a tracker. An extension point.
 
-A sink runs in the shipper, a process of its own (`trimtab.integrations.shipper`), never in the
-training process: it may import what it needs, block and crash. An installed package offers one as
+A sink runs in the observer, a process of its own (`trimtab.observe`), never in the training
+process: it may import what it needs, block and crash. An installed package offers one as
 an entry point of the group `trimtab.sinks`: a class without required arguments. It is used only if
-it is named: the setting `ship.to = ["name"]` or `trimtab ship RUN --to name`.
+it is named: the setting `ship.to = ["name"]` or `trimtab observe RUN --to name`.
 
     begin(run, memory)   once, before anything is sent; again after it raised
     send(block)          what is new, in order; again with the same block after it raised
@@ -36,7 +36,7 @@ class RunStatus(StrEnum):
 
     RUNNING = "running"
     STALLED = "stalled"
-    """No record for ten of its steps and for a time: 120 s on pages and in `trimtab follow`,
+    """No record for ten of its steps and for a time: 120 s on pages and in the terminal,
     `ship.stall_seconds` for trackers and alerts. Its process may be alive."""
     DIED = "died"
     """Its process is gone and has not ended the journal."""
@@ -48,13 +48,21 @@ class RunStatus(StrEnum):
         return self in (RunStatus.DIED, RunStatus.ENDED)
 
 
+def parse_status(value: Any) -> RunStatus:
+    """Return a status from a file; that of a run which trains if it is none."""
+    try:
+        return RunStatus(value)
+    except ValueError:
+        return RunStatus.RUNNING
+
+
 GUARD_CLOSED = b"closed"
-"""What a guard writes to its shipper when it is closed; the end of the pipe without it is the death
-of the run."""
+"""What a guard writes to its observer when it is closed; the end of the pipe without it is the
+death of the run."""
 
 RUN_STATUS = "run status"
-"""The kind of an event that the shipper adds when the status changes; its facts are `status`,
-`before` and `how`. It is not in the journal."""
+"""The kind of an event about a new status of the run; its facts are `status`, `before` and `how`.
+It comes from the observer and is not in the journal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

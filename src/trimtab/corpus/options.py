@@ -66,5 +66,4 @@ class ScanOptions:
 
     @property
     def limit(self) -> int:
-        """Ids from here on are out of range."""
         return MAX_VOCABULARY if self.vocab_size is None else self.vocab_size

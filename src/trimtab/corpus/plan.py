@@ -73,7 +73,6 @@ class ScanPlan:
         return list(accumulate(unit.num_bytes for unit in self.units))
 
     def shard(self, index: int) -> tuple[Unit, ...]:
-        """Return the units of a shard."""
         if not 0 <= index < self.num_shards:
             raise ConfigError(f"shard must be 0 to {self.num_shards - 1}, got {index}")
         ends, total = self._ends, self._ends[-1]

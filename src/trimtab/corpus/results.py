@@ -200,7 +200,6 @@ class Summary:
         return found or self.result.statistics.table.duplicates > 0
 
     def place(self, file: int, at: int) -> str:
-        """Format a place in a file."""
         files = self.result.files
         return f"{files[file].path}:{at}" if 0 <= file < len(files) else f"file {file}:{at}"
 

@@ -233,7 +233,6 @@ class _Batches:
         return repeats, max(after - self._share, 0) - max(load - self._share, 0)
 
     def swap(self, place: int, target: int) -> None:
-        """Exchange two rows."""
         self.order[[place, target]] = self.order[[target, place]]
         own, other = self._tokens.pop(place), self._tokens.pop(target, None)
         for tokens, old, new in ((own, place, target), (other, target, place)):

@@ -12,7 +12,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.findings import HARMLESS, NOT_FINITE, NOT_RESTORED, Symptom
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.text import counted
-from trimtab.detect.loss.domain import SMALL_SHARE
+from trimtab.detect.loss.meaning import SMALL_SHARE
 from trimtab.explain.diagnosis import Diagnosis
 
 SURE = 0.8

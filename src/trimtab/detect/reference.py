@@ -405,14 +405,11 @@ class Reference(Detector):
         if were_same < MIN_WINDOW:
             return []
         return [
-            Finding(
-                detector=self.name,
-                symptom=Symptom.OTHER_BATCH,
-                severity=Severity.ALARM,
-                signal=FINGERPRINT,
-                step=point.step,
-                tick=point.tick,
-                value=point.value,
+            point.finding(
+                self.name,
+                Symptom.OTHER_BATCH,
+                Severity.ALARM,
+                FINGERPRINT,
                 expected=theirs,
             )
         ]
@@ -435,14 +432,11 @@ def _finding(name: str, way: float, point: Point, theirs: float, hit: Hit) -> Fi
     is_good_news = name == LOSS and way == DOWN
     usual = theirs * math.exp(way * hit.expected)
     room = hit.limit / math.sqrt(hit.records) * hit.scale
-    return Finding(
-        detector=Reference.name,
-        symptom=Symptom.REFERENCE_GAP,
-        severity=Severity.WARN if is_good_news else Severity.ALARM,
-        signal=name,
-        step=point.step,
-        tick=point.tick,
-        value=point.value,
+    return point.finding(
+        Reference.name,
+        Symptom.REFERENCE_GAP,
+        Severity.WARN if is_good_news else Severity.ALARM,
+        name,
         expected=usual,
         limit=usual * math.exp(way * room),
         facts={"score": hit.score, "records": float(hit.records), "reference": theirs},

@@ -139,14 +139,11 @@ class TextbookSpike(Detector):
         ]
 
     def _finding(self, point: Point, mean: float, deviation: float) -> Finding:
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.LOSS_SPIKE,
-            severity=Severity.ALARM,
-            signal=LOSS,
-            step=point.step,
-            tick=point.tick,
-            value=point.value,
+        return point.finding(
+            self.name,
+            Symptom.LOSS_SPIKE,
+            Severity.ALARM,
+            LOSS,
             expected=mean,
             limit=mean + self._config.spike_sigmas * deviation,
             facts={"deviation": deviation, "window": float(self._config.window)},

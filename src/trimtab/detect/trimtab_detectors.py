@@ -11,9 +11,9 @@ from trimtab.detect.run.policy import PolicySignals
 from trimtab.detect.run.progress import CounterOrder, LrSchedule, RepeatedBatches
 from trimtab.detect.run.throughput import Throughput
 from trimtab.detect.run.token_mix import TokenMix, TokenMixShift
-from trimtab.detect.state.experts import Experts
 from trimtab.detect.state.hard_limits import (
     AttentionLogits,
+    Experts,
     FrozenUpdates,
     HarmedState,
     LossScale,

@@ -7,6 +7,6 @@ findings --> IncidentTracker --> incident --> observations --> ranking --> Diagn
 incidents/    the state machine               context       an incident and the records around it
 evidence/     what can be observed            diagnosis     everything that is said about it
 causes/       from evidence to a cause        measures      an incident in numbers
-textbook/     the other rule set              goodput       how much of a run was kept
+textbook/     the other rule set              time_use      how much of a run was kept
 batches/      its sequences and tokens        comparison    how far apart two runs are
 """

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -26,7 +27,7 @@ NEAR_STEPS = 16
 margin with which onsets are dated."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class IncidentContext:
     """One incident with the records around it."""
 
@@ -58,12 +59,12 @@ class IncidentContext:
             others=tuple(cls.of(other, run, facts) for other in nearest),
         )
 
-    @property
+    @cached_property
     def onset_row(self) -> int:
         """The row of the onset; if that record was lost, the row after it."""
         return self.block.row_of(self.incident.onset.tick)
 
-    @property
+    @cached_property
     def shown_row(self) -> int:
         """The row where the incident shows: the onset, without the lead of a warning before it."""
         findings = self.incident.findings
@@ -77,7 +78,7 @@ class IncidentContext:
         row = self.onset_row
         return row < len(self.block) and int(self.block.tick[row]) == self.incident.onset.tick
 
-    @property
+    @cached_property
     def last_row(self) -> int:
         """The row of the last record that was judged while the incident was open."""
         return self.block.row_of(self.incident.last.tick)

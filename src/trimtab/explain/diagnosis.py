@@ -16,14 +16,16 @@ from trimtab.core.token_losses import SecondMode, find_second_mode
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.first_mover import LayerMap, LayerMove, first_movers
 from trimtab.explain.measures import (
     BatchRepeats,
     Cost,
+    LayerMap,
+    LayerMove,
     LayerNorms,
     Symptoms,
     compute_cost,
     find_repeated_batch,
+    first_movers,
     layer_norms,
     measure,
 )
@@ -69,6 +71,15 @@ class Diagnosis:
     """What the rule set advises."""
     batch: BatchReport | None = None
     """Its sequences and tokens, if the run kept them."""
+    dismissed: str = ""
+    """Who has noted that it needs nothing; empty if nobody has."""
+    dismissed_because: str = ""
+    """The text of that note."""
+
+    @property
+    def dismissal(self) -> str:
+        """Who has dismissed it, and why, in a few words; empty if nobody has."""
+        return self.dismissed and f"dismissed by {self.dismissed}: {self.dismissed_because}"
 
     @property
     def outcome(self) -> str:

@@ -8,8 +8,6 @@ trainer_adapter.py  what these share: start and end, batches, what is replaced o
 sinks/              trackers and Prometheus: one file each
 alerts/             messages to people: a webhook, a command, every service of apprise
 incident_news.py    what the journal says about an incident, for sinks and alerts
-shipper/            the process that follows a journal and feeds sinks and alerts
-transport.py        requests with a hard deadline, and no secret in any message
 
 Nothing below this folder knows a trainer or a tracker. A module of a trainer needs its package.
 """

@@ -139,7 +139,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **unused: Any) -> None:
         """Record what TRL logs of a policy; report once if the log hides a loss."""
-        self._report_filter(args)
+        self._report_filter(args, self.guard)
         if self.guard is not None:
             with self._adapter.shield.guarding("metrics"):
                 if found := policy_metrics(logs or {}):
@@ -147,8 +147,9 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
 
     def on_train_end(self, args: Any, state: Any, control: Any, **unused: Any) -> None:
         """Restore everything."""
-        self._report_filter(args)
+        guard = self.guard
         self._adapter.end("end of training")
+        self._report_filter(args, guard)  # the observer has now judged the last steps too
 
     # What is called in place of the Trainer's methods.
 
@@ -210,8 +211,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         with unchanged_metrics(trainer), trainer.compute_loss_context_manager():
             return trainer.compute_loss(trainer.model_wrapped, trainer._prepare_inputs(inputs))
 
-    def _report_filter(self, args: Any) -> None:
-        guard = self.guard
+    def _report_filter(self, args: Any, guard: Any) -> None:
         if self._has_reported_filter or guard is None or not args.logging_nan_inf_filter:
             return
         with self._adapter.shield.guarding("log"):

@@ -1,4 +1,4 @@
-"""IncidentNews: what the journal says about an incident, an event for each change."""
+"""IncidentNews: what the observer of a run says about an incident, an event for each change."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -22,10 +22,12 @@ class IncidentNews:
     is_alarm: bool = True
     cause: str = ""
     action: str = ""
+    dismissal: str = ""
+    """Who has dismissed it, and why, in a few words."""
 
     @classmethod
     def from_event(cls, event: Event) -> Self | None:
-        """Return the incident in an event of the journal; None if it is a different event."""
+        """Return the incident in an event of a run; None if it is a different event."""
         facts = event.facts
         number = facts.get("number")
         if event.kind != "incident" or type(number) is not int:
@@ -41,6 +43,9 @@ class IncidentNews:
             is_alarm=facts.get("is_alarm") is not False,
             cause=_text(facts.get("explanation")),
             action=_text(facts.get("action")),
+            dismissal=f"dismissed by {facts['dismissed']}: {facts.get('text')}"
+            if facts.get("dismissed")
+            else "",
         )
 
     @classmethod
@@ -58,9 +63,11 @@ class IncidentNews:
 
     @property
     def is_over(self) -> bool:
-        return self.transition is Transition.CLOSED
+        return self.transition in (Transition.CLOSED, Transition.DISMISSED)
 
     def describe(self) -> str:
+        if self.dismissal:
+            return self.dismissal
         kind = self.incident_class.value if self.incident_class else "class not known yet"
         line = f"step {self.onset}: {', '.join(self.symptoms) or 'no symptom'}; {kind}"
         return f"{line}; {self.cause}" if self.cause else line

@@ -21,8 +21,8 @@ on disk    lines.py, header.py (of a sealed segment), files.py (names, the lock,
 writing    writer.py, record_queue.py, sealed_segment.py
 reading    reader.py, segments.py, log_segment.py, sealed_segment.py, assembly.py, follow.py;
            run_totals.py what a run adds up to while it is followed
-the run    directory.py the folder, notes.py what people add, approval.py what the run asks them,
-           exit_request.py how it ends itself
+the run    directory.py the folder, notes.py what people add, news.py what its observer says,
+           exit_request.py how it ends itself, checkpoints/ which there are
 """
 
 from trimtab.journal.directory import RunDirectory

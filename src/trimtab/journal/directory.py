@@ -3,14 +3,16 @@
 <run>/trimtab/
     manifest.json                  config, versions, seeds: what the run was
     journal/                       the records and events
-    judge.json                     what the judge knew a while ago, for a resume
     notes.log                      notes that people added
-    incidents/0001-step-000312/    one folder per incident
+    batches/0000000312.json        what was unusual in the batches around a bad step
+    observer.jsonl                 what the observer says, a line for each change
+    incidents/0001-step-000312/    one folder per incident, by the observer
+    verdict.json, verdicts.json    the observer's report on the run, and on its checkpoints
+    judge.json                     what the observer's judge knew a while ago
     dashboard.html                 the page of the run
     exit.json                      why the run ended itself, if it did
-    proposal.json, answer.json     an action that waits for a person, and what they said
     hang/rank-00003.txt            stacks of a run that stood still
-    checkpoints.json               the checkpoints and their verdicts
+    checkpoints.json               the checkpoints
     checkpoints/step-00000800/     one folder per checkpoint
     ship/mlflow.json               how far each sink has come, and what it remembers
     ship/ship.log                  what the shipper reports
@@ -110,6 +112,12 @@ class RunDirectory:
                 f"{self.manifest} cannot be read as JSON: {error}; restore it from a copy, or "
                 "remove it to read the run without its configuration"
             ) from error
+
+
+def incident_folder_name(number: int, onset: int) -> str:
+    """Return the name of an incident's folder; names sort in the order of onset."""
+    # Made of two integers, so no text from a log can lead out of the parent folder.
+    return f"{int(number):04d}-step-{int(onset):06d}"
 
 
 def incident_folders(folder: Path) -> list[Path]:

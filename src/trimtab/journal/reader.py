@@ -13,9 +13,12 @@ import numpy as np
 from trimtab.core.block import Event, IntArray
 from trimtab.core.errors import JournalError
 from trimtab.core.run import Run, RunFacts
+from trimtab.core.sink import RUN_STATUS, RunStatus
+from trimtab.core.text import printable
 from trimtab.journal.assembly import Progress, assemble
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.lines import Damage, DamageKind
+from trimtab.journal.news import read_news
 from trimtab.journal.notes import read_notes
 from trimtab.journal.segments import open_segments
 
@@ -65,6 +68,7 @@ def read_journal(
     lost = _lost_ticks(block.tick, summary.drops)
     all_damage = (*summary.damage, *damage, *lost)
     notes = [*_notes(all_damage, summary.dropped), *_audit_notes(block.events)]
+    notes += _ending_notes(run, summary.ended, block.tick)
     try:
         manifest = run.read_manifest()
         facts = RunFacts.from_manifest(
@@ -101,6 +105,19 @@ def _audit_notes(events: Iterable[Event]) -> Iterator[str]:
     for event in events:
         if event.kind == AUDIT_EVENT and isinstance(found := event.facts.get("findings"), list):
             yield from (f"resume at step {event.step}: {sentence}" for sentence in found)
+
+
+def _ending_notes(run: RunDirectory, ended: str | None, ticks: IntArray) -> Iterator[str]:
+    """Yield how a run ended that wrote no end itself, as its observer saw it."""
+    said = [event for event in read_news(run) if event.kind == RUN_STATUS][-1:]
+    for event in said:
+        is_last = len(ticks) and event.tick > ticks[-1]
+        if ended is None and is_last and event.facts.get("status") != RunStatus.RUNNING:
+            yield f"the run {event.facts.get('status')} after step {event.step}: {_how(event)}"
+
+
+def _how(event: Event) -> str:
+    return printable(str(event.facts.get("how"))[:200])
 
 
 def _lost_ticks(ticks: IntArray, drops: Iterable[tuple[int, int]]) -> Iterator[Damage]:

@@ -11,6 +11,7 @@ from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.events import UNDO
 from trimtab.core.sink import RunStatus
+from trimtab.journal.news import INCIDENT
 
 STALL_SECONDS = 120.0
 """A run without a record for longer counts as stalled for whoever looks at it. Source: evaluations
@@ -21,9 +22,6 @@ STALL_STEPS = 10.0
 
 MAX_LOST = 10_000
 """Updates that one undo can lose: snapshots are taken every 10, and a file may say anything."""
-
-INCIDENT = "incident"
-"""The kind of the events by which a live run reports its incidents."""
 
 _MAY_BE_ODD = (signals.LOSS, signals.GRAD_NORM, signals.LR, signals.UPDATE_NORM, signals.PARAM_NORM)
 """Signals whose latest value is of interest even if it is NaN."""
@@ -58,7 +56,8 @@ class RunTotals:
         for event in block.events:
             # The facts come from a file: they may be anything.
             if event.kind == INCIDENT and type(number := event.facts.get("number")) is int:
-                self.incidents[number] = dict(event.facts)
+                # Merged: a dismissal says nothing else, and holds whatever comes after it.
+                self.incidents[number] = {**self.incidents.get(number, {}), **event.facts}
             elif event.kind == UNDO:
                 lost = event.facts.get("updates_lost")
                 if isinstance(lost, int) and lost <= MAX_LOST:

@@ -13,7 +13,7 @@ One step, and what acts where:
                                     ranks/exchange       one small all-reduce
                                     protect/gate         `protect` only: decides, with a second one
                                     loop/step_sync       numbers of `lag` steps ago arrive
-                                    host/run_recorder    journals and judges them
+                                    host/recorder        journals them; an observer judges
                                     recover/undo         `recover` only: restores a snapshot
           the update                happens, or leaves every bit as it was
           post-hook                 measure/telemetry    in some steps; sent with the next one

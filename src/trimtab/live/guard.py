@@ -13,12 +13,13 @@ from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
+from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import Number, OddNumber
 from trimtab.live.measure.user_events import plain_event
 from trimtab.live.shield import Shield, log
-from trimtab.live.step_iterator import CheckpointBoundary, StateJournal, StepIterator
+from trimtab.live.step_iterator import CheckpointBoundary, NoMonitor, StateJournal, StepIterator
 
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
@@ -42,195 +43,31 @@ def entrance(method: Method) -> Method:
     return cast("Method", guarded)
 
 
-class Guard:
-    """Watches a run; a bug in here stops a part of the guard, never the training loop.
-
-    Every method that a loop calls is an `entrance`. The user's own code (the loader, the optimizer,
-    what saves a checkpoint) runs outside of them, and what it raises passes.
-    """
+class LoopServices:
+    """Serves a training loop whether or not it is watched: data in steps, checkpoints, an end."""
 
     def __init__(
-        self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
+        self,
+        model: nn.Module,
+        monitor: StepMonitor | NoMonitor,
+        boundary: CheckpointBoundary,
+        checkpoints: "Checkpoints | None",
     ) -> None:
         self._model = model
-        self._monitor = monitor
+        self._counter = monitor
+        self._boundary = boundary
+        self._checkpoints = checkpoints
         self._ending = "closed"
         self._source = LoaderSource(())
         self._iterator: StepIterator | None = None
         self._resumed_position = None if checkpoints is None else checkpoints.resumed.data_position
         """Where the data continues; None once it has."""
-        self._checkpoints = checkpoints
-        self._states = StateJournal(monitor)
-        # Not `self.state_dict`: in a reference cycle a guard that is dropped would be closed by the
-        # garbage collector, in the middle of whatever step is under way then.
-        self._boundary = CheckpointBoundary(
-            checkpoints,
-            monitor.shields.checkpoints,
-            lambda: monitor.recorder,
-            partial(_checkpoint_state, monitor, self._states),
-        )
-        trained = (p for p in model.parameters() if p.requires_grad)
-        self._is_half_precision = any(parameter.dtype.itemsize < 4 for parameter in trained)
-        self._reported: set[str] = set()
-        """What has been logged already."""
-        # A guard that is dropped, or never closed before the program ends, closes itself.
-        ending = "the program ended without closing the guard"
-        self._finalizer = weakref.finalize(self, monitor.close, ending)
-
-    @property
-    def incidents(self) -> tuple[Incident, ...]:
-        """The incidents of the run so far; empty on all ranks but the first."""
-        return self._monitor.entrance("guard.incidents", self._judged) or ()
-
-    def _judged(self) -> tuple[Incident, ...] | None:
-        recorder = self._monitor.recorder
-        return None if recorder is None else recorder.incidents
 
     @property
     def data_position(self) -> int:
         """The position of the next batch of `guard.steps`."""
-        return self._source.position
-
-    @_disable_dynamo
-    @entrance
-    def record(
-        self,
-        /,
-        *,
-        loss: Number | None = None,
-        tokens: Number | None = None,
-        grad_norm: Number | None = None,
-        eval_loss: Number | None = None,
-        token_loss: torch.Tensor | None = None,
-        batch: Any = None,
-        **metrics: Number,
-    ) -> None:
-        """Take the numbers of a micro-batch, before `optimizer.step()`.
-
-        `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
-        clipping. `token_loss` has the loss of every token, [batch, sequence], or of every sequence,
-        [batch]: reports then name the sequences with the highest loss. `batch` is what `batch_loss`
-        takes: a few are remembered, so that "recover" can make experiments on them. Other signals
-        are journalled as the first rank has them. A loss without a graph that is recorded in
-        evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
-        """
-        monitor = self._monitor
-        monitor.num_calls += 1
-        if loss is not None and self._is_evaluation(loss):
-            self._report_once(
-                "trimtab: a loss recorded in evaluation mode or without gradients belongs to no "
-                "training step and is left out; give it as record(eval_loss=...)"
-            )
-            loss = tokens = grad_norm = token_loss = None
-        if loss is not None:
-            grew = monitor.begin_record(loss)
-        if not monitor.is_watching:
-            return
-        with monitor.shields.user.guarding("record"):
-            monitor.facts.note_loss_scale()
-        if loss is not None and monitor.num_losses == 1:
-            with monitor.shields.resume.guarding("record"):
-                monitor.resume.note_first_record()
-        if loss is not None:
-            try:
-                monitor.meter.add_loss(loss, tokens, follows_backward=grew)
-            except OddNumber as odd:
-                monitor.meter.num_losses += 1
-                self._report_once(f"trimtab: loss or tokens is not a number but {odd}")
-        if grad_norm is not None:
-            try:
-                monitor.meter.set_norm(grad_norm, is_from_user=True)
-            except OddNumber as odd:
-                self._report_once(f"trimtab: grad_norm is not a number but {odd}")
-        if eval_loss is not None:
-            metrics = {signals.EVAL_LOSS: eval_loss, **metrics}
-        if token_loss is not None and monitor.recorder is not None:
-            with monitor.shields.batches.guarding("record"):
-                try:
-                    monitor.facts.row_losses.add(token_loss)
-                except OddNumber as odd:
-                    self._report_once(
-                        f"trimtab: token_loss is not [batch, sequence] or [batch], but {odd}"
-                    )
-        if batch is not None and monitor.keeper is not None:
-            monitor.keeper.remember(batch)
-        with monitor.shields.user.guarding("record"):
-            for name, value in metrics.items():
-                self._add(name, value)
-
-    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip as `torch.nn.utils.clip_grad_norm_` does, in every mode; returns the norm before."""
-        entrance, name = self._monitor.entrance, "guard.clip_grad_norm_"
-        squares = entrance(name, self._squares_before_clip)
-        if isinstance(self._model, FullyShardedDataParallel):
-            norm = self._model.clip_grad_norm_(max_norm)
-        else:
-            norm = torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
-        entrance(name, self._note_clip, norm, max_norm, squares)
-        return norm
-
-    def _squares_before_clip(self) -> torch.Tensor | None:
-        """Return the sum of squares over all ranks' gradients; None if torch's norm says it all.
-
-        Where ranks hold different parts, each clips by its own as torch does, and recorded is the
-        norm over all of them. In half precision torch's norm may overflow to infinity, which the
-        gate would take for a broken gradient.
-        """
-        monitor = self._monitor
-        is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
-        if is_fsdp1 or not monitor.is_watching:
-            return None
-        is_gated = monitor.gate is not None and not monitor.gate.has_left
-        is_whole = monitor.meter.gradients.is_whole_on_every_rank
-        if is_whole and not (is_gated and self._is_half_precision):
-            return None
-        return monitor.meter.gradients.squares(monitor.optimizers)
-
-    def _note_clip(self, norm: torch.Tensor, max_norm: float, squares: torch.Tensor | None) -> None:
-        monitor = self._monitor
-        gate, meter = monitor.gate, monitor.meter
-        is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
-        is_whole = meter.gradients.is_whole_on_every_rank and not is_fsdp1
-        if gate is not None and not gate.has_left and is_whole:
-            gate.note_clip(norm, max_norm)
-        monitor.note_clip()
-        if monitor.is_watching:
-            if squares is None:
-                meter.set_norm(norm, is_from_user=False)
-            else:
-                meter.set_squares_before_clip(squares)
-
-    @entrance
-    def skip_resume_audit(self) -> None:
-        """Do not compare the start with a saved state, for a trainer that has loaded none."""
-        self._monitor.resume.skip()
-
-    @entrance
-    def note_random_state(self) -> None:
-        """For the resume audit: a trainer may restore random numbers after its first batch."""
-        self._states.note_generators()
-
-    @entrance
-    def skip(self) -> None:
-        """Call it instead of `optimizer.step()`: the recorded step is not taken."""
-        self._monitor.skip()
-
-    @entrance
-    def event(self, kind: str = "", /, **facts: Any) -> None:
-        """Journal something that happened: an evaluation, a change of the data mix.
-
-        Facts may be anything. What is large or has no form in JSON is described in a few words; a
-        tensor on a device is not read.
-        """
-        monitor = self._monitor
-        monitor.num_calls += 1
-        if monitor.is_watching and monitor.recorder is not None:
-            with monitor.shields.user.guarding("event"):
-                name, plain = plain_event(kind or facts.pop("kind", "event"), facts)
-                monitor.recorder.event(name, monitor.next_step, plain)
-                if name == "checkpoint":
-                    # Whether the generators are saved at this very moment is not known.
-                    self._states.save(with_generators=False)
+        resumed = self._resumed_position
+        return self._source.position if resumed is None else resumed
 
     def steps(
         self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
@@ -266,20 +103,212 @@ class Guard:
         data_position = resumed if data_position is None else data_position
         if self._iterator is not None:
             self._iterator.end_step()
-        self.note_random_state()  # making an iterator may draw from them
+        monitor = self._counter
+        monitor.entrance("guard.steps", monitor.note_generators)  # making an iterator may draw
         if batches is None:
             batches = loader if self._checkpoints is None else self._checkpoints.batches(loader)
         start = self._source.position if data_position is None else data_position
         self._source = LoaderSource(batches, start)
         loop = StepLoop(self._source, accumulate, loader)
         is_given = data_position is not None
-        self._monitor.entrance("guard.steps", self._begin_loop, loop, position_is_given=is_given)
-        self._iterator = StepIterator(loop, self._monitor, self._boundary, self._states)
+        monitor.entrance("guard.steps", monitor.begin_loop, loop, position_is_given=is_given)
+        self._iterator = StepIterator(loop, monitor, self._boundary)
         return self._iterator
 
-    def _begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
-        self._monitor.facts.loop = loop
-        self._states.start(loop, position_is_given=position_is_given)
+    def close(self, how: str | None = None) -> None:
+        """Wait for a checkpoint that is being saved."""
+        self._boundary.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close(None if kind is None else f"raised {kind.__name__}")
+
+    def _clip(self, max_norm: float) -> torch.Tensor:
+        if isinstance(self._model, FullyShardedDataParallel):
+            return self._model.clip_grad_norm_(max_norm)
+        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+
+
+class Guard(LoopServices):
+    """Watches a run; a bug in here stops a part of the guard, never the training loop.
+
+    Every method that a loop calls is an `entrance`. The user's own code (the loader, the optimizer,
+    what saves a checkpoint) runs outside of them, and what it raises passes.
+    """
+
+    def __init__(
+        self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
+    ) -> None:
+        self._monitor = monitor
+        self._states = StateJournal(monitor)
+        # Not `self.state_dict`: in a reference cycle a guard that is dropped would be closed by the
+        # garbage collector, in the middle of whatever step is under way then.
+        boundary = CheckpointBoundary(
+            checkpoints,
+            monitor.shields.checkpoints,
+            lambda: monitor.recorder,
+            partial(_checkpoint_state, monitor, self._states),
+        )
+        super().__init__(model, monitor, boundary, checkpoints)
+        trained = (p for p in model.parameters() if p.requires_grad)
+        self._is_half_precision = any(parameter.dtype.itemsize < 4 for parameter in trained)
+        self._reported: set[str] = set()
+        """What has been logged already."""
+        # A guard that is dropped, or never closed before the program ends, closes itself.
+        ending = "the program ended without closing the guard"
+        self._finalizer = weakref.finalize(self, monitor.close, ending)
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """The incidents of the run so far; empty on all ranks but the first."""
+        return self._monitor.entrance("guard.incidents", self._judged) or ()
+
+    def _judged(self) -> tuple[Incident, ...]:
+        return self._monitor.recorder.incidents
+
+    @_disable_dynamo
+    @entrance
+    def record(
+        self,
+        /,
+        *,
+        loss: Number | None = None,
+        tokens: Number | None = None,
+        grad_norm: Number | None = None,
+        eval_loss: Number | None = None,
+        token_loss: torch.Tensor | None = None,
+        batch: Any = None,
+        **metrics: Number,
+    ) -> None:
+        """Take the numbers of a micro-batch, before `optimizer.step()`.
+
+        `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
+        clipping. `token_loss` has the loss of every token, [batch, sequence], or of every sequence,
+        [batch]: reports then name the sequences with the highest loss. `batch` is what `batch_loss`
+        takes: a few are remembered, so that "recover" can make experiments on them. Other signals
+        are journalled as the first rank has them. A loss without a graph that is recorded in
+        evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
+        """
+        monitor = self._monitor
+        monitor.count_call()
+        if loss is not None and self._is_evaluation(loss):
+            self._report_once(
+                "trimtab: a loss recorded in evaluation mode or without gradients belongs to no "
+                "training step and is left out; give it as record(eval_loss=...)"
+            )
+            loss = tokens = grad_norm = token_loss = None
+        if loss is not None:
+            grew = monitor.begin_record(loss)
+        if not monitor.is_watching:
+            return
+        with monitor.shields.user.guarding("record"):
+            monitor.facts.note_loss_scale()
+        if loss is not None and monitor.num_losses == 1:
+            with monitor.shields.resume.guarding("record"):
+                monitor.resume.note_first_record()
+        if loss is not None:
+            try:
+                monitor.meter.add_loss(loss, tokens, follows_backward=grew)
+            except OddNumber as odd:
+                monitor.meter.count_odd_loss()
+                self._report_once(f"trimtab: loss or tokens is not a number but {odd}")
+        if grad_norm is not None:
+            try:
+                monitor.meter.set_norm(grad_norm, is_from_user=True)
+            except OddNumber as odd:
+                self._report_once(f"trimtab: grad_norm is not a number but {odd}")
+        if eval_loss is not None:
+            metrics = {signals.EVAL_LOSS: eval_loss, **metrics}
+        if token_loss is not None and monitor.recorder.is_recording:
+            with monitor.shields.batches.guarding("record"):
+                try:
+                    monitor.facts.row_losses.add(token_loss)
+                except OddNumber as odd:
+                    self._report_once(
+                        f"trimtab: token_loss is not [batch, sequence] or [batch], but {odd}"
+                    )
+        if batch is not None:
+            monitor.state_guard.remember(batch)
+        with monitor.shields.user.guarding("record"):
+            for name, value in metrics.items():
+                self._add(name, value)
+
+    def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
+        """Clip as `torch.nn.utils.clip_grad_norm_` does, in every mode; returns the norm before."""
+        entrance, name = self._monitor.entrance, "guard.clip_grad_norm_"
+        squares = entrance(name, self._squares_before_clip)
+        norm = self._clip(max_norm)
+        entrance(name, self._note_clip, norm, max_norm, squares)
+        return norm
+
+    def _squares_before_clip(self) -> torch.Tensor | None:
+        """Return the sum of squares over all ranks' gradients; None if torch's norm says it all.
+
+        Where ranks hold different parts, each clips by its own as torch does, and recorded is the
+        norm over all of them. In half precision torch's norm may overflow to infinity, which the
+        gate would take for a broken gradient.
+        """
+        monitor = self._monitor
+        is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
+        if is_fsdp1 or not monitor.is_watching:
+            return None
+        is_whole = monitor.meter.gradients.is_whole_on_every_rank
+        if is_whole and not (self._is_half_precision and not monitor.gate.has_left):
+            return None
+        return monitor.meter.gradients.squares(monitor.optimizers)
+
+    def _note_clip(self, norm: torch.Tensor, max_norm: float, squares: torch.Tensor | None) -> None:
+        monitor = self._monitor
+        gate, meter = monitor.gate, monitor.meter
+        is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
+        is_whole = meter.gradients.is_whole_on_every_rank and not is_fsdp1
+        if is_whole and not gate.has_left:
+            gate.note_clip(norm, max_norm)
+        monitor.note_clip()
+        if monitor.is_watching:
+            if squares is None:
+                meter.set_norm(norm, is_from_user=False)
+            else:
+                meter.set_squares_before_clip(squares)
+
+    @entrance
+    def skip_resume_audit(self) -> None:
+        """Do not compare the start with a saved state, for a trainer that has loaded none."""
+        self._monitor.resume.skip()
+
+    @entrance
+    def note_random_state(self) -> None:
+        """For the resume audit: a trainer may restore random numbers after its first batch."""
+        self._monitor.note_generators()
+
+    @entrance
+    def skip(self) -> None:
+        """Call it instead of `optimizer.step()`: the recorded step is not taken."""
+        self._monitor.skip()
+
+    @entrance
+    def event(self, kind: str = "", /, **facts: Any) -> None:
+        """Journal something that happened: an evaluation, a change of the data mix.
+
+        Facts may be anything. What is large or has no form in JSON is described in a few words; a
+        tensor on a device is not read.
+        """
+        monitor = self._monitor
+        monitor.count_call()
+        if monitor.is_watching and monitor.recorder.is_recording:
+            with monitor.shields.user.guarding("event"):
+                name, plain = plain_event(kind or facts.pop("kind", "event"), facts)
+                monitor.recorder.event(name, monitor.next_step, plain)
+                if name == "checkpoint":
+                    # Whether the generators are saved at this very moment is not known.
+                    self._states.save(with_generators=False)
 
     def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
         """Save a checkpoint, on all ranks, at the end of this step; raises ConfigError without any.
@@ -298,11 +327,7 @@ class Guard:
         It happens in one of the next calls of `optimizer.step()`, on all ranks; the call of the
         first one counts. Data, schedulers and counters go on. Needs mode "recover".
         """
-        keeper = self._monitor.keeper
-        if keeper is None:
-            log.warning("trimtab: nothing is undone: it needs watch(mode='recover')")
-        else:
-            keeper.request(updates)
+        self._monitor.state_guard.request(updates)
 
     def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """What belongs into a checkpoint: save it in the same moment as the rest.
@@ -318,10 +343,9 @@ class Guard:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; on every rank, before the first step."""
-        gate = self._monitor.gate
-        if gate is not None and "gate" in state:
-            gate.rule.load_state_dict(state["gate"])
-        self._monitor.loop_step = state.get("loop_step", self._monitor.loop_step)
+        self._monitor.gate.load_checkpoint(state)
+        if "loop_step" in state:
+            self._monitor.continue_loop(state["loop_step"])
         if "audit" in state:
             position = self._states.load(state["audit"])
             self._resumed_position = position if position is not None else self._resumed_position
@@ -340,17 +364,6 @@ class Guard:
             entrance(name, self._monitor.close, how or self._ending)
             entrance(name, self._boundary.close)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close(None if kind is None else f"raised {kind.__name__}")
-
     def _is_evaluation(self, loss: Any) -> bool:
         """Whether a loss cannot be one that is trained on."""
         if isinstance(loss, torch.Tensor) and loss.requires_grad:
@@ -360,7 +373,7 @@ class Guard:
     def _add(self, name: str, value: Any) -> None:
         """Take a signal of the user; one that cannot be taken costs only itself."""
         monitor = self._monitor
-        if monitor.recorder is None:
+        if not monitor.recorder.is_recording:
             return
         if signals.is_measured(name):
             self._report_once(f"trimtab: {name!r} is a signal of trimtab; give yours another name")
@@ -380,40 +393,39 @@ def _checkpoint_state(
     monitor: StepMonitor, states: StateJournal, *, with_random_state: bool = True
 ) -> dict[str, Any]:
     """Return what a guard adds to a checkpoint: the gate's state and an audit of the run's."""
-    gate = monitor.gate
-    state: dict[str, Any] = {} if gate is None else {"gate": gate.rule.state_dict()}
+    state = monitor.gate.checkpoint_state()
     if monitor.loop_step != monitor.next_step:
         state["loop_step"] = monitor.loop_step
     audit = states.save(with_generators=with_random_state)
     return state if audit is None else {**state, "audit": audit}
 
 
-class NoGuard:
-    """The interface of a guard; it does nothing."""
+class NoGuard(LoopServices):
+    """The interface of a guard that does not watch; data, checkpoints and clipping work."""
 
     incidents: tuple[Incident, ...] = ()
 
     def __init__(
         self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
     ) -> None:
-        self._model = model
-        self._next_step = first_step
-        self._num_losses = 0
-        start = 0 if checkpoints is None else checkpoints.resumed.data_position
-        self._source = LoaderSource((), start)
-        self._checkpoints = checkpoints
         shield = Shield("checkpoints", "they are not judged")
-        self._boundary = CheckpointBoundary(checkpoints, shield, lambda: None, self.state_dict)
+        boundary = CheckpointBoundary(checkpoints, shield, NoRecorder, dict)
+        self._count = NoMonitor(first_step)
+        super().__init__(model, self._count, boundary, checkpoints)
 
-    def record(self, *, loss: Any = None, **numbers: Any) -> None:
+    def record(self, /, *, loss: Any = None, **numbers: Any) -> None:
         """Count a loss, so that steps are numbered as with a guard."""
-        self._num_losses += int(loss is not None)
+        self._count.count_loss(loss)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
-        """Clip as `torch.nn.utils.clip_grad_norm_` does."""
-        if isinstance(self._model, FullyShardedDataParallel):
-            return self._model.clip_grad_norm_(max_norm)
-        return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
+        """Clip as `torch.nn.utils.clip_grad_norm_` does; returns the norm before."""
+        return self._clip(max_norm)
+
+    def skip_resume_audit(self) -> None:
+        """Do nothing."""
+
+    def note_random_state(self) -> None:
+        """Do nothing."""
 
     def skip(self) -> None:
         """Do nothing."""
@@ -421,47 +433,17 @@ class NoGuard:
     def event(self, kind: str = "", /, **facts: Any) -> None:
         """Do nothing."""
 
-    def steps(
-        self, loader: Iterable[Any], accumulate: int = 1, *, data_position: int | None = None
-    ) -> Iterator[Step]:
-        """Go through a loader in steps of `accumulate` batches."""
-        start = self._source.position if data_position is None else data_position
-        checkpoints = self._checkpoints
-        batches = loader if checkpoints is None else checkpoints.batches(loader)
-        self._source = LoaderSource(batches, start)
-        loop = StepLoop(self._source, accumulate)
-        number, num_losses = self._next_step, self._num_losses
-        while (step := loop.next_step(number)) is not None:
-            self._boundary.is_in_loop = True
-            try:
-                yield step
-            finally:
-                self._boundary.is_in_loop = False
-            number += 1
-            if self._num_losses > num_losses:  # else it was an evaluation
-                self._next_step, num_losses = max(self._next_step, number), self._num_losses
-            self._boundary.save_if_wanted(self._next_step, self._source.position)
+    def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
+        """Save a checkpoint, on all ranks, at the end of this step; outside of `guard.steps` no
+        steps are counted, and `step` is needed."""
+        self._boundary.request(step, None, if_due=if_due)
 
     def undo(self, updates: int = 1) -> None:
         """Do nothing."""
 
-    def checkpoint(self, step: int | None = None, *, if_due: bool = False) -> None:
-        """Save a checkpoint, on all ranks, at the end of this step."""
-        self._boundary.request(step, None, if_due=if_due)
-
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self, *, with_random_state: bool = True) -> dict[str, Any]:
         """There is nothing to save."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Do nothing."""
-
-    def close(self, how: str | None = None) -> None:
-        """Wait for a checkpoint that is being saved."""
-        self._boundary.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()

@@ -140,7 +140,7 @@ class Shields:
         self.activations = Shield("activations", "they are not recorded, the rest continues")
         self.user = Shield("user signals", "they are not recorded, the rest continues")
         self.host = Shield("journal", "nothing is recorded any more, the rest continues")
-        self.judge = Shield("judge", "records are not judged any more, the rest continues")
+        self.observer = Shield("observer", "it is not heard any more, the rest continues")
         self.batches = Shield("batches", "they are not measured any more, the rest continues")
         self.checkpoints = Shield("checkpoints", "they are not judged any more, the rest continues")
         self.resume = Shield("resume audit", "this resume is not audited, the rest continues")

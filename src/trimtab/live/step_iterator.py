@@ -21,30 +21,37 @@ from trimtab.live.measure.step_loop import Step, StepLoop
 from trimtab.live.shield import Shield, log
 
 if TYPE_CHECKING:
-    from trimtab.live.host.run_recorder import RunRecorder
+    from trimtab.live.host.no_recorder import NoRecorder
+    from trimtab.live.host.recorder import Recorder
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
 class CheckpointBoundary:
-    """Saves checkpoints between two steps, and judges the earlier ones on the first rank."""
+    """Saves checkpoints between two steps, once the earlier ones are judged."""
 
     def __init__(
         self,
         checkpoints: Checkpoints | None,
         shield: Shield,
-        recorder: Callable[[], RunRecorder | None],
+        recorder: Callable[[], Recorder | NoRecorder],
         guard_state: Callable[[], dict[str, Any]],
     ) -> None:
         self._checkpoints = checkpoints
         self._shield = shield
         self._recorder = recorder
         self._guard_state = guard_state
-        self.is_in_loop = False
+        self._is_in_step = False
         """Whether the user is in a step of `guard.steps`, which says when the step ends."""
         self._is_wanted = False
         self._step: int | None = None
         if checkpoints is not None:
-            checkpoints.attach(attempt=self._attempt, judge=self._judge_safely)
+            checkpoints.attach(attempt=self._attempt, judge=self._judge)
+
+    def enter_step(self) -> None:
+        self._is_in_step = True
+
+    def leave_step(self) -> None:
+        self._is_in_step = False
 
     def request(self, step: int | None, next_step: int | None, *, if_due: bool) -> None:
         """Save at the end of this step; at once if no loop says when that is."""
@@ -52,10 +59,10 @@ class CheckpointBoundary:
             raise ConfigError("trimtab.watch was given no checkpoints; pass checkpoints=...")
         if if_due:
             at = next_step if step is None else step
-            if self.is_in_loop or at is None or not self._checkpoints.cadence.is_due(at):
+            if self._is_in_step or at is None or not self._checkpoints.cadence.is_due(at):
                 return  # at the end of a step of the loop it is asked anyway
         self._is_wanted, self._step = True, step
-        if not self.is_in_loop:
+        if not self._is_in_step:
             self.save_if_wanted(next_step, None)
 
     def save_if_wanted(self, next_step: int | None, data_position: int | None) -> None:
@@ -82,8 +89,7 @@ class CheckpointBoundary:
             return
         state: dict[str, Any] = {}
         with self._shield.guarding("event"):
-            if (recorder := self._recorder()) is not None:
-                recorder.event("checkpoint", step, {})  # the time that it takes is no stall
+            self._recorder().event("checkpoint", step, {})  # the time that it takes is no stall
             state = self._guard_state()
         try:
             checkpoints.save(step, data_position=data_position, guard_state=state)
@@ -93,25 +99,22 @@ class CheckpointBoundary:
             self._shield.catch("save", error)
 
     def close(self) -> None:
-        """Wait for what is being saved, and judge a last time."""
+        """Wait for what is being saved, and take over the last verdicts."""
         if self._checkpoints is not None:
             self._checkpoints.wait()
-            self._judge_safely()
+            with self._shield.guarding("verdicts"):
+                self._checkpoints.read_verdicts()
 
     def _attempt(self) -> int:
-        recorder = self._recorder()
-        return 0 if recorder is None else recorder.attempt
+        return self._recorder().attempt
 
-    def _judge_safely(self) -> None:
+    def _judge(self) -> bool:
+        """Return whether the verdicts are of this moment; where nobody records, they are."""
+        is_judged = False
         if not self._shield.is_down:
             with self._shield.guarding("verdicts"):
-                self._judge()
-
-    def _judge(self) -> None:
-        recorder = self._recorder()
-        if recorder is not None and self._checkpoints is not None:
-            incidents = recorder.incidents  # judges what waits, which the history needs too
-            self._checkpoints.judge(recorder.history, incidents)
+                is_judged = self._recorder().catch_up()
+        return is_judged
 
 
 class StateJournal:
@@ -143,19 +146,6 @@ class StateJournal:
                 position = int(facts[DATA_POSITION])
         return position
 
-    def start(self, loop: StepLoop, *, position_is_given: bool) -> None:
-        """The data is gone through by this loop."""
-        self._monitor.resume.loop = loop
-        self._monitor.resume.position_is_given = position_is_given
-
-    def note_generators(self) -> None:
-        """One of the moments at which the generators may be as they were saved."""
-        resume, shield = self._monitor.resume, self._monitor.shields.resume
-        if not shield.is_down:
-            with shield.guarding("steps"):
-                if resume.is_before_first_record:
-                    resume.note_generators()
-
     def close(self) -> None:
         """Weights may have been exchanged since the last step; where the data is, is known."""
         monitor = self._monitor
@@ -165,24 +155,42 @@ class StateJournal:
 
     def _journal(self, facts: Facts) -> None:
         monitor = self._monitor
-        if monitor.is_watching and monitor.recorder is not None:
+        if monitor.is_watching:
             monitor.recorder.event(STATE_SAVED, monitor.next_step, {"state": facts})
+
+
+class NoMonitor:
+    """Counts the steps of a loop that is not watched."""
+
+    def __init__(self, first_step: int) -> None:
+        self.next_step = self.loop_step = first_step
+        self.num_losses = 0
+
+    def entrance(self, operation: str, inside: Callable[..., Any], /, *args: Any, **kw: Any) -> Any:
+        """Call it: what runs in here does nothing that can fail."""
+        return inside(*args, **kw)
+
+    def count_loss(self, loss: Any) -> None:
+        self.num_losses += int(loss is not None)
+
+    def continue_loop(self, step: int) -> None:
+        self.next_step = self.loop_step = step
+
+    def note_generators(self) -> None: ...
+    def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None: ...
+    def begin_loop_step(self, loop: StepLoop) -> None: ...
+    def end_step(self, number: int) -> None: ...
 
 
 class StepIterator:
     """One pass over a loader, in steps; an epoch is one of them."""
 
     def __init__(
-        self,
-        loop: StepLoop,
-        monitor: StepMonitor,
-        boundary: CheckpointBoundary,
-        states: StateJournal,
+        self, loop: StepLoop, monitor: StepMonitor | NoMonitor, boundary: CheckpointBoundary
     ) -> None:
         self.loop = loop
         self._monitor = monitor
         self._boundary = boundary
-        self._states = states
         self._open: Step | None = None
         """The step that the loop is in."""
         self._number = monitor.loop_step
@@ -199,7 +207,7 @@ class StepIterator:
         step = self.loop.next_step(self._number, size)  # what the loader raises is the user's
         if step is not None:
             self._number += 1
-            self._open, self._boundary.is_in_loop = step, True
+            self._open = step
             self._monitor.entrance("guard.steps", self._begin_step)
         return step
 
@@ -207,19 +215,22 @@ class StepIterator:
         """The step is over, whether or not an optimizer moved."""
         if self._open is not None:
             self.leave()
-            self._monitor.entrance("guard.steps", self._monitor.end_step, self._next_update)
-            if self._monitor.num_losses > self._num_losses:  # else it was an evaluation
-                self._monitor.loop_step = max(self._monitor.loop_step, self._number)
+            self._monitor.entrance("guard.steps", self._end_step)
             self._boundary.save_if_wanted(self._monitor.next_step, self.loop.source.position)
 
     def _begin_step(self) -> None:
         monitor = self._monitor
-        monitor.num_calls += 1
-        # Another loop may have been gone through in between, for a validation.
-        monitor.facts.loop = monitor.resume.loop = self.loop
+        self._boundary.enter_step()
         self._next_update, self._num_losses = monitor.next_step, monitor.num_losses
-        self._states.note_generators()
+        monitor.begin_loop_step(self.loop)
+
+    def _end_step(self) -> None:
+        monitor = self._monitor
+        if monitor.num_losses > self._num_losses:  # else it was an evaluation
+            monitor.continue_loop(max(monitor.loop_step, self._number))
+        monitor.end_step(self._next_update)
 
     def leave(self) -> None:
         """The loop was left, perhaps in the middle of a step."""
-        self._open, self._boundary.is_in_loop = None, False
+        self._open = None
+        self._monitor.entrance("guard.steps", self._boundary.leave_step)

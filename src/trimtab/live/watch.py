@@ -1,11 +1,11 @@
 """`trimtab.watch`: builds a guard around a training run, bottom-up, on one rank or many."""
 
 import hashlib
+import os
 import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,17 +20,22 @@ from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
 from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
+from trimtab.journal.observer_command import OBSERVER_SETTING
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
-from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.no_recorder import NoRecorder
+from trimtab.live.host.recorder import Recorder
 from trimtab.live.loop.hang_watchdog import HangWatchdog
+from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
+from trimtab.live.measure.batch_facts import RowLosses
+from trimtab.live.measure.sites import find_sites
 from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.measure.telemetry import SlowMeter, Telemetry
 from trimtab.live.optimizers import find_optimizers
-from trimtab.live.protect.gate import Gate
+from trimtab.live.protect.gate import Gate, NoGate
 from trimtab.live.ranks.rank_group import (
     RankFacts,
     RankGroup,
@@ -40,8 +45,9 @@ from trimtab.live.ranks.rank_group import (
     join_group,
 )
 from trimtab.live.recover.experiments import Experiments
-from trimtab.live.recover.proposals import Proposals
+from trimtab.live.recover.relaunch import Relaunch
 from trimtab.live.recover.undo import Undo
+from trimtab.live.recover.undo_plan import RunRequests
 from trimtab.live.recover.undo_report import UndoReporter
 from trimtab.live.shield import Shields, log, log_to_stderr_by_default
 from trimtab.state.host_copy import local
@@ -60,12 +66,20 @@ class Parts:
     meter: StepMeter
     slow: SlowMeter
     shields: Shields
-    gate: Gate | None = None
-    recorder: RunRecorder | None = None
+    gate: Gate | NoGate
+    row_losses: RowLosses
+    """The losses of sequences, from the user or from the model's output."""
 
     @classmethod
     def build(
-        cls, model: nn.Module, optimizer: Any, config: Config, mode: Mode, sites: Any = None
+        cls,
+        model: nn.Module,
+        optimizer: Any,
+        config: Config,
+        mode: Mode,
+        *,
+        sites: Any,
+        is_first: bool,
     ) -> "Parts":
         """Make the parts; raises ConfigError for what cannot be watched."""
         optimizers = find_optimizers(optimizer, is_protected=mode.is_protected)
@@ -75,27 +89,26 @@ class Parts:
         device = local(parameters[0]).device
         shields = Shields()
         meter = StepMeter(optimizers, device)
-        live = config.live
+        live, row_losses = config.live, RowLosses()
+        found = find_sites(model, sites) if live.activations else []
+        take_losses = row_losses.add_measured if is_first and live.activations else None
         slow = SlowMeter(
             Telemetry(model, optimizers, meter.gradients, device),
             StateHash(model, optimizers, meter.gradients, device),
-            Activations(model, device, sites) if live.activations else None,
+            Activations(model, device, found, take_losses),
             shields,
             live.telemetry_every,
             device,
         )
-        gate = None
+        gate: Gate | NoGate = NoGate()
         if mode.is_protected:
             gate = Gate(model, optimizers, device, shields.gate, promote=config.gate.promote)
-        return cls(optimizers, meter, slow, shields, gate)
+        return cls(optimizers, meter, slow, shields, gate, row_losses)
 
     def undo(self) -> None:
         """Remove every trace of a start that failed."""
         self.slow.close()
-        if self.gate is not None:
-            self.gate.close()
-        if self.recorder is not None:
-            self.recorder.journal.close("could not start")
+        self.gate.close()
 
 
 class StartingRanks:
@@ -177,6 +190,7 @@ def watch(
     batch_text: Any = None,
     checkpoints: "Checkpoints | None" = None,
     on_incident: Callable[[Incident], None] | None = None,
+    observer: bool = True,
     enabled: bool = True,
 ) -> Guard | NoGuard:
     """Watch a run from here on; use it as a context manager, before `torch.compile`.
@@ -205,8 +219,11 @@ def watch(
             tokens and sequences as text, not by id alone. It is your data that is written there,
             so it is off by default.
         checkpoints: What `guard.checkpoint()` saves with and what gets verdicts.
-        on_incident: Called with an incident when it opens, changes or closes; on the first rank,
-            in a thread of its own.
+        on_incident: Called with an incident when it opens, changes or closes, up to a second
+            later; on the first rank, in a thread of its own.
+        observer: Whether the first rank starts an observer, a process of its own that judges the
+            run, writes post-mortems and says what happens. Without one the journal is whole, and
+            `trimtab observe RUN` does the same, on any machine that sees the files.
         enabled: False gives a guard that does nothing and has the same interface.
     """
     log_to_stderr_by_default()
@@ -225,23 +242,26 @@ def watch(
     run = RunDirectory(Path(run_dir).absolute())
     ranks = StartingRanks(model, settings, chosen)
     parts: Parts | None = None
+    recorder: Recorder | NoRecorder = NoRecorder()
     monitor: StepMonitor | None = None
     problem: Exception | None = None
     try:
-        parts = Parts.build(model, optimizer, settings, chosen, sites)
+        is_first = ranks.place == 0
+        parts = Parts.build(model, optimizer, settings, chosen, sites=sites, is_first=is_first)
         given = GivenState.of(state)
-        if ranks.place == 0:
+        if is_first:
             manifest = _manifest(model, parts.optimizers, settings, ranks.world, chosen, known)
-            parts.recorder = RunRecorder(
+            recorder = Recorder(
                 run,
                 settings,
                 manifest,
                 first_step=step,
-                shield=parts.shields.judge,
+                shield=parts.shields.observer,
                 on_incident=on_incident,
                 batches=BatchMemory(
-                    settings.live, run.incidents, decode=decode, shield=parts.shields.batches
+                    settings.live, run, decode=decode, shield=parts.shields.batches
                 ),
+                observer=observer and os.environ.get(OBSERVER_SETTING) != "off",
             )
     except Exception as error:  # reported below, when the other ranks know of it
         problem = error
@@ -254,16 +274,18 @@ def watch(
                 parts.meter,
                 parts.slow,
                 parts.gate,
-                parts.recorder,
+                recorder,
                 parts.shields,
                 config=settings.live,
                 first_step=step,
                 scaler=given.scaler,
+                row_losses=parts.row_losses,
                 join=ranks.join,
-                keeper=None
-                if chosen is not Mode.RECOVER
-                else partial(_make_undo, model, parts, settings, given, batch_loss, checkpoints),
             )
+            state_guard = StateGuard()
+            if chosen is Mode.RECOVER:
+                state_guard = _make_undo(model, monitor, settings, given, batch_loss, checkpoints)
+            monitor.start(state_guard)
             if settings.live.hang_seconds > 0:
                 HangWatchdog(
                     run,
@@ -276,7 +298,7 @@ def watch(
             guard = Guard(model, monitor, checkpoints)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
-            if parts.recorder is not None:
+            if recorder.is_recording:
                 _log_start(parts, chosen, ranks.world, step, Path(run_dir))
                 _warn_if_frozen(model, parts)
             return guard
@@ -287,6 +309,8 @@ def watch(
         monitor.close("could not start")
     if parts is not None:
         parts.undo()
+    if recorder.is_recording:
+        recorder.journal.close("could not start")
     if isinstance(problem, TrimtabError):  # the user can fix it, and nothing has been trained yet
         raise problem
     log.error("trimtab could not start and steps aside; training continues", exc_info=problem)
@@ -310,7 +334,7 @@ def _log_start(parts: Parts, mode: Mode, world: int, step: int, run_dir: Path) -
     names = " and ".join(dict.fromkeys(type(one).__name__ for one in parts.optimizers))
     num_parameters = sum(parameter.numel() for parameter in parameters_of(parts.optimizers))
     log.info(
-        "trimtab %s %s (%s parameters, %s) from step %d on; see: trimtab follow %s",
+        "trimtab %s %s (%s parameters, %s) from step %d on; see: trimtab observe %s",
         {Mode.OBSERVE: "observes", Mode.PROTECT: "protects", Mode.RECOVER: "recovers"}[mode],
         names,
         f"{num_parameters:,}",
@@ -333,52 +357,49 @@ def _warn_if_frozen(model: nn.Module, parts: Parts) -> None:
 
 def _make_undo(
     model: nn.Module,
-    parts: Parts,
+    monitor: StepMonitor,
     settings: Config,
     given: GivenState,
     batch_loss: Callable[[Any], torch.Tensor] | None,
     checkpoints: "Checkpoints | None",
-    monitor: StepMonitor,
 ) -> Undo:
     """Make what takes snapshots and restores them."""
-    shields = parts.shields
-    gate_state = {} if parts.gate is None else {GATE_STATE: parts.gate}
-    others = OtherState(model, given.scaler, {**given.others, **gate_state})
+    shields, requests = monitor.shields, RunRequests()
+    others = OtherState(model, given.scaler, {**given.others, GATE_STATE: monitor.gate})
 
     def budget() -> int:
         group = monitor.sync.ranks.group
         memory = free_memory() / ranks_here(group.world, group.num_here)
         return int(settings.recover.memory_share * memory)
 
-    undo: Undo
     doubt = None if checkpoints is None else checkpoints.give_up_after
     reporter = UndoReporter(monitor, shields.reports, doubt)
     polls = [reporter.poll]
-    if parts.recorder is not None and checkpoints is not None:
-        proposals = Proposals(
-            parts.recorder,
+    if monitor.recorder.is_recording and checkpoints is not None:
+        proposed = Relaunch(
+            monitor.recorder,
             settings.ladder,
             shields.proposals,
             proven_step=checkpoints.proven_step,
-            relaunch=lambda reason: undo.relaunch(reason),
+            relaunch=requests.relaunch,
         )
-        polls.append(proposals.poll)
+        polls.append(proposed.poll)
     experiments = None
     if batch_loss is not None:
         experiments = Experiments(model, batch_loss, monitor, shields.experiments)
         polls.append(experiments.poll)
-    undo = Undo(
+    return Undo(
         model,
         monitor,
-        Snapshots(parts.optimizers, others, budget=budget),
+        Snapshots(monitor.optimizers, others, budget=budget),
         settings.recover,
         shields.recovery,
+        requests=requests,
         report=reporter,
         polls=polls,
         experiments=experiments,
         scaler=given.scaler,
     )
-    return undo
 
 
 def _known_facts(given: Mapping[str, Any] | None) -> dict[str, Any]:

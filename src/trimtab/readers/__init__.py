@@ -3,10 +3,9 @@
 `reading`            `read_log`: which reader reads a log, and the run that it returns
 `formats`            what a format is; trimtab's own are listed in `reading`
 `folders`            which log in a folder is meant
-`csv_log`, `json_log`, `mlperf`, `notebook`, `trackers/`  the formats
-`general/`           any text: what a trainer prints
+`csv_log`, `json_log`, `trackers/`  the formats
+`general/`           any text: what a trainer prints, also in a notebook
 `log_file`           the bytes and lines of a log (gzip too); `cells`: its values
-`ranks`              logs of several ranks in one file
 `table`              columns under the log's names, and the run that they become
 `aliases`            what the names mean
 """

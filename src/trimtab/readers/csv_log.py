@@ -17,7 +17,7 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import parse_number, to_matrix
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
-from trimtab.readers.table import MAX_COLUMNS, Table
+from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
 
 DELIMITERS = (",", "\t", ";")
 
@@ -42,7 +42,7 @@ _CUT = "Last line cut off in the middle, left out"
 _COUNTED = (_SHORT, _LONG, _REPEATED, _CHANGED, _UNCLOSED, _CUT)
 
 
-def read_csv(path: Path, progress: Progress) -> Table:
+def read_csv(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read a CSV or TSV file; raises UnreadableLog if it has no rows."""
     file = LineFile(path, progress)
     sheet = _Sheet(path)
@@ -266,7 +266,6 @@ _VERSION = re.compile(r"version_(\d{1,9})")
 
 
 def _lightning_logs(files: Sequence[Path]) -> list[Path]:
-    """Return the files of metrics, the highest version first."""
     found = [file for file in files if file.name == "metrics.csv"]
     return sorted(found, key=lambda path: (_version(path), str(path)), reverse=True)
 
@@ -279,8 +278,7 @@ def _version(path: Path) -> int:
 LIGHTNING = Format(
     name="lightning",
     description="metrics.csv of Lightning's CSVLogger",
-    suffixes=(),
-    matches=lambda head: False,  # a file that is given by its name is plain CSV
+    # It matches no content: a file that is given by its name is plain CSV.
     load=read_csv,
     logs_among=_lightning_logs,
 )

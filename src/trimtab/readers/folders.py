@@ -83,6 +83,15 @@ def list_log_files(folder: Path) -> list[Path]:
     return files
 
 
+def read_start(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            return file.read(size)
+    except OSError:
+        return b""
+
+
 def newest_first(paths: Sequence[Path]) -> list[Path]:
     return sorted(paths, key=lambda path: (_modified(path), path.name), reverse=True)
 

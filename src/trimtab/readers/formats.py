@@ -21,16 +21,14 @@ class Format:
     """As given to `--format`."""
     description: str
     """What a file of this format is, in a few words."""
-    suffixes: tuple[str, ...]
+    suffixes: tuple[str, ...] = ()
     """Tried only if no format is recognised by its content."""
-    matches: Callable[[bytes], bool]
-    """Whether a file that begins with these bytes is of this format."""
-    load: Callable[[Path, Progress], Table]
+    matches: Callable[[bytes], bool] = lambda head: False
+    """Whether a file that begins with these bytes is of this format; not every format can say."""
+    load: Callable[[Path, Progress, Wanted], Table]
     """Read the file; raises UnreadableLog if it has no rows, and passes OSError on."""
-    load_run: Callable[[Path, Progress, str], Table] | None = None
-    """Read one run of a file that holds several, by its name or id."""
-    load_wanted: Callable[[Path, Progress, Wanted], Table] | None = None
-    """Read the file with what the user says about its columns; None if that changes nothing."""
+    has_runs: bool = False
+    """Whether a file may hold several runs, of which `Wanted` names one."""
     binary: bool = False
     """Whether it begins with bytes that no text and no other format begins with."""
     logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
@@ -44,19 +42,12 @@ class Format:
     def read(
         self,
         path: Path,
-        run: str | None = None,
         progress: Progress = no_progress,
-        wanted: Wanted | None = None,
+        wanted: Wanted = Wanted(),  # noqa: B008 - it is frozen
     ) -> Run:
         """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
-        if run is None and self.load_wanted is not None:
-            table = self.load_wanted(path, progress, wanted or Wanted())
-        elif run is None:
-            table = self.load(path, progress)
-        elif self.load_run is not None:
-            table = self.load_run(path, progress, run)
-        else:
+        if wanted.run is not None and not self.has_runs:
             raise UnreadableLog(
-                f"{path} ({self.description}) holds one run; leave out {'#' + run!r}"
+                f"{path} ({self.description}) holds one run; leave out {'#' + wanted.run!r}"
             )
-        return to_run(table, path, self.name, wanted)
+        return to_run(self.load(path, progress, wanted), path, self.name, wanted)

@@ -1,4 +1,4 @@
-"""Logs in JSON: one object per line, an array of objects, and documents of HF and Megatron-LM.
+"""Logs in JSON: one object per line, an array of objects, documents of HF and Megatron-LM, MLPerf.
 
 Objects are decoded without believing them, and nested ones flattened: {"train": {"loss": 2.5}}
 becomes the column train/loss. NaN and Infinity may be bare, as Python writes them, or strings; null
@@ -8,19 +8,22 @@ is missing. A log that was cut off is read up to the cut.
 import codecs
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trimtab.core.block import Column
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.aliases import Alias
+from trimtab.core.signals import STEP_SECONDS
+from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.cells import parse_number
+from trimtab.readers.folders import read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, LogFile, Progress
-from trimtab.readers.table import Table
+from trimtab.readers.table import Table, Wanted, rows_of_others
 from trimtab.readers.trackers.conventions import restore_hf_losses, restore_if_hf
 
 NESTED_LEVELS = 16
@@ -93,7 +96,6 @@ def decode_items(text: str, start: int) -> DecodedItems:
 
 
 def _flattened(record: JsonRecord) -> JsonRecord:
-    """Return the object with the members of nested objects as its own members."""
     return _flatten(record, "", 0) if dict in map(type, record.values()) else record
 
 
@@ -131,7 +133,7 @@ def _told_apart(record: JsonRecord) -> JsonRecord:
     }
 
 
-def _read_lines(path: Path, progress: Progress) -> Table:
+def _read_lines(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LineFile(path, progress)
     table = Table()
     num_lines = num_bad = num_cut = 0
@@ -179,7 +181,7 @@ _START = re.compile(r"\s*\[")
 _ARRAY_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
 
 
-def _read_array(path: Path, progress: Progress) -> Table:
+def _read_array(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LogFile(path, progress)
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     table = Table()
@@ -216,7 +218,6 @@ def _read_array(path: Path, progress: Progress) -> Table:
 JSON = Format(
     name="json",
     description="a JSON array, one object per record",
-    suffixes=(),
     matches=lambda head: _ARRAY_MARK.match(head.decode("utf-8-sig", "replace")) is not None,
     load=_read_array,
 )
@@ -231,7 +232,7 @@ _HEAD_BYTES = 1 << 12
 """The keys are sorted: `global_step` is within the first 300 bytes of real files."""
 
 
-def _read_hf(path: Path, progress: Progress) -> Table:
+def _read_hf(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LogFile(path, progress)
     text = file.read().decode("utf-8-sig", "replace")
     history = _HISTORY.search(text)
@@ -257,25 +258,19 @@ def _is_hf(head: bytes) -> bool:
 
 
 def _hf_states(files: Sequence[Path]) -> list[Path]:
-    """Return the trainer states, the one that reaches farthest first."""
     states = [file for file in files if file.name == "trainer_state.json"]
     return sorted(states, key=lambda path: (_reached(path), str(path)), reverse=True)
 
 
 def _reached(path: Path) -> int:
     """Return the step that a trainer state was written at; -1 if it does not say."""
-    try:
-        with path.open("rb") as file:
-            found = _REACHED.search(file.read(_HEAD_BYTES))
-    except OSError:
-        return -1
+    found = _REACHED.search(read_start(path, _HEAD_BYTES))
     return int(found[1]) if found else -1
 
 
 HF = Format(
     name="hf",
     description="trainer_state.json of HF's Trainer",
-    suffixes=(),
     matches=_is_hf,
     load=_read_hf,
     logs_among=_hf_states,
@@ -291,7 +286,7 @@ _GOLDEN_MARK = re.compile(
 )
 
 
-def _read_golden(path: Path, progress: Progress) -> Table:
+def _read_golden(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LogFile(path, progress)
     try:
         document, _ = decode_json(file.read().decode("utf-8-sig", "replace").strip())
@@ -345,7 +340,96 @@ def _members(value: Any) -> Mapping[str, Any]:
 GOLDEN = Format(
     name="megatron-golden",
     description="golden values of Megatron-LM",
-    suffixes=(),
     matches=lambda head: _GOLDEN_MARK.match(head.removeprefix(b"\xef\xbb\xbf")) is not None,
     load=_read_golden,
+)
+
+# MLPerf submissions: `:::MLLOG` lines, one JSON object each, among whatever else the run prints
+#
+#     :::MLLOG {"key": "tracked_stats", "value": {"train_loss": 7.5}, "metadata": {"step": 9}}
+#
+# Only what brings a step and a loss, or the result of an evaluation, is a record: throughput is
+# reported for whole blocks, with the step at which the block began. Many submissions count samples
+# where the name says step.
+
+_MARK = ":::MLLOG "
+_RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,5})\]|(\d{1,5}): )")
+"""How torchrun and `srun --label` begin a line."""
+_BATCH_SIZE = "global_batch_size"
+_STEPS = ("step", "step_num", "samples_count")
+
+
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
+    file = LineFile(path, progress)
+    table = Table()
+    ranks: list[int] = []
+    num_cut = 0
+    batch: float | None = None
+    for lines in file.chunks():
+        records: list[dict[str, Any]] = []
+        for line in lines:
+            rank, before = _RANK.match(line), len(records)
+            for part in line.split(_MARK)[1:]:  # a restart may go on in a line that was cut off
+                event = _event(part)
+                num_cut += event is None
+                if event is None:
+                    continue
+                key, value = event.get("key"), event.get("value")
+                if key == _BATCH_SIZE and isinstance(value, float):
+                    batch = batch or value
+                records += _record(event)
+            ranks += [int(rank[1] or rank[2]) if rank else -1] * (len(records) - before)
+        table.add_records(records)
+    if not table.num_rows:
+        raise UnreadableLog(
+            f"{path} holds no record as an MLPerf submission prints them; give the output of the "
+            "rank that prints, or another format"
+        )
+    table.add_note(*file.notes)
+    others = rows_of_others(np.array(ranks))
+    table.leave_out(others)
+    table.note_counts(
+        {
+            "Lines cut off in the middle, left out": num_cut,
+            "Records of further ranks, left out": len(others),
+        }
+    )
+    table.meanings["train_step_time"] = Alias(signal=STEP_SECONDS, name="train_step_time")
+    _count_updates(table, batch)
+    return table
+
+
+def _event(text: str) -> dict[str, Any] | None:
+    try:
+        event, _ = decode_json(text)
+    except (ValueError, RecursionError):
+        return None
+    return event if isinstance(event, dict) else None
+
+
+def _record(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    metadata, key, value = event.get("metadata"), event.get("key"), event.get("value")
+    if not isinstance(metadata, dict) or not isinstance(key, str):
+        return
+    values: dict[str, Any] = value if isinstance(value, dict) else {key: value}
+    steps = [metadata[name] for name in _STEPS if name in metadata]
+    if steps and any("loss" in name or name == "eval_accuracy" for name in values):
+        yield {**values, STEP: steps[0]}
+
+
+def _count_updates(table: Table, batch: float | None) -> None:
+    """Count updates where samples were counted."""
+    step = table.column(STEP)
+    known = step.values[step.finite]
+    if batch is None or batch <= 1 or not known.any() or (known % batch).any():
+        return
+    table.replace(STEP, Column(step.values / batch, step.present))
+    table.add_note(f"Steps are counted in samples; they were divided by the batch of {batch:g}.")
+
+
+MLPERF = Format(
+    name="mlperf",
+    description="the text log of an MLPerf submission",
+    matches=lambda head: b":::MLLOG {" in head,
+    load=_read,
 )

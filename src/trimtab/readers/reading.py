@@ -26,11 +26,9 @@ from trimtab.readers.csv_log import CSV, LIGHTNING
 from trimtab.readers.facts import find_facts, known_facts
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
-from trimtab.readers.general.reader import GENERAL
-from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL
+from trimtab.readers.general.reader import GENERAL, NOTEBOOK
+from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL, MLPERF
 from trimtab.readers.log_file import ZSTD_MARK, Progress, no_progress, read_head
-from trimtab.readers.mlperf import MLPERF
-from trimtab.readers.notebook import NOTEBOOK
 from trimtab.readers.table import Wanted
 from trimtab.readers.trackers.databases import SQLITE
 from trimtab.readers.trackers.mlflow_files import MLFLOW
@@ -83,7 +81,8 @@ def read_log(
     try:
         file, run = _split_run(Path(path))
         head = b"" if file.is_dir() else _load_head(file)
-        log = _Log(file, run, head, progress or no_progress, Wanted(loss=loss, step=step))
+        wanted = Wanted(run=run, loss=loss, step=step)
+        log = _Log(file, head, progress or no_progress, wanted)
         return _read_as(format, log, outside) if format else _read_recognised(log, outside)
     except OSError as error:
         reason = error.strerror or str(error)
@@ -100,7 +99,6 @@ class _Log:
     """The log to read."""
 
     path: Path
-    run: str | None
     head: bytes
     """Empty if the path is a folder."""
     progress: Progress
@@ -173,10 +171,10 @@ class _OutsideReaders:
         return None
 
     def _finish(self, run: Run, log: _Log) -> Run:
-        if log.run is not None:
+        if log.wanted.run is not None:
             raise UnreadableLog(
                 f"{log.path} is read by {run.format!r}, which reads one run per file; "
-                f"leave out {'#' + log.run!r}"
+                f"leave out {'#' + log.wanted.run!r}"
             )
         return _with_notes(run, self.notes)
 
@@ -244,7 +242,7 @@ def _read_printed(folder: _Log, outside: _OutsideReaders) -> Run:
 
 
 def _read(choice: Choice, log: _Log) -> Run:
-    run = choice.format.read(choice.path, log.run, log.progress, log.wanted)
+    run = choice.format.read(choice.path, log.progress, log.wanted)
     head = log.head.decode("utf-8", "replace")
     stated = RunFacts() if choice.format.binary else find_facts(head)
     facts = known_facts(stated, run.facts)

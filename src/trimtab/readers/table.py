@@ -39,9 +39,12 @@ _LARGEST_EXACT = 2.0**53
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
-    """Columns that the user says to be these, by their names in the log; None leaves it open."""
+    """What the user says of a log; None leaves it open."""
 
+    run: str | None = None
+    """Name or id, in a file that holds several."""
     loss: str | None = None
+    """The name of this column in the log."""
     step: str | None = None
 
 
@@ -341,3 +344,36 @@ def _no_loss(table: Table, path: Path) -> str:
         f"{path}: no column is known to be the training loss (columns: {found}); "
         "if one of them is, name it with --loss"
     )
+
+
+# Logs of several ranks in one file
+
+_MAX_CHANGES = 64
+"""How often a different rank may take over the printing, as Megatron's last rank does when a
+restart has more ranks. The limit keeps a hostile file from taking forever."""
+
+
+def rows_of_others(ranks: IntArray) -> IntArray:
+    """Return the records to leave out so that at any time only one rank speaks.
+
+    Where several ranks print records, each has its own view of the step, and their lines come in
+    no order. The rank with the most records is kept, those that fall into its time are not; and so
+    on in what lies before and after.
+    """
+    others = np.zeros(len(ranks), dtype=np.bool_)
+    parts = [np.arange(len(ranks))]
+    for _ in range(_MAX_CHANGES):
+        if not parts:
+            break
+        rows = parts.pop()
+        found, counts = np.unique(ranks[rows], return_counts=True)
+        if len(found) < 2:
+            continue
+        speaker = found[np.argmax(counts)]
+        spoken = np.flatnonzero(ranks[rows] == speaker)
+        first, end = spoken[0], spoken[-1] + 1
+        within = np.unique(ranks[rows[first:end]])
+        other = np.isin(ranks[rows], within[within != speaker])
+        others[rows[other]] = True
+        parts += [rows[:first][~other[:first]], rows[end:][~other[end:]]]
+    return np.flatnonzero(others)

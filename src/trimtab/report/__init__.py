@@ -1,7 +1,7 @@
 """A judged run as terminal text, as a post-mortem, as pages, and as JSON.
 
 run_report           RunReport: the values that all views are made from
-terminal, sparkline  `trimtab diagnose` and `trimtab follow` in a terminal
+terminal, sparkline  `trimtab diagnose` and `trimtab observe` in a terminal
 document             a document as a tree of values, and its Markdown and HTML
 postmortem           one incident as a document
 batch_section        its sequences and tokens, in words and as tables
@@ -9,6 +9,5 @@ figures              the signals around it and its tokens, as SVG
 wording              causes, reasons and events in words
 incident_files       the folder of each incident on disk, and LESSONS.md beside the runs
 pages/               HTML: the page of a run, of an incident, of a comparison, of many runs
-server/              live pages over HTTP
 escaping             untrusted text made safe to show; the only place that makes markup of text
 """

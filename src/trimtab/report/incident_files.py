@@ -12,19 +12,20 @@ LESSONS.md has one line per lesson. The lines of a run are replaced when it is r
 of other runs, and whatever people write into the file, stay.
 """
 
+import dataclasses
 import hashlib
 import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import printable
+from trimtab.explain.comparison import format_checks
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.verification import format_checks
 from trimtab.journal.batches.batch_report import BatchReport
-from trimtab.journal.directory import incident_folders
+from trimtab.journal.batches.files import batch_files
+from trimtab.journal.directory import RunDirectory, incident_folder_name, incident_folders
 from trimtab.journal.files import inside, open_new, read_json, read_regular, replace_file
 from trimtab.report.document import to_markdown
 from trimtab.report.escaping import escape_markdown
@@ -53,43 +54,52 @@ _MAX_LESSONS = 20
 """Of one run, those of the most severe incidents."""
 
 
-def incident_folder_name(incident: Incident) -> str:
-    """Return the name of an incident's folder; names sort in the order of onset."""
-    # Made of two integers, so no text from a log can lead out of the parent folder.
-    return f"{int(incident.number):04d}-step-{int(incident.onset.step):06d}"
-
-
 def report_folder(out: Path, source: Path) -> Path:
     """Return the folder inside `out` that belongs to one log, whatever others share its name."""
     digest = hashlib.sha256(str(source.resolve()).encode("utf-8", "surrogateescape")).hexdigest()
     return out / f"{source.stem or source.resolve().stem}-{digest[:8]}"
 
 
+MAX_INCIDENTS = 1000
+"""Incidents of a run that have files, the most severe ones: some 300 kB each. The others are in the
+report. Chosen: 300 MB, and nobody reads a thousand post-mortems."""
+
+
 def write_incidents(
-    report: RunReport, folder: Path, progress: Callable[[int, int], None] | None = None
+    report: RunReport,
+    folder: Path,
+    progress: Callable[[int, int], None] | None = None,
+    *,
+    with_text: bool = True,
 ) -> list[Path]:
     """Write the files of every incident; return the post-mortems.
 
     Files of an earlier report in the same folder are removed first, so none of its incidents stay.
-    Anything that trimtab did not write is kept.
+    Anything that trimtab did not write is kept. Without `with_text`, text of the data is in
+    batch.json alone.
     """
     remove_incidents(folder)
     written = []
-    for incident in report.incidents:
-        written.append(_write(folder / incident_folder_name(incident.incident), incident, report))
+    chosen = report.most_severe(MAX_INCIDENTS)
+    for incident in chosen:
+        written.append(write_incident(folder, incident, report, with_text=with_text))
         if progress is not None:
-            progress(len(written), len(report.incidents))
+            progress(len(written), len(chosen))
     return written
 
 
 def remove_incidents(folder: Path) -> None:
     """Remove the incidents that an earlier report left in a folder."""
     for old in incident_folders(folder):
-        for name in _FILES:
-            (old / name).unlink(missing_ok=True)
-        # A folder with anything that people added stays.
-        if not any(old.iterdir()):
-            old.rmdir()
+        _remove(old)
+
+
+def _remove(folder: Path) -> None:
+    for name in _FILES:
+        (folder / name).unlink(missing_ok=True)
+    # A folder with anything that people added stays.
+    if not any(folder.iterdir()):
+        folder.rmdir()
 
 
 def _put(path: Path, text: str) -> None:
@@ -99,14 +109,32 @@ def _put(path: Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
-def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
+def write_incident(
+    folder: Path, diagnosis: Diagnosis, report: RunReport, *, with_text: bool = True
+) -> Path:
+    """Write the files of one incident into its folder inside `folder`; return its post-mortem.
+
+    Its earlier files are replaced, but for those of a batch, which stay if it has none now; other
+    incidents are not touched.
+    """
+    incident = diagnosis.incident
+    folder = folder / incident_folder_name(incident.number, incident.onset.step)
+    for old in incident_folders(folder.parent):
+        # An onset may be dated back when more is known.
+        if old.name.startswith(f"{incident.number:04d}-") and old != folder:
+            _remove(old)
+    if (batch := diagnosis.batch) is not None:
+        _put(folder / _BATCH, json.dumps(to_jsonable(batch), allow_nan=False) + "\n")
+        _put(folder / TOKEN_FIGURE, draw_tokens(batch if with_text else batch.decoded(None)))
+        if not with_text:
+            diagnosis = dataclasses.replace(diagnosis, batch=batch.decoded(None))
     machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
     _put(folder / _MACHINE, machine + "\n")
-    if diagnosis.batch is not None:
-        write_batch(folder, diagnosis.batch)
     if checks := verification_checks(diagnosis):
         heading = f"trimtab compare NEW_RUN {printable(report.source)} --verify {VERIFY_FILE}"
         _put(folder / VERIFY_FILE, format_checks(checks, heading))
+    else:
+        (folder / VERIFY_FILE).unlink(missing_ok=True)
     document = build_postmortem(diagnosis, report)
     postmortem = folder / _PEOPLE
     _put(postmortem, to_markdown(document, with_figures=True))
@@ -121,21 +149,18 @@ def _write(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
     return postmortem
 
 
-def write_batch(folder: Path, batch: BatchReport) -> None:
-    _put(folder / _BATCH, json.dumps(to_jsonable(batch), allow_nan=False) + "\n")
-    _put(folder / TOKEN_FIGURE, draw_tokens(batch))
-
-
-def read_batches(folder: Path) -> tuple[tuple[BatchReport, ...], list[str]]:
+def read_batches(run: RunDirectory) -> tuple[tuple[BatchReport, ...], list[str]]:
     """Return what was kept of the batches of each incident, and what could not be read."""
     found, notes = [], []
-    for incident in incident_folders(folder):
+    # The run itself writes batches/; before 0.4 it wrote into the folders of its incidents.
+    files = [*(folder / _BATCH for folder in incident_folders(run.incidents)), *batch_files(run)]
+    for file in files:
         try:
-            found.append(BatchReport.from_dict(read_json(incident / _BATCH)))
+            found.append(BatchReport.from_dict(read_json(file)))
         except FileNotFoundError:
             continue
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            notes.append(f"{incident.name}/{_BATCH} cannot be read: {type(error).__name__}")
+            notes.append(f"{file.parent.name}/{file.name} cannot be read: {type(error).__name__}")
     return tuple(found), notes
 
 

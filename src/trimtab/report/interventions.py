@@ -5,7 +5,7 @@ from it on. That the loss has moved does not say why.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import Any
 
@@ -76,101 +76,81 @@ _DISCARDED, _SCALED = "step discarded", "gradient scaled down"
 _Words = dict[str, str]
 
 
+def _act(what: str, author: str = TRIMTAB, reason: str = "", expected: str = "") -> _Words:
+    return {"what": what, "author": author, "reason": reason, "expected": expected}
+
+
 def _text(facts: Mapping[str, Any], *names: str) -> str:
     return next((str(facts[name]) for name in names if facts.get(name)), "")
 
 
 def _discarded(events: Sequence[Event]) -> _Words:
     reasons = events[0].facts.get("reasons")
-    return {
-        "what": f"{counted(len(events), 'step')} discarded",
-        "author": TRIMTAB,
-        "reason": " and ".join(map(str, reasons)) if isinstance(reasons, list) else "",
-        "expected": "weights and moments stay as they were",
-    }
-
-
-def _scaled(events: Sequence[Event]) -> _Words:
-    return {
-        "what": f"gradient of {counted(len(events), 'step')} scaled down",
-        "author": TRIMTAB,
-        "reason": "far larger than usual",
-        "expected": "updates of the usual size",
-    }
+    return _act(
+        f"{counted(len(events), 'step')} discarded",
+        reason=" and ".join(map(str, reasons)) if isinstance(reasons, list) else "",
+        expected="weights and moments stay as they were",
+    )
 
 
 def _undo(events: Sequence[Event]) -> _Words:
     facts = events[0].facts
-    return {
-        "what": f"undo to step {facts.get('to_step')}, {facts.get('updates_lost')} updates lost",
-        "author": PERSON if facts.get("is_ordered") else TRIMTAB,
-        "reason": _text(facts, "why"),
-        "expected": "the loss is what it was before the harm",
-    }
-
-
-def _relaunch(events: Sequence[Event]) -> _Words:
-    return {
-        "what": "ended for a relaunch from a proven checkpoint",
-        "author": TRIMTAB,
-        "reason": _text(events[0].facts, "reason"),
-        "expected": "the next attempt does not diverge at this data",
-    }
+    return _act(
+        f"undo to step {facts.get('to_step')}, {facts.get('updates_lost')} updates lost",
+        PERSON if facts.get("is_ordered") else TRIMTAB,
+        _text(facts, "why"),
+        "the loss is what it was before the harm",
+    )
 
 
 def _answer(events: Sequence[Event]) -> _Words:
     facts = events[0].facts
     answer = _text(facts, "answer")
     by = TRIMTAB if answer.startswith("no answer") else PERSON
-    return {"what": f"{answer}: {_text(facts, 'action')}", "author": by}
+    return _act(f"{answer}: {_text(facts, 'action')}", by)
 
 
 def _planned(events: Sequence[Event]) -> _Words:
     facts = events[0].facts
     stated = {"what", "why", "reason", "expect", "by"}
-    others = Event(
-        kind="planned change",
-        tick=events[0].tick,
-        step=events[0].step,
-        facts={name: value for name, value in facts.items() if name not in stated},
+    others = {name: value for name, value in facts.items() if name not in stated}
+    text = event_text(replace(events[0], facts=others))
+    details = ", ".join(filter(None, (_text(facts, "what"), text)))
+    return _act(
+        f"planned change{f': {details}' if details else ''}",
+        _text(facts, "by") or CODE,
+        _text(facts, "why", "reason"),
+        _text(facts, "expect"),
     )
-    details = ", ".join(filter(None, (_text(facts, "what"), event_text(others))))
-    return {
-        "what": f"planned change{f': {details}' if details else ''}",
-        "author": _text(facts, "by") or CODE,
-        "reason": _text(facts, "why", "reason"),
-        "expected": _text(facts, "expect"),
-    }
-
-
-def _promoted(events: Sequence[Event]) -> _Words:
-    return {
-        "what": f"{_text(events[0].facts, 'optimizer')} made fused",
-        "author": TRIMTAB,
-        "reason": "only then steps are discarded on the device",
-        "expected": "results differ by rounding",
-    }
 
 
 def _note(events: Sequence[Event]) -> _Words:
     facts = events[0].facts
-    return {"what": f"note: {_text(facts, 'text')}", "author": _text(facts, "author") or PERSON}
+    return _act(f"note: {_text(facts, 'text')}", _text(facts, "author") or PERSON)
 
 
 _WORDS: Mapping[str, Callable[[Sequence[Event]], _Words]] = {
     _DISCARDED: _discarded,
-    _SCALED: _scaled,
+    _SCALED: lambda events: _act(
+        f"gradient of {counted(len(events), 'step')} scaled down",
+        reason="far larger than usual",
+        expected="updates of the usual size",
+    ),
     UNDO: _undo,
-    RELAUNCH: _relaunch,
+    RELAUNCH: lambda events: _act(
+        "ended for a relaunch from a proven checkpoint",
+        reason=_text(events[0].facts, "reason"),
+        expected="the next attempt does not diverge at this data",
+    ),
     "answer": _answer,
     "planned change": _planned,
-    SETTING_CHANGED: lambda events: {"what": event_text(events[0]), "author": CODE},
-    "optimizer promoted": _promoted,
-    "resume": lambda _: {
-        "what": "launched again",
-        "author": "a launch",
-        "expected": "the run continues",
-    },
+    SETTING_CHANGED: lambda events: _act(event_text(events[0]), CODE),
+    "optimizer promoted": lambda events: _act(
+        f"{_text(events[0].facts, 'optimizer')} made fused",
+        reason="only then steps are discarded on the device",
+        expected="results differ by rounding",
+    ),
+    "resume": lambda _: _act("launched again", "a launch", expected="the run continues"),
     NOTE: _note,
 }
 """The kinds of events that are acts, and what each says of itself."""

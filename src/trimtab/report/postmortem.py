@@ -16,13 +16,12 @@ from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import CLOCK, GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
-from trimtab.explain.comparison import StepWindow
+from trimtab.explain.comparison import Check, StepWindow
 from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import ObservedOutcome
-from trimtab.explain.goodput import count_lost
-from trimtab.explain.verification import Check
+from trimtab.explain.time_use import count_lost
 from trimtab.report import wording
 from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
 from trimtab.report.document import (
@@ -152,6 +151,8 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     yield "why", wording.cause_text(diagnosis)
     yield "done", _done_in_short(diagnosis)
     yield "to do", diagnosis.action.instruction
+    if diagnosis.dismissal:
+        yield "note", diagnosis.dismissal
 
 
 def _became(diagnosis: Diagnosis) -> str:

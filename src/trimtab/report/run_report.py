@@ -51,22 +51,26 @@ class RunReport:
     @property
     def verdict(self) -> str:
         """Return what became of the run in one sentence: "Dead since step 900: roll back."."""
-        if not self.incidents:
+        dismissed = len(self.incidents) - len(self.undismissed)
+        note = f"; {dismissed} dismissed" if dismissed else ""
+        if not self.undismissed:
             records = counted(len(self.block), "record")
             if len(self.block) < MIN_RECORDS:
                 be = "is" if len(self.block) == 1 else "are"
-                return f"No incident, but {records} {be} too few to judge ({MIN_RECORDS} needed)."
-            return f"Healthy: no incident in {records}."
+                few = f"too few to judge ({MIN_RECORDS} needed)"
+                return f"No incident, but {records} {be} {few}{note}."
+            return f"Healthy: no incident in {records}{note}."
         worst = self.by_severity()[0]
-        more = len(self.incidents) - 1
+        more = len(self.undismissed) - 1
         needs_nothing = all(
             one.action.kind is ActionKind.WAIT
             and one.incident.end is not None
             and (one.incident_class not in SEVERE or one.cost.undone)
-            for one in self.incidents
+            for one in self.undismissed
         )
         if needs_nothing:
-            return f"{counted(more + 1, 'incident')}, {'all ' * bool(more)}over: nothing to do."
+            over = f"{counted(more + 1, 'incident')}, {'all ' * bool(more)}over"
+            return f"{over}: nothing to do{note}."
         step, advice = worst.incident.onset.step, worst.action.kind.value
         if worst.incident_class is IncidentClass.DIVERGENT and not self._ends_finite():
             what = f"Dead since step {step:,}"
@@ -80,13 +84,18 @@ class RunReport:
             if worst.incident.end is None and worst.action.kind is ActionKind.WAIT:
                 what += ", not over at the end" if worst.incident_class is not None else ""
         rest = f"; {counted(more, 'more incident')}" if more else ""
-        return f"{what}: {advice}{rest}."
+        return f"{what}: {advice}{rest}{note}."
 
     @property
     def tone(self) -> str:
         """Return how bad it is, as the verdict is coloured: `good`, `warn` or `alarm`."""
-        worst = max((severity_rank(one.incident_class) for one in self.incidents), default=-1)
+        worst = max((severity_rank(one.incident_class) for one in self.undismissed), default=-1)
         return "good" if worst < 0 else "warn" if worst < severity_rank(None) else "alarm"
+
+    @property
+    def undismissed(self) -> tuple[Diagnosis, ...]:
+        """The incidents that nobody has dismissed, in the order of onset."""
+        return tuple(one for one in self.incidents if not one.dismissed)
 
     def _ends_finite(self) -> bool:
         """Return whether the last recorded loss is a number."""
@@ -99,7 +108,7 @@ class RunReport:
         return {name: self.block.quality(name) for name in self.block.columns}
 
     def by_severity(self) -> tuple[Diagnosis, ...]:
-        """Return the incidents, the most severe first."""
+        """Return the incidents, the most severe first and the dismissed ones last."""
         return tuple(sorted(self.incidents, key=_severity, reverse=True))
 
     def most_severe(self, count: int) -> tuple[Diagnosis, ...]:
@@ -141,8 +150,9 @@ class RunReport:
         return "\n".join([f"**{self.verdict}**\n", *postmortems])
 
 
-def _severity(diagnosis: Diagnosis) -> tuple[int, float]:
+def _severity(diagnosis: Diagnosis) -> tuple[bool, int, float]:
     """Return a key that sorts incidents from the least to the most severe."""
     symptoms = diagnosis.symptoms
     height = (symptoms.loss_peak or 0.0) - (symptoms.loss_before or 0.0)
-    return (severity_rank(diagnosis.incident_class), height if math.isfinite(height) else math.inf)
+    height = height if math.isfinite(height) else math.inf
+    return (not diagnosis.dismissed, severity_rank(diagnosis.incident_class), height)

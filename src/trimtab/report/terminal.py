@@ -1,7 +1,7 @@
-"""What a terminal shows: a judged run (`trimtab diagnose`) and a live one (`trimtab follow`).
+"""What a terminal shows: a judged run (`trimtab diagnose`) and a live one (`trimtab observe`).
 
 A judged run: heading, curves with the onsets marked, notes, a table of incidents, the worst of them
-explained. A live run: heading, curves, the latest values, its incidents, what it proposes.
+explained. A live run: heading, curves, the latest values, its incidents.
 """
 
 import time
@@ -25,7 +25,6 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunTotals
-from trimtab.journal.approval import Proposal
 from trimtab.report import wording
 from trimtab.report.batch_section import batch_lines
 from trimtab.report.run_report import RunReport
@@ -156,7 +155,9 @@ def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
         table.add_row(
             f"{incident.number}{f' +{len(others)}' if others else ''}",
             f"{incident.onset.step:,}",
-            Text(worst.outcome, style=_STYLES.get(named, "") if named else ""),
+            Text("dismissed", style="dim")
+            if worst.dismissed
+            else Text(worst.outcome, style=_STYLES.get(named, "") if named else ""),
             _losses(worst),
             worst.action.kind.value,
             *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
@@ -195,6 +196,7 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
         if package:
             lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
     for name, text in (
+        ("note", diagnosis.dismissal),
         ("alike", _places(others)),
         *(
             ()
@@ -261,16 +263,16 @@ def _questions(diagnosis: Diagnosis) -> Table:
 class LiveView:
     """Collects blocks as they are written and draws the current state."""
 
-    def __init__(self, source: str) -> None:
+    def __init__(self, source: str, totals: RunTotals) -> None:
         self._source = source
-        self._totals = RunTotals()
+        self._totals = totals
         self._recent = Block.empty()
         self.ended: str | None = None
-        self.proposal: Proposal | None = None
-        """What the run asks a person."""
+        self.died = ""
+        """How the run died, if it did."""
 
     def update(self, block: Block) -> None:
-        self._totals.add(block)
+        """Add records that the totals have already."""
         # Cut before joining as well: the first poll of a long run has millions of records.
         joined = Block.concat([self._recent, block[max(len(block) - KEPT_RECORDS, 0) :]])
         self._recent = joined[max(len(joined) - KEPT_RECORDS, 0) :]
@@ -286,7 +288,6 @@ class LiveView:
             "discarded": totals.num_discarded,
             "values": to_jsonable(values),
             "incidents": to_jsonable([facts for _, facts in sorted(totals.incidents.items())]),
-            "proposal": to_jsonable(self.proposal),
             "ended": self.ended,
         }
 
@@ -301,8 +302,6 @@ class LiveView:
         ]
         if self._totals.incidents:
             parts.append(self._incident_table())
-        if self.proposal is not None and self.ended is None:
-            parts.append(self._question(self.proposal))
         return Group(*parts)
 
     def _onsets(self) -> Iterator[tuple[int, str]]:
@@ -323,21 +322,12 @@ class LiveView:
             text.append(f", {totals.num_discarded:,} discarded", style="yellow")
         if self.ended is not None:
             text.append(f", ended: {printable(self.ended)}", style="bold yellow")
+        elif self.died:
+            text.append(f", died: {printable(self.died)}", style="bold red")
         elif signals.CLOCK in totals.latest:
             silent = max(totals.seconds_silent(time.time()), 0.0)
             is_stalled = totals.status(None, silent) is RunStatus.STALLED
             text.append(f", last record {silent:.0f} s ago", style="red" if is_stalled else "dim")
-        return text
-
-    def _question(self, proposal: Proposal) -> Text:
-        left = max(proposal.expires - time.time(), 0.0)
-        text = Text(f"proposed: {printable(proposal.action)}", style="bold yellow")
-        text.append(f"\n  why: {printable(proposal.reason)}", style="not bold")
-        text.append(
-            f"\n  trimtab answer {printable(self._source)} yes, or no; without an answer in "
-            f"{left:.0f} s: {printable(proposal.default)}",
-            style="not bold",
-        )
         return text
 
     def _numbers(self) -> Text:
@@ -361,7 +351,9 @@ class LiveView:
                         facts["number"],
                         facts.get("onset", ""),
                         facts.get("incident_class") or "open",
-                        facts.get("transition", ""),
+                        facts.get("transition", "")
+                        if not facts.get("dismissed")
+                        else f"dismissed by {facts['dismissed']}: {facts.get('text')}",
                         facts.get("cause") or "not known",
                         ", ".join(map(str, symptoms)) if isinstance(symptoms, list) else symptoms,
                     )

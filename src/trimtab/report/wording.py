@@ -22,7 +22,7 @@ from trimtab.explain.causes.by_evidence import WORTH_SAYING, would_decide
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import Observed
-from trimtab.journal.run_totals import INCIDENT
+from trimtab.journal.news import INCIDENT
 
 MIN_RUNNER_UP = 0.1
 """A second cause that is less probable is not shown."""
@@ -39,7 +39,7 @@ _ACTS = frozenset(
         "step discarded",
         "gradient scaled down",
         RELAUNCH,
-        "proposal",
+        "proposal",  # runs before 0.4
         "answer",
     }
 )
@@ -89,8 +89,8 @@ def short_cause(diagnosis: Diagnosis) -> str:
 
 def likeness(diagnosis: Diagnosis) -> tuple[str | None, ...]:
     """Return what incidents that are shown as one have in common: class, cause and action."""
-    cause = diagnosis.cause
-    return diagnosis.outcome, cause.id if cause else None, diagnosis.action.kind.value
+    cause = diagnosis.cause.id if diagnosis.cause else None
+    return diagnosis.outcome, cause, diagnosis.action.kind.value, diagnosis.dismissal
 
 
 def steps_text(incident: Incident) -> str:

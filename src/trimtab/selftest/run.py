@@ -7,9 +7,11 @@ import contextlib
 import logging
 import os
 import platform
+import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -20,10 +22,73 @@ import torch
 
 from trimtab._version import __version__
 from trimtab.core.errors import ConfigError
-from trimtab.selftest.cost import Cost, measure_cost
-from trimtab.selftest.loop import CannotCheck, CheckFailed
+from trimtab.selftest.loop import CannotCheck, CheckFailed, Training, batches
 from trimtab.selftest.promises import check_gate, check_host_reads, check_same_bits, check_undo
 from trimtab.selftest.two_ranks import check_two_ranks
+
+# What each mode costs: a step with a guard against the same step without
+#
+# All loops train the same model in turns, so that other work on the machine slows all of them
+# alike. A turn is as long as the interval of telemetry and snapshots, so that each turn has one.
+
+MODES = ("observe", "protect", "recover")
+TURN_STEPS, TURNS = 10, 4
+"""The first turn creates state, and does not count."""
+
+
+class Size(NamedTuple):
+    """A model and its batches."""
+
+    width: int
+    depth: int
+    rows: int
+
+
+SIZES = {"cuda": Size(768, 6, 4096), "cpu": Size(256, 4, 128)}
+"""A step of about 20 ms. Chosen: a guard costs the same time in a step of any length, so that of a
+tiny step would say more about Python than about a training run."""
+
+
+class Cost(NamedTuple):
+    """The milliseconds of a step without a guard, and how many times as long it is with one."""
+
+    bare_ms: float
+    ratios: dict[str, float]
+
+    def line(self) -> str:
+        modes = ", ".join(f"{mode} x{ratio:.2f}" for mode, ratio in self.ratios.items())
+        return f"cost  a step of {self.bare_ms:.1f} ms: {modes}"
+
+
+def measure_cost(device: torch.device, folder: Path) -> Cost:
+    """Train without a guard and in each mode, and compare the times."""
+    size = SIZES.get(device.type, SIZES["cpu"])
+    data = [batch.to(device) for batch in batches(TURN_STEPS, size.rows, size.width)]
+    # CPU time is that of this process alone; a GPU's time only passes on the wall.
+    clock = time.process_time if device.type == "cpu" else time.perf_counter
+    seconds: dict[str, list[float]] = {name: [] for name in ("bare", *MODES)}
+    runs = {name: Training(device=device, width=size.width, depth=size.depth) for name in seconds}
+    with ExitStack() as stack:
+        # Threads that wait for each other on a busy machine would be counted as work.
+        stack.callback(torch.set_num_threads, torch.get_num_threads())
+        torch.set_num_threads(1)
+        guards: dict[str, Any] = {
+            mode: stack.enter_context(runs[mode].watch(folder / mode, mode)) for mode in MODES
+        }
+        for _ in range(TURNS):
+            for name, run in runs.items():
+                begin = clock()
+                for batch in data:
+                    run.step(batch, guards.get(name))
+                if device.type == "cuda":
+                    torch.cuda.synchronize(device)
+                seconds[name].append(clock() - begin)
+    medians = {name: statistics.median(turns[1:]) for name, turns in seconds.items()}
+    ratios = {mode: round(medians[mode] / medians["bare"], 3) for mode in MODES}
+    return Cost(round(1e3 * medians["bare"] / TURN_STEPS, 3), ratios)
+
+
+# The checks
 
 
 class Outcome(StrEnum):
@@ -68,7 +133,6 @@ class SelfTest:
         return sum(check.outcome is outcome for check in self.checks)
 
     def summary(self) -> list[str]:
-        """Return the lines that are printed after the checks."""
         counts = (
             f"{self.count(Outcome.PASSED)} passed, {self.count(Outcome.FAILED)} failed, "
             f"{self.count(Outcome.SKIPPED)} skipped on {self.device} ({self.device_name}), "

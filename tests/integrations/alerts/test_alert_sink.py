@@ -1,5 +1,6 @@
 """Which messages are sent: one per matter, the worse and the end of it, a digest of many."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -9,22 +10,23 @@ from typing import Any
 
 import pytest
 from tests.integrations.alerts.test_channels import an_alert
-from tests.integrations.runs import append, open_incident, ship, wait_until
+from tests.integrations.runs import append, open_incident, say, ship, wait_until
 from tests.kit.servers import Receiver, serving
 
 from trimtab.core.block import Event
-from trimtab.core.config import Config, ShipConfig
+from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.alerts import IncidentAlerts
 from trimtab.integrations.alerts.alert import AlertLevel, AlertState, RunAlerts
 from trimtab.integrations.alerts.alert_sink import AlertPolicy, AlertSink
 from trimtab.integrations.alerts.channels import Outbox, read_channels
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper
-from trimtab.integrations.transport import SECRETS
-from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.live.host.run_recorder import RunRecorder
-from trimtab.live.ranks.exchange import StepNote
+from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.journal.news import REPORT_WRITTEN, read_news
+from trimtab.live.host.observer_process import Callbacks, ObserverProcess
+from trimtab.observe.run_observer import journal_size
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper
+from trimtab.observe.shipping.transport import SECRETS
 
 TOKEN = "T0K3N-xoxb-1234567890"
 
@@ -33,7 +35,7 @@ TOKEN = "T0K3N-xoxb-1234567890"
 def settings(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     # These journals have no guard that writes post-mortems.
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.POSTMORTEM_SECONDS", 0.0)
 
 
 def titles(receiver: Receiver) -> list[tuple[str, str]]:
@@ -53,8 +55,6 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
         open_incident(journal, 30, number=2, is_alarm=False)
         open_incident(journal, 40, transition="closed", incident_class="divergent")
         journal.event("undo", 41, updates_lost=12, why="head.weight not finite")
-        journal.event("proposal", 41, action="lower LR")
-        journal.event("answer", 42, action="lower LR", answer="approved")
     with serving(receiver := Receiver()):
         monkeypatch.setenv("TRIMTAB_ALERT_URLS", f"webhook+{receiver.url}/{TOKEN}")
         assert ship(run, AlertSink())
@@ -63,8 +63,6 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
         ("changed", "x1: incident 1: loss spike at step 22"),
         ("closed", "x1: incident 1 closed: loss spike at step 40"),
         ("open", "x1: 12 updates were undone"),
-        ("open", "x1: waits for approval: lower LR"),
-        ("closed", "x1: approved: lower LR"),
     ]
     assert "Likely cause: a hard batch\nDo: Wait." in receiver.posted[0][1]["text"]
 
@@ -155,6 +153,31 @@ def test_the_same_alert_is_not_sent_again_after_a_restart(
     assert [state for state, _ in titles(receiver)] == ["open", "closed"]
 
 
+@pytest.mark.parametrize("is_old", [False, True])
+def test_the_death_of_a_run_is_told_once_also_by_the_position_of_an_old_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_old: bool
+) -> None:
+    run = RunDirectory(tmp_path / "x1")
+    with JournalWriter(run) as journal:
+        append(journal, 0)
+    for kind, facts in (
+        (RUN_STATUS, {"status": "died", "how": "killed by SIGKILL"}),
+        (REPORT_WRITTEN, {"bytes": journal_size(run)}),
+    ):
+        say(run, Event(kind=kind, tick=1, step=0, facts=facts))
+    if is_old:  # it has no count of news
+        (run.home / "ship").mkdir()
+        position = {"schema": 1, "next_tick": 1, "num_events": 0, "num_records": 1}
+        saved = json.dumps({**position, "num_refused": 0, "status": "died", "memory": {}})
+        (run.home / "ship" / "alerts.json").write_text(saved)
+    with serving(receiver := Receiver()):
+        monkeypatch.setenv("TRIMTAB_ALERT_URLS", f"webhook+{receiver.url}/a")
+        for _ in range(2):
+            assert ship(run, AlertSink())
+    told = [] if is_old else ["x1: the run died after step 0: its process is gone"]
+    assert [title[: len(told[0])] for _, title in titles(receiver)] == told
+
+
 def test_many_incidents_at_once_are_one_digest() -> None:
     state: dict[str, Any] = {}
     policy = AlertPolicy(state)
@@ -206,18 +229,18 @@ def test_a_change_of_status_is_an_alert(
 def test_on_incident_alerts_from_the_training_process(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A real judge finds a spike; the journal has what an alert needs."""
+    """A real observer finds a spike; what it says has what an alert needs."""
+    run = RunDirectory(tmp_path)
     with serving(receiver := Receiver()):
         addresses = f"webhook+{receiver.url}/{TOKEN} webhook+http://127.0.0.1:9/{TOKEN}"
         monkeypatch.setenv("TRIMTAB_ALERT_URLS", addresses)
-        recorder = RunRecorder(
-            RunDirectory(tmp_path), Config(), {}, first_step=0, on_incident=IncidentAlerts("x1")
-        )
-        for step in range(300):
-            note = StepNote(step=step, clock=1e9 + step, is_recorded_here=True)
-            loss = 9.0 if 200 <= step < 206 else 3.0 + 0.01 * (step % 7)
-            recorder.record(note, {"loss": loss, "grad_norm": 1.0})
-        recorder.close("closed")
+        callbacks = Callbacks(IncidentAlerts("x1"))
+        observer = ObserverProcess(run, callbacks, lambda incident: None, stall_seconds=1e9)
+        with JournalWriter(run) as journal:
+            for step in range(300):
+                loss = 9.0 if 200 <= step < 206 else 3.0 + 0.01 * (step % 7)
+                journal.append(step, {"loss": loss, "grad_norm": 1.0, "clock": 1e9 + step})
+        observer.close()
         wait_until(lambda: len(receiver.posted) >= 2)
     states = [state for state, _ in titles(receiver)]
     assert states[0] == "open"
@@ -227,8 +250,7 @@ def test_on_incident_alerts_from_the_training_process(
         == 1
     )
     assert TOKEN not in caplog.text
-    events = read_journal(RunDirectory(tmp_path)).block.events
-    (opened, *_) = [event.facts for event in events if event.kind == "incident"]
+    (opened, *_) = [event.facts for event in read_news(run) if event.kind == "incident"]
     assert opened["is_alarm"] is True
     assert "Not known" in opened["explanation"]
     assert opened["action"]

@@ -17,7 +17,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.core.sink import Refused
 from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState
 from trimtab.integrations.alerts.channels import Channel, CommandChannel, read_channels
-from trimtab.integrations.transport import SECRETS, Reply
+from trimtab.observe.shipping.transport import SECRETS, Reply
 
 TOKEN = "T0K3N-xoxb-1234567890"
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 from tests.kit.hf import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
+from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.tiny import journal_of
 from transformers import EarlyStoppingCallback, TrainerCallback
 
@@ -134,6 +135,7 @@ def test_no_host_read_is_added(mode: str, tmp_path: Path) -> None:
     assert count(TrimtabCallback(mode=mode)) == count(None)
 
 
+@pytest.mark.usefixtures("with_observer")
 @pytest.mark.parametrize("accumulate", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_a_protected_run_holds_a_batch_that_is_not_finite(
     accumulate: int, tmp_path: Path, caplog: pytest.LogCaptureFixture

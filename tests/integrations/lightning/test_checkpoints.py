@@ -7,11 +7,12 @@ import lightning as L
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
 from tests.kit.lightning import BEGINS_AGAIN, Module, Run, watched
+from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of
 from torch.utils.data import DataLoader
 
 from trimtab.integrations.lightning import last_good_checkpoint
-from trimtab.state.checkpoints.index import Verdict
+from trimtab.journal.checkpoints.index import Verdict
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")  # of torchdata
@@ -28,6 +29,7 @@ def test_the_last_proven_one_outlives_save_top_k(tmp_path: Path) -> None:
     run = Run(steps=210, make=lambda: Module(planned=300, lr=1e-3), trainer=SAVES)
     run.fit([watched(tmp_path), saving(own, 100, save_top_k=1)])
     assert [path.name for path in own.iterdir()] == ["step=200.ckpt"]
+    observe(tmp_path)
     entries = Checkpoints(run_dir=tmp_path).entries
     verdicts = {entry.step: entry.verdict for entry in entries}
     assert verdicts == {100: Verdict.PROVEN, 200: Verdict.UNPROVEN}
@@ -69,8 +71,7 @@ def test_a_resumed_run_goes_on_where_it_was(mode: str, tmp_path: Path) -> None:
     block = journal_of(tmp_path)
     assert block.step.tolist() == list(range(30))
     assert block.data_position.tolist() == list(range(30))
-    opened = [event for event in block.events if event.kind == "incident"]
-    assert not opened, opened
+    assert observe(tmp_path) == ()
 
 
 def test_a_plain_loader_that_begins_its_epoch_again_is_an_incident(

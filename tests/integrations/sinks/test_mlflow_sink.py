@@ -12,10 +12,10 @@ from tests.kit.servers import Mlflow, serving
 
 from trimtab.core.config import ShipConfig
 from trimtab.core.errors import ConfigError
-from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.integrations.sinks.mlflow_sink import MlflowSink
-from trimtab.integrations.transport import Reply
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.observe.shipping.cursor import Cursor
+from trimtab.observe.shipping.transport import Reply
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +57,7 @@ def test_a_run_has_its_metrics_parameters_incidents_and_post_mortems(
 def test_lost_replies_make_neither_a_second_run_nor_a_second_point(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.POLL_SECONDS", 0.01)
     run = write_run(tmp_path, steps=700)
     with serving(server := Mlflow()):
         server.loses = lambda number: number <= 6  # search, create, parameters, metrics
@@ -71,9 +71,9 @@ def test_lost_replies_make_neither_a_second_run_nor_a_second_point(
 def test_progress_is_made_where_most_replies_are_lost(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POLL_SECONDS", 0.001)
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.MAX_WAIT", 0.01)
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.MAX_LAST_WAIT", 0.01)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.POLL_SECONDS", 0.001)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.MAX_WAIT", 0.01)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.MAX_LAST_WAIT", 0.01)
     more = {f"signal_{number}": 1.0 for number in range(20)}
     run = write_run(tmp_path, 500, **more)
     with serving(server := Mlflow()):

@@ -23,10 +23,10 @@ from trimtab.core.config import ShipConfig
 from trimtab.core.errors import ConfigError
 from trimtab.core.sink import RunStatus
 from trimtab.integrations import sinks
-from trimtab.integrations.shipper.log import ShipLog
-from trimtab.integrations.shipper.shipper import Shipper
 from trimtab.integrations.sinks.prometheus_sink import PrometheusSink, RunMetrics
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.observe.shipping.log import ShipLog
+from trimtab.observe.shipping.shipper import Shipper
 
 FILES = Path(sinks.__file__).parent / "prometheus"
 

@@ -7,15 +7,15 @@ from typing import Any
 import pytest
 from tests.integrations.runs import append, open_incident, ship
 
-from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.integrations.sinks.tensorboard_sink import TensorBoardSink
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.observe.shipping.cursor import Cursor
 from trimtab.readers.reading import read_log
 
 
 @pytest.fixture(autouse=True)
 def no_postmortems(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.POSTMORTEM_SECONDS", 0.0)
 
 
 def read(folder: Path) -> Any:

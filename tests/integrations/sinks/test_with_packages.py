@@ -15,15 +15,15 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import Incident, Moment
 from trimtab.integrations.alerts import wandb_alerts
 from trimtab.integrations.alerts.channels import read_channels
-from trimtab.integrations.shipper.cursor import Cursor
 from trimtab.journal import JournalWriter, RunDirectory
+from trimtab.observe.shipping.cursor import Cursor
 
 pytestmark = pytest.mark.filterwarnings("default")  # other people's warnings are no errors here
 
 
 @pytest.fixture(autouse=True)
 def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("trimtab.integrations.shipper.shipper.POSTMORTEM_SECONDS", 0.0)
+    monkeypatch.setattr("trimtab.observe.shipping.shipper.POSTMORTEM_SECONDS", 0.0)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("HOME", str(tmp_path))
 
@@ -174,7 +174,7 @@ def test_a_missing_package_names_its_pip_command(monkeypatch: pytest.MonkeyPatch
     import sys
 
     from trimtab.core.errors import MissingExtra
-    from trimtab.integrations.shipper.shipper import find_sink
+    from trimtab.observe.shipping.shipper import find_sink
 
     for name in ("wandb", "trackio", "apprise"):
         monkeypatch.setitem(sys.modules, name, None)

@@ -18,8 +18,10 @@ from tests.kit.token_files import (
     write_megatron,
 )
 from trimtab._version import __version__
+from trimtab.core.block import Event
 from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan
+from trimtab.journal.news import encode_news
 from trimtab.judge import Judge
 
 TESTS = Path(__file__).parents[2]
@@ -69,8 +71,26 @@ def judge_states() -> list[bytes]:
     for count in (40, 90):
         judge = Judge(Config())
         judge.update(troubled_run()[RECORDS][:count])
-        found.append(json.dumps({"version": __version__, "judge": judge.state_dict()}).encode())
+        state = {"version": __version__, "step": count, "judge": judge.state_dict()}
+        found.append(json.dumps(state).encode())
     return found
+
+
+def news_files() -> list[bytes]:
+    """`observer.jsonl` with an incident and the end of a run."""
+    facts = {"transition": "opened", "number": 1, "onset": 3, "symptoms": ["loss spike"]}
+    lines = [
+        encode_news(Event(kind="incident", tick=4, step=3, facts=facts)),
+        encode_news(Event(kind="run status", tick=9, step=8, facts={"status": "died"})),
+    ]
+    return ["\n".join(lines).encode() + b"\n"]
+
+
+def verdict_files() -> list[bytes]:
+    """`verdicts.json` with a proven checkpoint."""
+    verdict = {"serial": 0, "verdict": "proven", "reason": "healthy", "in_doubt": False}
+    content = {"version": 1, "tick": 9, "checkpoints": {"step-00000081": verdict}}
+    return [json.dumps(content).encode()]
 
 
 def checkpoint_files() -> list[bytes]:

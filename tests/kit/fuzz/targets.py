@@ -13,11 +13,13 @@ from trimtab.core.config import Config
 from trimtab.corpus import ScanOptions, plan_scan, scan
 from trimtab.corpus.results import load_result
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal.checkpoints.index import CheckpointIndex
+from trimtab.journal.checkpoints.manifest import find_damage, read_manifest
+from trimtab.journal.news import read_news
 from trimtab.judge import Judge
+from trimtab.observe.judge_state import JudgeState
 from trimtab.readers import read_log
 from trimtab.readers.reading import FORMATS
-from trimtab.state.checkpoints.index import CheckpointIndex
-from trimtab.state.checkpoints.manifest import find_damage, read_manifest
 
 Read = Callable[[Path], Sequence[str]]
 """Reads the input in a file; returns the notes about it."""
@@ -55,7 +57,9 @@ def all_targets(folder: Path) -> list[Target]:
         ("journal: open", f"{home}/journal/00000000.log", _journal, seeds.open_segments()),
         ("journal: notes", f"{home}/notes.log", _notes, seeds.open_segments()),
         ("judge.json", f"{home}/judge.json", _judge_state, seeds.judge_states()),
+        ("observer.jsonl", f"{home}/observer.jsonl", _news, seeds.news_files()),
         ("checkpoints.json", f"{home}/checkpoints.json", _checkpoints, seeds.checkpoint_files()),
+        ("verdicts.json", f"{home}/verdicts.json", _checkpoints, seeds.verdict_files()),
         ("checkpoint manifest", "trimtab-manifest.json", _manifest, seeds.checkpoint_files()),
         ("corpus result", "result.npz", _result, tokens[".npz"]),
     ]
@@ -91,11 +95,14 @@ def _notes(path: Path) -> Sequence[str]:
 
 
 def _judge_state(path: Path) -> Sequence[str]:
-    from trimtab.live.host.judge_state import JudgeState
-
-    run = RunDirectory(path.parents[1])
-    JudgeState(run, Judge(Config())).resume(troubled_run()[seeds.RECORDS])
+    state = JudgeState(RunDirectory(path.parents[1]))
+    if state.load(Judge(Config())):
+        state.unjudged(troubled_run()[seeds.RECORDS])
     return ()
+
+
+def _news(path: Path) -> Sequence[str]:
+    return [event.kind for event in read_news(RunDirectory(path.parents[1]))]
 
 
 def _checkpoints(path: Path) -> Sequence[str]:

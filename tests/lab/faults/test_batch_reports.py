@@ -10,6 +10,8 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
+from tests.kit.observing import with_observer  # noqa: F401
+
 import trimtab
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.lab.corpus.data import CorpusSplit, TokenCorpus
@@ -22,6 +24,8 @@ from trimtab.report.batch_section import batch_lines
 Trial = Callable[[Scenario], Path]
 
 STEPS = 200
+
+pytestmark = pytest.mark.usefixtures("with_observer")
 
 
 def incident_at(run_dir: Path, step: int) -> Diagnosis:

@@ -15,7 +15,13 @@ from tests.lab.observing import ONSET, Bench, settings_for
 from tests.lab.training import journal, per_step
 
 from trimtab.core import signals
-from trimtab.lab.faults.natural import AttentionCollapse, Fp16Spiral, NoWarmup, PostNorm, WideInit
+from trimtab.lab.faults.training_faults import (
+    AttentionCollapse,
+    Fp16Spiral,
+    NoWarmup,
+    PostNorm,
+    WideInit,
+)
 from trimtab.lab.scenarios.catalogue import NATURAL
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.trainer.intervention import Base, Intervention

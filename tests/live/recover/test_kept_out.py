@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 
 import trimtab
@@ -14,7 +15,7 @@ from trimtab.core.errors import NonFiniteRun
 from trimtab.core.events import UNDO_REFUSED
 from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
-from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
+from trimtab.journal.checkpoints.index import CheckpointIndex, Verdict
 
 SAVED, AT, AFTER = 40, 150, 45
 """A checkpoint that is proven when the first bad step comes; steps after the last one."""
@@ -56,7 +57,7 @@ def run_with_nans(
     [
         ("protect", 100, 1, False),
         ("recover", 3, 1, False),
-        ("recover", 8, 17, False),
+        pytest.param("recover", 8, 17, False, marks=pytest.mark.slow),
         ("recover", 5, 1, True),
     ],
 )
@@ -70,6 +71,7 @@ def test_nans_that_were_kept_out_change_nothing(
     assert found.incident_class is IncidentClass.RECOVERABLE
     assert found.action.kind is ActionKind.WAIT
     assert "nothing to do" in report.verdict
+    observe(tmp_path)
     entries = CheckpointIndex(RunDirectory(tmp_path).home).entries
     assert [entry.verdict for entry in entries] == [Verdict.PROVEN, Verdict.UNPROVEN]
     assert not any(entry.in_doubt for entry in entries)

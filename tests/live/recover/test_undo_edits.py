@@ -10,7 +10,7 @@ from tests.kit.undo import KINDS, Edit, Loop, flip_weight, lose_weight, refusals
 from torch import nn, optim
 
 import trimtab
-from trimtab.live.recover.undo import MAX_WAIT
+from trimtab.live.recover.undo_plan import MAX_WAIT
 
 STEPS = 40
 

@@ -16,9 +16,9 @@ import pytest
 from tests.cli.test_commands import write_run
 from tests.kit.chromium import CHROMIUM, Browser, chromium, count_line_pixels
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
+from tests.observe.server.test_server import serving
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.pages.test_pages import odd_run
-from tests.report.server.test_server import serving
 from tests.report.test_reports import report_of
 
 from trimtab.core.run import Run

@@ -10,7 +10,7 @@ from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 
 
 class JsonLines:
-    """Appends each record once, though the shipper may be killed and send it again."""
+    """Appends each record once, though the observer may be killed and send it again."""
 
     name = "json-lines"
     needs_everything = False

@@ -44,7 +44,6 @@ class Values:
             raise self._wrong(name, value, "a number") from None
 
     def whole(self, name: str) -> int | None:
-        """Return the value as a whole number."""
         value = self.number(name)
         if value is None:
             return None

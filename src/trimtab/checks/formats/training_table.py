@@ -24,7 +24,6 @@ def read_training_table(
     syntax: Syntax = Syntax.JSON,
     off: tuple[str, ...] = (),
 ) -> ConfigReading:
-    """Read the plan from a table with the names of `TrainingPlan`."""
     return ConfigReading(
         source=source,
         dialect=DIALECTS[syntax],

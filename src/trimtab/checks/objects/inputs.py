@@ -80,6 +80,14 @@ class Inputs:
             object.__setattr__(self, name, value)  # the class is frozen for everybody else
 
     @property
+    def groups(self) -> list[dict[str, Any]]:
+        return [group for optimizer in self.optimizers for group in optimizer.param_groups]
+
+    @property
+    def held(self) -> list[nn.Parameter]:
+        return [parameter for group in self.groups for parameter in group["params"]]
+
+    @property
     def device(self) -> torch.device:
         return next((p.device for p in self.model.parameters()), torch.device("cpu"))
 

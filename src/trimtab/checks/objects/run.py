@@ -142,9 +142,7 @@ def read_objects(inputs: Inputs, simulation: Simulation | None) -> ConfigReading
         key=lambda pair: sum(p.numel() for p in pair[1]["params"]),
     )
     optimizer, group = main
-    decay = max(
-        float(g.get("weight_decay") or 0.0) for o in inputs.optimizers for g in o.param_groups
-    )
+    decay = max(float(g.get("weight_decay") or 0.0) for g in inputs.groups)
     betas = group.get("betas") or (None, None)
     name = type(optimizer).__name__.lower()
     is_adam = name in ("adam", "adamw", "nadam")
@@ -167,7 +165,7 @@ def read_objects(inputs: Inputs, simulation: Simulation | None) -> ConfigReading
     }
     notes = []
     if simulation is not None and simulation.is_whole:
-        place = [id(g) for o in inputs.optimizers for g in o.param_groups].index(id(group))
+        place = [id(g) for g in inputs.groups].index(id(group))
         settings |= _schedule(simulation, place)
     elif simulation is not None:
         done = len(simulation.rates)

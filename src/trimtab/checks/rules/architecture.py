@@ -3,7 +3,7 @@
 import math
 
 from trimtab.checks.plan import NormPlace
-from trimtab.checks.rule import Fault, Level, Shown, amount, brief, rule
+from trimtab.checks.rule import Fault, Shown, advice, amount, brief, error, warning
 
 DEEP_POST_NORM = 12
 """Layers. The lab's 12-layer post-norm model never leaves the entropy of single tokens."""
@@ -21,9 +21,8 @@ def _wide_std(width: int) -> float:
     return math.sqrt(1 / (3 * width))
 
 
-@rule(
+@warning(
     "TT060",
-    Level.WARNING,
     "Post-norm in a deep model",
     source="Xiong et al. 2020; GPT-2 moved to pre-norm",
     shown=Shown.LAB,
@@ -36,9 +35,8 @@ def deep_post_norm(norm: NormPlace, layers: int) -> Fault | None:
     return Fault(f"{layers} layers with post-norm", {"norm": NormPlace.PRE})
 
 
-@rule(
+@warning(
     "TT061",
-    Level.WARNING,
     "The initial weights are large for the width",
     source="BLOOM: 104B with 0.02 at width 11,600 did not get past its first thousands of steps",
 )
@@ -54,9 +52,8 @@ def large_init(init_std: float, width: int) -> Fault | None:
     )
 
 
-@rule(
+@error(
     "TT062",
-    Level.ERROR,
     "The initial weights are absurdly large",
     source="follows from the softmax: logits of deviation s cost about s^2 / 2 nats above guessing",
     shown=Shown.LAB,
@@ -73,9 +70,8 @@ def absurd_init(init_std: float, width: int) -> Fault | None:
     )
 
 
-@rule(
+@advice(
     "TT063",
-    Level.ADVICE,
     "The init is not scaled by the depth",
     source="GPT-2; OPT scales by 1 / sqrt(2 L) too; OLMo 2 trained without it",
 )
@@ -89,9 +85,8 @@ def unscaled_depth(depth_scaled_init: bool, layers: int) -> Fault | None:
     )
 
 
-@rule(
+@advice(
     "TT064",
-    Level.ADVICE,
     "No QK-norm in a large model",
     source="ViT-22B, Chameleon, OLMo 2; Marin 32B spiked for 80,000 steps until QK-norm; Llama "
     "has none",
@@ -109,9 +104,8 @@ def no_qk_norm(qk_norm: bool, model_size: float) -> Fault | None:
     )
 
 
-@rule(
+@advice(
     "TT065",
-    Level.ADVICE,
     "No z-loss in a large model",
     source="PaLM 1e-4, OLMo 2 1e-5; small-scale proxies (arXiv 2309.14322)",
     only={"large": True},
@@ -124,9 +118,8 @@ def no_z_loss(z_loss: float, model_size: float) -> Fault | None:
     return Fault(f"{amount(model_size)} parameters without z-loss", {"z_loss": 1e-5})
 
 
-@rule(
+@advice(
     "TT066",
-    Level.ADVICE,
     "Nothing normalises the embedding of a large model",
     source="BLOOM; Takase et al. 2023 (Spike No More); Megatron-LM's --embedding-init-method-std",
     only={"large": True},
@@ -142,9 +135,8 @@ def bare_embedding(embedding_norm: bool, model_size: float) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT067",
-    Level.WARNING,
     "The muP base is wider than the model",
     source="Yang et al. 2022: tune narrow, train wide",
     only={"mup": True},
@@ -161,9 +153,8 @@ def inverted_mup(mup_base_width: int, width: int) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT068",
-    Level.WARNING,
     "Nothing balances the experts",
     source="Switch Transformer (Fedus et al. 2021) uses 1e-2; Megatron-LM's default is 0",
     only={"mixture": True},

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from trimtab.checks.rule import Fault, Level, brief, rule
+from trimtab.checks.rule import Fault, advice, brief, error, warning
 
 TUNED: dict[str, Any] = {"from_scratch": False}
 
@@ -15,9 +15,8 @@ MIN_ADAPTER_LR = 5e-5
 """Under the rates of published adapters, 1e-4 to 5e-4. Chosen."""
 
 
-@rule(
+@error(
     "TT100",
-    Level.ERROR,
     "The adapter is scaled too far up",
     source="Hu et al. 2021 (LoRA), Dettmers et al. 2023 (QLoRA), Schulman et al. 2025",
     only=TUNED,
@@ -36,9 +35,8 @@ def adapter_scale(lora_rank: int, lora_alpha: float, lr: float) -> Fault | None:
     )
 
 
-@rule(
+@advice(
     "TT101",
-    Level.ADVICE,
     "The adapter trains at a rate of full fine-tuning",
     source="Schulman et al. 2025: LoRA needs ten times the rate; the TRL docs give 1e-4 and more",
     only=TUNED,
@@ -51,9 +49,8 @@ def adapter_rate(lora_rank: int, lr: float) -> Fault | None:
     return Fault(f"lr {brief(lr)} with an adapter of rank {lora_rank}", {"lr": 2e-4})
 
 
-@rule(
+@warning(
     "TT102",
-    Level.WARNING,
     "Packed texts see each other",
     source="TRL: packing strategy `wrapped`; axolotl: no decontamination without flash attention",
     only={**TUNED, "packing": True},

@@ -1,7 +1,7 @@
 """Rules on running it: whether trouble will be seen, and what going back will cost."""
 
 from trimtab.checks.plan import RollbackCost
-from trimtab.checks.rule import Fault, Level, rule
+from trimtab.checks.rule import Fault, advice, error, warning
 
 COSTLY_SECONDS = 2 * 3600
 """Half an hour lost to a restart is what stability guides plan for; five hours is their warning."""
@@ -17,9 +17,7 @@ LOGGED_OFTEN = 100
 spike of 2022-04-12 comes and goes sixteen times over."""
 
 
-@rule(
-    "TT080", Level.ERROR, "There are no checkpoints", source="Llama 3: 466 interruptions in 54 days"
-)
+@error("TT080", "There are no checkpoints", source="Llama 3: 466 interruptions in 54 days")
 def no_checkpoints(
     checkpoint_steps: int, steps: int | None = None, step_seconds: float | None = None
 ) -> Fault | None:
@@ -39,9 +37,8 @@ def no_checkpoints(
     return Fault(what, {"checkpoint_steps": _good_cadence(steps)})
 
 
-@rule(
+@warning(
     "TT081",
-    Level.WARNING,
     "A rollback is expensive",
     source="stability guides: every 1,000 steps costs 30 minutes, every 100,000 five hours",
 )
@@ -73,9 +70,8 @@ def costly_rollback(
     return Fault(what, {"checkpoint_steps": better})
 
 
-@rule(
+@warning(
     "TT082",
-    Level.WARNING,
     "Retention may delete the last good checkpoint",
     source="pocket-tts issue 262: keep 3 deleted the last healthy ones; PaLM went back 100 steps",
 )
@@ -99,9 +95,8 @@ def short_retention(
     )
 
 
-@rule(
+@warning(
     "TT083",
-    Level.WARNING,
     "The logger hides NaN",
     source="measured: transformers 5.22.2 logs loss 0.0 with NaN weights; trl issue 6702",
 )
@@ -113,9 +108,8 @@ def hidden_nan(nan_filter: bool) -> Fault | None:
     return Fault("NaN and infinite losses are filtered out of the log", {"nan_filter": False})
 
 
-@rule(
+@warning(
     "TT084",
-    Level.WARNING,
     "The loss is logged too rarely",
     source="stability guides log every 10 steps; BLOOM's spike was over in 30",
 )
@@ -128,9 +122,8 @@ def rare_logs(log_steps: int) -> Fault | None:
     return Fault(what, {"log_steps": 10})
 
 
-@rule(
+@advice(
     "TT085",
-    Level.ADVICE,
     "The run has no fixed seed",
     source="Gemini 2.5 replays suspicious steps; Megatron-LM's rerun engine",
 )
@@ -142,9 +135,8 @@ def no_seed(seeded: bool) -> Fault | None:
     return Fault("weights and data order come from a random seed", {"seeded": True})
 
 
-@rule(
+@warning(
     "TT086",
-    Level.WARNING,
     "A resume does not restore the data position",
     source="F18 of the catalogue; transformers issue 11284, datasets issue 8308",
 )
@@ -156,9 +148,8 @@ def lost_data_position(restores_data: bool) -> Fault | None:
     return Fault("a resumed run begins its data again", {"restores_data": True})
 
 
-@rule(
+@error(
     "TT087",
-    Level.ERROR,
     "Checkpoints cannot be resumed: no optimizer state",
     source="F06 of the catalogue; transformers issue 25849",
 )
@@ -170,12 +161,7 @@ def no_optimizer_state(saves_optimizer: bool) -> Fault | None:
     return Fault("the optimizer's state is not saved or not loaded", {"saves_optimizer": True})
 
 
-@rule(
-    "TT088",
-    Level.ADVICE,
-    "A resume does not restore the random generators",
-    source="F18 of the catalogue",
-)
+@advice("TT088", "A resume does not restore the random generators", source="F18 of the catalogue")
 def lost_generators(saves_rng: bool) -> Fault | None:
     """Dropout and sampling differ from the uninterrupted run, so a resume cannot be checked against
     it."""
@@ -186,9 +172,8 @@ def lost_generators(saves_rng: bool) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT089",
-    Level.WARNING,
     "Nobody looks for NaN",
     source="ByteRobust: NaN is the slowest class of incident, 4,289 s on average",
 )
@@ -200,11 +185,8 @@ def no_nan_check(nan_check: bool) -> Fault | None:
     return Fault("the trainer's check of losses and gradients is off", {"nan_check": True})
 
 
-@rule(
-    "TT090",
-    Level.ADVICE,
-    "Nothing is held out",
-    source="Marin: train loss moved at a data shift, eval did not",
+@advice(
+    "TT090", "Nothing is held out", source="Marin: train loss moved at a data shift, eval did not"
 )
 def no_evaluation(eval_steps: int, steps: int | None = None) -> Fault | None:
     """A change of the data moves the training loss and not the held-out one; without it this cannot

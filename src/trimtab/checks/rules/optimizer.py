@@ -2,7 +2,7 @@
 
 import math
 
-from trimtab.checks.rule import ADAM, Fault, Level, Shown, amount, brief, rule
+from trimtab.checks.rule import ADAM, Fault, Level, Shown, advice, amount, brief, error, warning
 
 LONGEST_MEMORY_TOKENS = 400e6
 """Tokens that a second moment of published runs averages over at most: 320M (Llama 3 405B, 0.95 at
@@ -37,9 +37,8 @@ def _memory(beta2: float) -> float:
     return 1.0 / (1.0 - beta2)
 
 
-@rule(
+@warning(
     "TT001",
-    Level.WARNING,
     "The second moment remembers too much",
     source="GPT-3, Llama and OLMo chose 0.95; Megatron-LM issue 1582 (0.999 spikes, 0.95 does "
     "not); Marek et al. 2025 (the memory counts in tokens)",
@@ -72,9 +71,7 @@ def long_memory(
     )
 
 
-@rule(
-    "TT002", Level.WARNING, "Gradients are not clipped", source="PaLM, Llama 2 and OLMo clip at 1.0"
-)
+@warning("TT002", "Gradients are not clipped", source="PaLM, Llama 2 and OLMo clip at 1.0")
 def no_clipping(
     clip_norm: float, adam: bool | None = None, beta2: float | None = None
 ) -> Fault | None:
@@ -90,9 +87,8 @@ def no_clipping(
     return Fault(what, {"clip_norm": 1.0})
 
 
-@rule(
+@advice(
     "TT003",
-    Level.ADVICE,
     "The clip threshold is too high to clip anything",
     source="measured: in 30 public logs the median norm is 0.1 to 5; published runs clip at 1.0",
 )
@@ -108,9 +104,8 @@ def loose_clipping(clip_norm: float) -> Fault | None:
     )
 
 
-@rule(
+@error(
     "TT004",
-    Level.ERROR,
     "Adam's epsilon swamps the second moment",
     source="small-scale proxies (arXiv 2309.14322); Molybog et al. 2023",
     only=ADAM,
@@ -126,9 +121,8 @@ def huge_epsilon(epsilon: float) -> Fault | None:
     )
 
 
-@rule(
+@advice(
     "TT005",
-    Level.ADVICE,
     "Adam's epsilon is larger than it needs to be",
     source="OLMo 2: 1e-5 to 1e-8 let gradient norms settle sooner; Llama 2 trained with 1e-5",
     only=ADAM,
@@ -141,12 +135,7 @@ def large_epsilon(epsilon: float) -> Fault | None:
     return Fault(f"epsilon is {brief(epsilon)}", {"epsilon": 1e-8})
 
 
-@rule(
-    "TT011",
-    Level.ERROR,
-    "A setting of the optimizer cannot be right",
-    source="the definition of Adam",
-)
+@error("TT011", "A setting of the optimizer cannot be right", source="the definition of Adam")
 def impossible_values(
     lr: float,
     beta1: float | None = None,
@@ -173,9 +162,8 @@ def impossible_values(
     return Fault(what, {name: usual for name, (_, usual) in wrong.items()})
 
 
-@rule(
+@warning(
     "TT012",
-    Level.WARNING,
     "The peak learning rate is far above that of any published run of this size",
     source="highest published AdamW rates: 3e-3 at 135M (SmolLM), 8e-4 at 8B (MLPerf)",
     only=ADAM,
@@ -212,9 +200,8 @@ def published_rate(model_size: float) -> float:
     return PUBLISHED_LR_AT_135M * math.pow(model_size / 135e6, -1 / 3)
 
 
-@rule(
+@warning(
     "TT016",
-    Level.WARNING,
     "Lion runs at a rate that is meant for Adam",
     source="Chen et al. 2023 (Lion): 3 to 10 times below AdamW's rate, decay as much higher",
     only={"optimizer": "lion"},
@@ -232,9 +219,8 @@ def lion_rate(lr: float, model_size: float) -> Fault | None:
     )
 
 
-@rule(
+@advice(
     "TT017",
-    Level.ADVICE,
     "Muon runs without weight decay",
     source="Moonlight (Liu et al. 2025): without decay weights grow until bf16 loses updates",
     only={"optimizer": "muon"},
@@ -247,9 +233,8 @@ def muon_decay(weight_decay: float) -> Fault | None:
     return Fault("weight decay is 0", {"weight_decay": 0.1})
 
 
-@rule(
+@advice(
     "TT018",
-    Level.ADVICE,
     "Adafactor runs without warm-up",
     source="Shazeer and Stern 2018; transformers: without warm-up it is not recommended",
     only={"optimizer": "adafactor"},
@@ -262,9 +247,8 @@ def adafactor_warmup(lr: float, warmup_steps: int) -> Fault | None:
     return Fault(f"the first step is made at {brief(lr)}", {"warmup_steps": 1000})
 
 
-@rule(
+@warning(
     "TT013",
-    Level.WARNING,
     "The betas look swapped",
     source="Adam's own condition beta1 < sqrt(beta2); Kingma and Ba 2015",
     only=ADAM,
@@ -279,9 +263,8 @@ def swapped_betas(beta1: float, beta2: float) -> Fault | None:
     )
 
 
-@rule(
+@advice(
     "TT014",
-    Level.ADVICE,
     "The second moment remembers too little for so small a batch",
     source="Marek et al. 2025: hold the half-life in tokens; nanoGPT takes 0.99 at 16k tokens a "
     "step",
@@ -302,9 +285,8 @@ def short_memory(beta2: float, batch_tokens: int) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT015",
-    Level.WARNING,
     "Micro-batches count alike, however many tokens they have",
     source="transformers issues 34191 and 35204",
 )
@@ -322,9 +304,8 @@ HIGHEST_DECAY, LOWEST_DECAY = 0.5, 0.01
 trained with 0.01."""
 
 
-@rule(
+@warning(
     "TT006",
-    Level.WARNING,
     "Weight decay is too high",
     source="stability guides: over 0.5 a model cannot fit its data",
 )
@@ -340,9 +321,8 @@ def high_decay(weight_decay: float, lr: float | None = None) -> Fault | None:
     return Fault(what, {"weight_decay": 0.1})
 
 
-@rule(
+@advice(
     "TT007",
-    Level.ADVICE,
     "There is next to no weight decay",
     source="stability guides: under 0.01",
     only={"from_scratch": True},
@@ -357,9 +337,8 @@ def low_decay(weight_decay: float) -> Fault | None:
     )
 
 
-@rule(
+@advice(
     "TT008",
-    Level.ADVICE,
     "Norms and biases are decayed",
     source="Megatron-LM and HF leave them out; OLMo 2 decays them",
 )
@@ -372,12 +351,7 @@ def decayed_norms(decay_norms: bool, weight_decay: float) -> Fault | None:
     )
 
 
-@rule(
-    "TT009",
-    Level.ADVICE,
-    "Embeddings are decayed",
-    source="OLMo 2: spike score 0.16 with, 0.092 without",
-)
+@advice("TT009", "Embeddings are decayed", source="OLMo 2: spike score 0.16 with, 0.092 without")
 def decayed_embeddings(decay_embeddings: bool, weight_decay: float) -> Fault | None:
     """The row of a rare token shrinks at every step in which it does not occur, and the first block
     then sees inputs of very unequal size."""
@@ -388,9 +362,8 @@ def decayed_embeddings(decay_embeddings: bool, weight_decay: float) -> Fault | N
     )
 
 
-@rule(
+@warning(
     "TT010",
-    Level.WARNING,
     "Adam's decay is not decoupled",
     source="Loshchilov and Hutter 2019 (AdamW)",
     only=ADAM,

@@ -1,7 +1,7 @@
 """Rules on number formats: where range or precision is too small for what is done in it."""
 
 from trimtab.checks.plan import LossScaling, Precision
-from trimtab.checks.rule import ADAM, Fault, Level, Shown, brief, rule
+from trimtab.checks.rule import ADAM, Fault, Level, Shown, advice, brief, error, warning
 
 STUCK_BETA2 = 0.997
 """From here on a bf16 second moment does not decay any more: v times beta2 rounds back to v
@@ -16,9 +16,8 @@ SHORTEST_HISTORY = 16
 LOW = frozenset({Precision.BF16, Precision.FP16, Precision.FP8})
 
 
-@rule(
+@error(
     "TT040",
-    Level.ERROR,
     "fp16 without loss scaling",
     source="Micikevicius et al. 2018; F11 of the catalogue",
     only={"compute": Precision.FP16},
@@ -33,9 +32,8 @@ def unscaled_fp16(loss_scaling: LossScaling) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT041",
-    Level.WARNING,
     "The loss scale is fixed",
     source="stability guides: a constant scale means dynamic scaling is not engaged",
     only={"compute": Precision.FP16},
@@ -48,9 +46,8 @@ def fixed_scale(loss_scaling: LossScaling) -> Fault | None:
     return Fault("the loss scale is a constant", {"loss_scaling": LossScaling.DYNAMIC})
 
 
-@rule(
+@advice(
     "TT042",
-    Level.ADVICE,
     "fp16 where bf16 would do",
     source="BLOOM: 104B failed in fp16, 176B trained in bf16; seven nanoGPT issues on NaN in fp16",
     only={"compute": Precision.FP16},
@@ -63,9 +60,8 @@ def fp16_at_all(loss_scaling: LossScaling) -> Fault | None:
     return Fault("matrices are multiplied in fp16", {"compute": Precision.BF16})
 
 
-@rule(
+@warning(
     "TT043",
-    Level.WARNING,
     "The loss scale may fall below 1",
     source="DeepLearningExamples issue 543 (scale 1e-44, run went on); stability guides: under 1 "
     "is collapse",
@@ -79,9 +75,8 @@ def bottomless_scale(min_loss_scale: float) -> Fault | None:
     return Fault(f"the scale may fall to {brief(min_loss_scale)}", {"min_loss_scale": 1.0})
 
 
-@rule(
+@warning(
     "TT044",
-    Level.WARNING,
     "No fp32 master weights",
     source="mixed-precision practice since Micikevicius et al. 2018; half a step of the mantissa",
     shown=Shown.LAB,
@@ -108,9 +103,8 @@ def low_precision_weights(
     return Fault(what, {"weights": Precision.FP32})
 
 
-@rule(
+@error(
     "TT045",
-    Level.ERROR,
     "The second moment cannot decay in bf16",
     source="measured: at 0.998 and above nothing of v is forgotten",
     only={**ADAM, "optimizer_state": Precision.BF16},
@@ -126,9 +120,8 @@ def stuck_second_moment(beta2: float) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT046",
-    Level.WARNING,
     "Gradients are summed in low precision",
     source="stability guides: a sum of 128 bf16 values has a significant error; Megatron-LM and "
     "torchtitan default to fp32",
@@ -144,9 +137,8 @@ def low_precision_sum(gradient_sum: Precision) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT047",
-    Level.WARNING,
     "Attention takes its softmax in low precision",
     source="stability guides: softmax in fp32 beside bf16 matrices",
 )
@@ -158,9 +150,8 @@ def low_precision_softmax(softmax_fp32: bool) -> Fault | None:
     return Fault("the softmax of attention is not in fp32", {"softmax_fp32": True})
 
 
-@rule(
+@warning(
     "TT048",
-    Level.WARNING,
     "fp8 gradients in e4m3 with one scale per tensor",
     source="Transformer Engine: hybrid (e5m2 backward) for training; e4m3 only with block scales",
     only={"compute": Precision.FP8},
@@ -175,9 +166,8 @@ def e4m3_gradients(fp8_format: str, fp8_scaling: str) -> Fault | None:
     return Fault(f"gradients are in e4m3 with {fp8_scaling} scaling", {"fp8_format": "hybrid"})
 
 
-@rule(
+@warning(
     "TT049",
-    Level.WARNING,
     "The output layer is computed in fp8",
     source="torchtitan's recipes leave the output layer out; Megatron-LM keeps the last layers in "
     "bf16",
@@ -191,9 +181,8 @@ def fp8_head(fp8_output_layer: bool) -> Fault | None:
     return Fault("fp8 includes the output layer", {"fp8_output_layer": False})
 
 
-@rule(
+@advice(
     "TT050",
-    Level.ADVICE,
     "Delayed fp8 scaling looks back too few steps",
     source="Transformer Engine's default is 1,024 steps and their maximum; Megatron-LM's is 1",
     only={"compute": Precision.FP8},
@@ -211,9 +200,8 @@ def short_history(fp8_scaling: str, fp8_history: int) -> Fault | None:
     )
 
 
-@rule(
+@error(
     "TT051",
-    Level.ERROR,
     "Epsilon is zero in fp16",
     source="smallest fp16 number 6e-8; F12 of the catalogue",
     only={**ADAM, "optimizer_state": Precision.FP16},
@@ -229,9 +217,8 @@ def vanishing_epsilon(epsilon: float) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT052",
-    Level.WARNING,
     "The loss is computed from low-precision logits",
     source="practice of published runs: logits to fp32 before the cross-entropy",
 )

@@ -3,7 +3,7 @@
 import numpy as np
 
 from trimtab.checks.plan import Curve, Points, Shape
-from trimtab.checks.rule import ADAM, Fault, Level, Shown, amount, brief, rule
+from trimtab.checks.rule import ADAM, Fault, Shown, advice, amount, brief, error, warning
 
 RISE = 0.05
 """Share of the peak that a rate may rise in its decay: more than rounding, less than any plan."""
@@ -32,9 +32,8 @@ def _jump(curve: Curve) -> int | None:
     return curve.warmup + at + 1 if gains[at] > JUMP * curve.peak else None
 
 
-@rule(
+@error(
     "TT020",
-    Level.ERROR,
     "The learning rate rises again in its decay",
     source="F24 of the catalogue; stability guides: a cosine implemented upside down",
 )
@@ -70,9 +69,8 @@ def rising_in_decay(
     return Fault(what, {"cycles": 0.5})
 
 
-@rule(
+@error(
     "TT021",
-    Level.ERROR,
     "The final learning rate is above the peak",
     source="F24 of the catalogue; Megatron-LM refuses such a pair",
     shown=Shown.LAB,
@@ -85,9 +83,8 @@ def floor_above_peak(lr: float, final_lr: float) -> Fault | None:
     return Fault(f"the decay leads from {brief(lr)} up to {brief(final_lr)}", {"final_lr": lr / 10})
 
 
-@rule(
+@warning(
     "TT022",
-    Level.WARNING,
     "The learning rate jumps up",
     source="F05 of the catalogue; post-mortem guides name restarts and misaligned warm-ups",
 )
@@ -107,9 +104,8 @@ def rate_jumps(curve: Curve, lr_points: Points | None = None) -> Fault | None:
     return Fault(what, {"schedule": Shape.COSINE, "cycles": 0.5})
 
 
-@rule(
+@warning(
     "TT027",
-    Level.WARNING,
     "The decay ends long before the run",
     source="nanoGPT and Chinchilla: the decay should end with the run; BLOOM stopped 9 % early",
     only={"holds_after_decay": True},
@@ -125,9 +121,8 @@ def early_end(schedule: Shape, steps: int, decay_end: int) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT028",
-    Level.WARNING,
     "The run ends long before the decay",
     source="Chinchilla (Hoffmann et al. 2022): a decay over 25 % longer than the run costs loss",
 )
@@ -144,9 +139,8 @@ def late_end(
     return Fault(what, {"decay_end": steps})
 
 
-@rule(
+@error(
     "TT029",
-    Level.ERROR,
     "The learning rate is zero for a part of the run",
     source="follows from the schedule",
     shown=Shown.LAB,
@@ -166,9 +160,8 @@ def dead_steps(curve: Curve, final_lr: float, steps: int) -> Fault | None:
     )
 
 
-@rule(
+@error(
     "TT030",
-    Level.ERROR,
     "The learning rate becomes negative",
     source="measured: torchtitan 0.3.0 with total_steps below training.steps",
     shown=Shown.LAB,
@@ -185,9 +178,8 @@ def negative_rate(curve: Curve, steps: int) -> Fault | None:
     )
 
 
-@rule(
+@error(
     "TT031",
-    Level.ERROR,
     "The schedule resumes at a different step than the run",
     source="F05 of the catalogue; verl issue 7953 (schedule saved, not restored)",
     only={"resumed": True},
@@ -206,9 +198,8 @@ def resume_offset(curve: Curve, resume_step: int, schedule_step: int) -> Fault |
     )
 
 
-@rule(
+@advice(
     "TT032",
-    Level.ADVICE,
     "The learning rate never comes down",
     source="Hu et al. 2024 (MiniCPM): a tenth of the run in decay is enough",
     only={"from_scratch": True},
@@ -230,7 +221,7 @@ SHORT_WARMUP = 0.01
 """Share of a run below which a warm-up that is also shorter than Adam's memory is too short."""
 
 
-@rule("TT023", Level.ERROR, "The warm-up never ends", source="F24 of the catalogue")
+@error("TT023", "The warm-up never ends", source="F24 of the catalogue")
 def endless_warmup(curve: Curve, steps: int, lr_points: Points | None = None) -> Fault | None:
     """The run stops while the rate is still on its way up: it never trains at the rate that was
     chosen and never decays."""
@@ -242,9 +233,8 @@ def endless_warmup(curve: Curve, steps: int, lr_points: Points | None = None) ->
     return Fault(what, {"warmup_steps": max(min(2000, steps // 10), 1)})
 
 
-@rule(
+@warning(
     "TT024",
-    Level.WARNING,
     "The warm-up takes most of the run",
     source="published runs warm up for 0.02 to 20 % of their steps",
 )
@@ -258,9 +248,8 @@ def long_warmup(curve: Curve, steps: int, warmup_steps: int) -> Fault | None:
     )
 
 
-@rule(
+@warning(
     "TT025",
-    Level.WARNING,
     "There is no warm-up",
     source="Llama 2 and OPT warm up for 2,000 steps, OLMo for 5,000",
     only=ADAM,
@@ -277,9 +266,8 @@ def no_warmup(
     )
 
 
-@rule(
+@warning(
     "TT026",
-    Level.WARNING,
     "The warm-up is shorter than Adam's memory",
     source="Ma and Yarats 2021: 2 / (1 - beta2) steps",
     only=ADAM,

@@ -53,48 +53,39 @@ def check(
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 no readable config, or no torch.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy or torch.
     from rich.console import Console
 
     from trimtab.checks import check_config
     from trimtab.checks.view import check_view
-    from trimtab.cli import output
     from trimtab.cli.options import load_config, parse_settings
 
-    with output.reported_errors():
-        if widths is not None and lr_range:
-            raise typer.BadParameter("--widths and --lr-range are two tests; make them in turn")
-        rules_off = (*load_config(config, None).check.off, *(off or ()))
-        is_function = ":" in subject and not Path(subject).exists()
-        if not is_function and widths is None and not lr_range:
-            report = check_config(subject, off=rules_off, known=parse_settings(known or ()))
-            found, printed = bool(report.ids), report.to_dict()
-            view = check_view(report, is_verbose=verbose)
-        else:
-            if known:
-                raise typer.BadParameter("--set is for configs; change the objects instead")
-            from trimtab import check as check_objects
-            from trimtab.checks.objects.inputs import as_setup, call_setup, find_setup
-            from trimtab.checks.objects.learning_rate import (
-                coordinate_check,
-                coordinates_view,
-                lr_range_test,
-                parse_widths,
-                range_view,
-            )
+    if widths is not None and lr_range:
+        raise typer.BadParameter("--widths and --lr-range are two tests; make them in turn")
+    rules_off = (*load_config(config, None).check.off, *(off or ()))
+    is_function = ":" in subject and not Path(subject).exists()
+    if not is_function and widths is None and not lr_range:
+        report = check_config(subject, off=rules_off, known=parse_settings(known or ()))
+        found, printed = bool(report.ids), report.to_dict()
+        view = check_view(report, is_verbose=verbose)
+    else:
+        if known:
+            raise typer.BadParameter("--set is for configs; change the objects instead")
+        from trimtab import check as check_objects
+        from trimtab.checks.objects import learning_rate
+        from trimtab.checks.objects.inputs import as_setup, call_setup, find_setup
 
-            make = find_setup(subject)
-            if widths is not None:
-                coordinates = coordinate_check(make, parse_widths(widths))
-                found, printed = not coordinates.is_stable, coordinates.to_dict()
-                view = coordinates_view(coordinates)
-            elif lr_range:
-                rates = lr_range_test(**as_setup(call_setup(make)))
-                found, printed, view = False, rates.to_dict(), range_view(rates)
-            else:
-                report = check_objects(**as_setup(call_setup(make)), off=rules_off)
-                found, printed = bool(report.ids or report.changed), report.to_dict()
-                view = check_view(report, is_verbose=verbose)
+        make = find_setup(subject)
+        if widths is not None:
+            coordinates = learning_rate.coordinate_check(make, learning_rate.parse_widths(widths))
+            found, printed = not coordinates.is_stable, coordinates.to_dict()
+            view = learning_rate.coordinates_view(coordinates)
+        elif lr_range:
+            rates = learning_rate.lr_range_test(**as_setup(call_setup(make)))
+            found, printed, view = False, rates.to_dict(), learning_rate.range_view(rates)
+        else:
+            report = check_objects(**as_setup(call_setup(make)), off=rules_off)
+            found, printed = bool(report.ids or report.changed), report.to_dict()
+            view = check_view(report, is_verbose=verbose)
     if as_json:
         # The other two tests have fields of their own, so the name says which one was made.
         kind = "check --widths" if widths else "check --lr-range" if lr_range else "check"

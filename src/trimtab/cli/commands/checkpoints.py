@@ -10,7 +10,7 @@ from trimtab.cli.options import AsJson, ExitCode, print_json
 
 if TYPE_CHECKING:
     from trimtab.journal import RunDirectory
-    from trimtab.state.checkpoints.index import CheckpointEntry, CheckpointIndex
+    from trimtab.journal.checkpoints.index import CheckpointEntry, CheckpointIndex
 
 NEXT = "give the run_dir of a run with `watch(checkpoints=...)`"
 COLUMNS = ("step", "verdict", "files", "size", "why")
@@ -32,20 +32,17 @@ def checkpoints(
 
     Exit code: 0 all are good, 1 some are bad or damaged, 2 usage error, 3 no checkpoints.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
-    from trimtab.cli import output
     from trimtab.core.errors import RestoreError
     from trimtab.core.text import printable
-    from trimtab.state.checkpoints.index import CheckpointIndex, Verdict
-    from trimtab.state.checkpoints.verdicts import judge_from_journal
+    from trimtab.journal.checkpoints.index import CheckpointIndex, Verdict
+    from trimtab.observe.run_observer import judge_from_journal
 
-    with output.reported_errors():
-        directory = _find(run)
-        index = CheckpointIndex(directory.home)
-        if not index.entries:
-            raise RestoreError(f"{run} has no checkpoints yet; {NEXT}")
-        entries = [_verify(index, entry) if verify else entry for entry in index.entries]
-        entries = judge_from_journal(directory, entries)
+    directory = _find(run)
+    index = CheckpointIndex(directory.home)
+    if not index.entries:
+        raise RestoreError(f"{run} has no checkpoints yet; {NEXT}")
+    entries = [_verify(index, entry) if verify else entry for entry in index.entries]
+    entries = judge_from_journal(directory, entries)
     if index.problem:
         typer.echo(f"trimtab: {printable(index.problem)}; listed by folder", err=True)
     index.entries = entries  # in memory alone: the command writes nothing
@@ -62,7 +59,7 @@ def _find(path: Path) -> "RunDirectory":
     """Return the run directory at a path; one without a journal may have checkpoints too."""
     from trimtab.core.errors import RestoreError
     from trimtab.journal import RunDirectory
-    from trimtab.state.checkpoints.index import FOLDER, INDEX
+    from trimtab.journal.checkpoints.index import FOLDER, INDEX
 
     for run in (RunDirectory(path), RunDirectory(path.absolute().parent)):
         with contextlib.suppress(OSError):  # a link, which is not followed
@@ -75,7 +72,7 @@ def _verify(index: "CheckpointIndex", entry: "CheckpointEntry") -> "CheckpointEn
     import dataclasses
 
     from trimtab.core.errors import RestoreError
-    from trimtab.state.checkpoints.manifest import find_damage
+    from trimtab.journal.checkpoints.manifest import find_damage
 
     try:
         folder, manifest = index.read_files(entry)

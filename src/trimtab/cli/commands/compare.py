@@ -11,8 +11,14 @@ from trimtab.core.text import counted, printable
 
 if TYPE_CHECKING:
     from trimtab.core.run import Run
-    from trimtab.explain.comparison import Comparison, FirstDifference, StateDifference, StepWindow
-    from trimtab.explain.verification import Check, CheckResult
+    from trimtab.explain.comparison import (
+        Check,
+        CheckResult,
+        Comparison,
+        FirstDifference,
+        StateDifference,
+        StepWindow,
+    )
     from trimtab.report.pages.many_runs import Compared
 
 MAX_DIFFERENCES = 3
@@ -56,30 +62,27 @@ def compare(
 
     Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
-    from trimtab.cli import output
     from trimtab.core.errors import ConfigError
-    from trimtab.explain.verification import Check, read_checks
+    from trimtab.explain.comparison import Check, read_checks
 
-    with output.reported_errors():
-        steps = _parse_window(window)
-        checks = [] if verify is None else read_checks(verify)
-        if largest is not None:
-            checks.append(Check(signal=signal, window=steps, max=largest))
-        if checks:
-            passed = _verify(checks, run, base, as_json=as_json)
-        elif base is not None:
-            pairs = _compare([run, *(others or ())], base, signal, within, steps)
-            passed = _show(pairs, steps, as_json=as_json, html=html)
-        else:
-            raise ConfigError("nothing to compare with: give BASE, --max or --verify")
+    steps = _parse_window(window)
+    checks = [] if verify is None else read_checks(verify)
+    if largest is not None:
+        checks.append(Check(signal=signal, window=steps, max=largest))
+    if checks:
+        passed = _verify(checks, run, base, as_json=as_json)
+    elif base is not None:
+        pairs = _compare([run, *(others or ())], base, signal, within, steps)
+        passed = _show(pairs, steps, as_json=as_json, html=html)
+    else:
+        raise ConfigError("nothing to compare with: give BASE, --max or --verify")
     raise typer.Exit(ExitCode.CLEAN if passed else ExitCode.FINDINGS)
 
 
 def _verify(checks: "list[Check]", run: Path, base: Path | None, *, as_json: bool) -> bool:
     """Make the checks and print what was found; return whether all have passed."""
     from trimtab.diagnosis import read_run
-    from trimtab.explain.verification import apply_check
+    from trimtab.explain.comparison import apply_check
 
     block = read_run(run).block
     other = None if base is None else read_run(base).block

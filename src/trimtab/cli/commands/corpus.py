@@ -34,17 +34,14 @@ def show(
     Exit code: 0 nothing found, 1 findings (rare tokens alone are none), 2 usage error,
     3 unreadable result.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab import corpus
-    from trimtab.cli import output
 
-    with output.reported_errors():
-        summary = corpus.load_summary(path, below)
-        vocabulary = _vocabulary(tokenizer)
-        if as_json:
-            print_json("corpus show", summary_to_dict(summary, vocabulary))
-        else:
-            print_summary(summary, vocabulary)
+    summary = corpus.load_summary(path, below)
+    vocabulary = _vocabulary(tokenizer)
+    if as_json:
+        print_json("corpus show", summary_to_dict(summary, vocabulary))
+    else:
+        print_summary(summary, vocabulary)
     raise typer.Exit(ExitCode.FINDINGS if summary.has_findings else ExitCode.CLEAN)
 
 
@@ -208,40 +205,37 @@ def scan(
 
     Exit code: 0 done, 2 usage error, 3 unreadable file.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab import corpus
-    from trimtab.cli import output
     from trimtab.cli.progress import progress_bar
     from trimtab.core.errors import ConfigError
 
-    with output.reported_errors():
-        if ray is not None and (processes != 1 or shard is not None):
-            raise ConfigError("--ray, --processes and --shard exclude each other")
-        index, num_shards = _parse_shard(shard)
-        options = corpus.ScanOptions(
-            dtype=dtype,
-            separator=separator,
-            vocab_size=vocab_size,
-            tokenizer=tokenizer,
-            column=column,
-            source_column=source_column,
-            counts_only=counts_only,
+    if ray is not None and (processes != 1 or shard is not None):
+        raise ConfigError("--ray, --processes and --shard exclude each other")
+    index, num_shards = _parse_shard(shard)
+    options = corpus.ScanOptions(
+        dtype=dtype,
+        separator=separator,
+        vocab_size=vocab_size,
+        tokenizer=tokenizer,
+        column=column,
+        source_column=source_column,
+        counts_only=counts_only,
+    )
+    plan = corpus.plan_scan(paths, options, num_shards=num_shards)
+    if index is not None:
+        state = "scanned" if corpus.scan_one(plan, index, out) else "was scanned before"
+        typer.echo(f"shard {index} of {num_shards} {state}", err=True)
+        return
+    runner: corpus.Runner = corpus.run_here
+    if ray is not None:
+        runner = corpus.run_ray(ray)
+    elif processes > 1:
+        runner = corpus.run_processes(processes)
+    with progress_bar() as progress:
+        result = corpus.scan(
+            plan, out, runner=runner, on_shard=lambda n, total: progress("Scanning", n, total)
         )
-        plan = corpus.plan_scan(paths, options, num_shards=num_shards)
-        if index is not None:
-            state = "scanned" if corpus.scan_one(plan, index, out) else "was scanned before"
-            typer.echo(f"shard {index} of {num_shards} {state}", err=True)
-            return
-        runner: corpus.Runner = corpus.run_here
-        if ray is not None:
-            runner = corpus.run_ray(ray)
-        elif processes > 1:
-            runner = corpus.run_processes(processes)
-        with progress_bar() as progress:
-            result = corpus.scan(
-                plan, out, runner=runner, on_shard=lambda n, total: progress("Scanning", n, total)
-            )
-        print_summary(corpus.Summary(result=result), None)
+    print_summary(corpus.Summary(result=result), None)
 
 
 def _parse_shard(text: str | None) -> tuple[int | None, int | None]:
@@ -263,12 +257,9 @@ def merge(folder: Annotated[Path, typer.Argument(help="The folder of the scan.")
 
     Exit code: 0 done, 2 usage error, 3 shards are missing or damaged.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab import corpus
-    from trimtab.cli import output
 
-    with output.reported_errors():
-        print_summary(corpus.Summary(result=corpus.merge_folder(folder)), None)
+    print_summary(corpus.Summary(result=corpus.merge_folder(folder)), None)
 
 
 def order(
@@ -300,17 +291,14 @@ def order(
     Exit code: 0 well shuffled, 1 it is not (or the step has unusual rows), 2 usage error,
     3 unreadable file.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab import corpus
-    from trimtab.cli import output
 
-    with output.reported_errors():
-        found = corpus.open_rows(paths, corpus.ScanOptions(dtype=dtype), length, by)
-        if step is None:
-            lines, is_clean = _order_lines(corpus.check_order(found, rows))
-        else:
-            counts = None if stats is None else corpus.load_summary(stats).counts
-            lines, is_clean = _step_lines(found, rows, step, counts)
+    found = corpus.open_rows(paths, corpus.ScanOptions(dtype=dtype), length, by)
+    if step is None:
+        lines, is_clean = _order_lines(corpus.check_order(found, rows))
+    else:
+        counts = None if stats is None else corpus.load_summary(stats).counts
+        lines, is_clean = _step_lines(found, rows, step, counts)
     for line in lines:
         typer.echo(line)
     raise typer.Exit(ExitCode.CLEAN if is_clean else ExitCode.FINDINGS)
@@ -338,7 +326,7 @@ def _step_lines(
 ) -> tuple[list[str], bool]:
     """Return the rows of a step: those that are unusual, or all if none is."""
     from trimtab.core.text import counted, digits
-    from trimtab.corpus.step_batch import examine_step
+    from trimtab.corpus.order import examine_step
 
     report = examine_step(rows, step_rows, step, counts)
     usual = digits(report.usual.get("rarity"))

@@ -35,23 +35,20 @@ def demo(
 
     Exit code: 0 both runs ended, 2 usage error, 3 the extra is not installed.
     """
-    # Imported here so that `trimtab --help` does not wait for torch.
+    from trimtab.checks import check_config
     from trimtab.cli import output
     from trimtab.diagnosis import diagnose
+    from trimtab.lab.demo import FLIP_STEP, NAN_STEP, PLAN, run_demo
 
-    with output.reported_errors():
-        from trimtab.checks import check_config
-        from trimtab.lab.demo import FLIP_STEP, NAN_STEP, PLAN, run_demo
-
-        folder = _next_folder(out)
-        typer.echo("prevent: what `trimtab check` says of the plan")
-        for finding in check_config(PLAN).findings:
-            typer.echo(f"  {finding.rule.title}: {finding.what}")
-        typer.echo("detect and recover: a GPT of 0.15M parameters, twice with the same faults")
-        with _curves({FLIP_STEP: "a bit of a weight flips", NAN_STEP: "the loss is NaN"}) as show:
-            alone, recovered = run_demo(folder, show)
-        report = diagnose(recovered.folder)
-        directory = output.find_run(recovered.folder)
+    folder = _next_folder(out)
+    typer.echo("prevent: what `trimtab check` says of the plan")
+    for finding in check_config(PLAN).findings:
+        typer.echo(f"  {finding.rule.title}: {finding.what}")
+    typer.echo("detect and recover: a GPT of 0.15M parameters, twice with the same faults")
+    with _curves({FLIP_STEP: "a bit of a weight flips", NAN_STEP: "the loss is NaN"}) as show:
+        alone, recovered = run_demo(folder, show)
+    report = diagnose(recovered.folder)
+    directory = output.find_run(recovered.folder)
     for line in _outcome(alone, recovered):
         typer.echo(line)
     from trimtab.report.postmortem import in_short

@@ -1,11 +1,19 @@
 """`trimtab diagnose`: what happened in a run; on request its page and post-mortems."""
 
+import signal
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, BinaryIO, cast
 
 import typer
 
 from trimtab.cli.options import AsJson, ConfigFile, ExitCode, RuleSet, Settings, formats, print_json
+from trimtab.core.errors import LogError
 
 
 def diagnose(
@@ -77,21 +85,19 @@ def diagnose(
 
     Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
     import dataclasses
 
     from trimtab import diagnosis
     from trimtab.cli import output
     from trimtab.cli.options import load_config, split_facts
     from trimtab.cli.progress import progress_bar
-    from trimtab.cli.standard_input import saved_input
     from trimtab.core.jsonable import to_jsonable
     from trimtab.journal import RunDirectory
     from trimtab.report.incident_files import report_folder
     from trimtab.report.interventions import find_interventions
     from trimtab.report.pages.run_page import dashboard_page
 
-    with output.reported_errors(), saved_input(paths) as read:
+    with saved_input(paths) as read:
         path = read[0]
         facts, settings = split_facts(settings, manifest)
         directory = output.find_run(path) if write else RunDirectory.find(path)
@@ -126,4 +132,55 @@ def diagnose(
         acts = to_jsonable(find_interventions(report.block))
         shown = {**report.to_dict(), "goodput": goodput, "interventions": acts, **written}
         print_json("diagnose", shown)
-    raise typer.Exit(ExitCode.FINDINGS if report.incidents else ExitCode.CLEAN)
+    raise typer.Exit(ExitCode.FINDINGS if report.undismissed else ExitCode.CLEAN)
+
+
+# Standard input as a file: what is pasted or piped is read like any log
+
+DASH = Path("-")
+
+_PATIENCE = 2.0
+"""Seconds after which an input that has not ended is said to be waited for."""
+
+_BLOCK_BYTES = 1 << 16
+
+
+@contextmanager
+def saved_input(paths: Sequence[Path]) -> Iterator[list[Path]]:
+    """Yield the paths, with a file in place of `-`: a copy of standard input.
+
+    It is read up to its end or until Ctrl-C, whichever comes first.
+    """
+    if DASH not in paths:
+        yield list(paths)
+        return
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
+        file = Path(folder) / "standard-input"
+        with file.open("wb") as copy:
+            _copy_input(copy)
+        try:
+            yield [file if path == DASH else path for path in paths]
+        except LogError as error:
+            raise type(error)(str(error).replace(str(file), "standard input")) from error
+
+
+def _copy_input(copy: BinaryIO) -> None:
+    hint = threading.Timer(_PATIENCE, _say_waiting)
+    hint.daemon = True
+    hint.start()
+    # Also where a shell that started it in the background has SIGINT ignored.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with suppress(KeyboardInterrupt):
+            # read1 returns what has come: an interrupt must not cost what is still in a buffer.
+            source = cast(BufferedReader, sys.stdin.buffer)
+            while block := source.read1(_BLOCK_BYTES):
+                copy.write(block)
+    finally:
+        hint.cancel()
+
+
+def _say_waiting() -> None:
+    sys.stderr.write(
+        "trimtab: reading standard input until it ends; Ctrl-C reports what has come so far\n"
+    )

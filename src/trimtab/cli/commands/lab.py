@@ -70,15 +70,11 @@ def train(
 
     Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
-    # Imported here so that `trimtab --help` does not wait for torch.
-    from trimtab.cli import output
+    from trimtab.lab.trainer.train import train as train_model
 
-    with output.reported_errors():
-        from trimtab.lab.trainer.train import train as train_model
-
-        config = make_config(size, steps, parse_settings(settings or ()))
-        with _progress(steps) as (on_text, on_step):
-            outcome = train_model(config, run_dir, resume=resume, on_text=on_text, on_step=on_step)
+    config = make_config(size, steps, parse_settings(settings or ()))
+    with _progress(steps) as (on_text, on_step):
+        outcome = train_model(config, run_dir, resume=resume, on_text=on_text, on_step=on_step)
     if _is_first_rank():
         start = f" from step {outcome.first_step}" if outcome.first_step else ""
         typer.echo(f"trained to step {steps}{start}, held-out loss {outcome.eval_loss:.3f}")
@@ -179,14 +175,11 @@ def list_kinds() -> None:
 
     Exit code: 0 printed, 2 usage error, 3 the extra is not installed.
     """
-    # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console
     from rich.table import Table
 
-    from trimtab.cli import output
+    from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL, describe_kind
 
-    with output.reported_errors():
-        from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, NATURAL, describe_kind
     console = Console(highlight=False)
     for title, kinds in (
         ("Faults", FAULTS),
@@ -215,17 +208,13 @@ def show(run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab su
 
     Exit code: 0 shown, 2 usage error, 3 not a run of the lab.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
     from rich.console import Console
 
-    from trimtab.cli import output
+    from trimtab.lab.scenarios.suite import read_truth
 
     console = Console(highlight=False)
-    with output.reported_errors():
-        from trimtab.lab.scenarios.suite import read_truth
-
-        truth = read_truth(run)
-        console.print(_curves(run, truth, console.width))
+    truth = read_truth(run)
+    console.print(_curves(run, truth, console.width))
     console.print(_summary(truth))
     typer.echo(f"for trimtab's diagnosis: trimtab diagnose {run}", err=True)
 
@@ -257,7 +246,6 @@ def _curves(run: Path, truth: dict[str, Any], width: int) -> "RenderableType":
 
 
 def _summary(truth: dict[str, Any]) -> str:
-    """Return what was done to the run, in a few lines."""
     setting = truth["setting"]
     lines = [
         f"{truth['scenario']}: {setting['regime']}, learning rate {setting['lr']:g}, "
@@ -303,24 +291,20 @@ def run(
 
     Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
-    # Imported here so that `trimtab --help` does not wait for torch.
-    from trimtab.cli import output
     from trimtab.cli.progress import progress_bar
+    from trimtab.lab.scenarios.scenario import Scenario
+    from trimtab.lab.scenarios.suite import run_trial
 
-    with output.reported_errors():
-        from trimtab.lab.scenarios.scenario import Scenario
-        from trimtab.lab.scenarios.suite import run_trial
+    scenario = Scenario(kind=kind, seed=seed, steps=steps, severity=severity, mode=mode)
+    scenarios = [scenario.twin(), scenario] if twin else [scenario]
+    with progress_bar() as advance:
+        total = steps * len(scenarios)
+        for before, one in zip(range(0, total, steps), scenarios, strict=True):
 
-        scenario = Scenario(kind=kind, seed=seed, steps=steps, severity=severity, mode=mode)
-        scenarios = [scenario.twin(), scenario] if twin else [scenario]
-        with progress_bar() as advance:
-            total = steps * len(scenarios)
-            for before, one in zip(range(0, total, steps), scenarios, strict=True):
+            def on_step(done: int, before: int = before) -> None:
+                advance("Training", before + done, total)
 
-                def on_step(done: int, before: int = before) -> None:
-                    advance("Training", before + done, total)
-
-                run_dir = run_trial(one, out, on_step=on_step)
+            run_dir = run_trial(one, out, on_step=on_step)
     show(run_dir)
 
 
@@ -343,14 +327,10 @@ def rl(
 
     Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
-    # Imported here so that `trimtab --help` does not wait for torch.
-    from trimtab.cli import output
+    from trimtab.lab.rl.grpo import run_rl
 
-    with output.reported_errors():
-        from trimtab.lab.rl.rl_faults import run_rl
-
-        run_dir = run_rl(fault, seed, out, steps=steps, mode=mode)
-        truth = json.loads((run_dir / "truth.json").read_text(encoding="utf-8"))
+    run_dir = run_rl(fault, seed, out, steps=steps, mode=mode)
+    truth = json.loads((run_dir / "truth.json").read_text(encoding="utf-8"))
     where = "" if truth["onset"] is None else f", from step {truth['onset']} on"
     typer.echo(f"{run_dir}: {truth['title']}{where}")
     typer.echo(f"for trimtab's diagnosis: trimtab diagnose {run_dir}", err=True)
@@ -386,10 +366,8 @@ def suite(
 
     Exit code: 0 built, 2 usage error, 3 the lab cannot do this here.
     """
-    # Imported here so that `trimtab --help` does not wait for torch.
     import time
 
-    from trimtab.cli import output
     from trimtab.cli.progress import progress_bar
 
     if fast and (kinds is not None or seeds is not None or shape != "small"):
@@ -398,17 +376,16 @@ def suite(
         )
     wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
     started = time.monotonic()
-    with output.reported_errors():
-        from trimtab.lab.scenarios.scenario import ModelShape
-        from trimtab.lab.scenarios.suite import build_suite, fast_suite, make_suite
+    from trimtab.lab.scenarios.scenario import ModelShape
+    from trimtab.lab.scenarios.suite import build_suite, fast_suite, make_suite
 
-        if shape not in set(ModelShape):
-            raise typer.BadParameter(f"--shape is one of {', '.join(ModelShape)}, got {shape!r}")
-        wanted_shape = ModelShape(shape)
-        scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds, wanted_shape)
-        with progress_bar() as progress:
-            on_text, on_run = partial(progress, "Preparing text"), partial(progress, "Runs")
-            built = build_suite(scenarios, out, on_text=on_text, on_run=on_run)
+    if shape not in set(ModelShape):
+        raise typer.BadParameter(f"--shape is one of {', '.join(ModelShape)}, got {shape!r}")
+    wanted_shape = ModelShape(shape)
+    scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds, wanted_shape)
+    with progress_bar() as progress:
+        on_text, on_run = partial(progress, "Preparing text"), partial(progress, "Runs")
+        built = build_suite(scenarios, out, on_text=on_text, on_run=on_run)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     minutes = (time.monotonic() - started) / 60
     typer.echo(

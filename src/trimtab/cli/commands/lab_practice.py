@@ -53,33 +53,29 @@ def practice(
 
     Exit code: 0 done, 2 usage error, 3 the lab cannot do this here.
     """
-    # Imported here so that `trimtab --help` does not wait for torch.
     from rich.console import Console
 
-    from trimtab.cli import output
+    from trimtab.lab.practice import view
+    from trimtab.lab.practice.exercise import STEPS, Exercise, parse_answer
 
-    with output.reported_errors():
-        from trimtab.lab.practice import view
-        from trimtab.lab.practice.exercise import STEPS, Exercise, parse_answer
-
-        drawn = secrets.randbelow(10_000) if seed is None else seed
-        exercise = Exercise.from_seed(drawn, STEPS)
-        given = None if answer is None else parse_answer(answer, exercise)
-        folder = out / f"exercise-{exercise.seed}"
-        console = Console(highlight=False)
-        replay = _train(exercise, folder / "run")
-        console.print(view.show_run(replay.shown, exercise, console.width))
-        typer.echo(f"\n{_MENU}")
-        chosen = given or _ask(exercise)
-        marks = _carry_out_all(chosen, exercise, replay)
-        mine = next(mark for mark in marks if mark.answer == chosen)
-        console.print(view.show_marks(marks, mine, replay.stakes))
-        typer.echo(f"\nYour answer: {chosen}. Your score: {mine.score} of 100.\n")
-        is_asked = answer is None and sys.stdin.isatty()
-        edit = is_asked and typer.confirm("Write the post-mortem now?", default=True)
-        _write_up(folder, exercise, edit=edit)
-        console.print(view.show_truth(exercise, replay.truth))
-        _compare(folder, exercise, marks, console)
+    drawn = secrets.randbelow(10_000) if seed is None else seed
+    exercise = Exercise.from_seed(drawn, STEPS)
+    given = None if answer is None else parse_answer(answer, exercise)
+    folder = out / f"exercise-{exercise.seed}"
+    console = Console(highlight=False)
+    replay = _train(exercise, folder / "run")
+    console.print(view.show_run(replay.shown, exercise, console.width))
+    typer.echo(f"\n{_MENU}")
+    chosen = given or _ask(exercise)
+    marks = _carry_out_all(chosen, exercise, replay)
+    mine = next(mark for mark in marks if mark.answer == chosen)
+    console.print(view.show_marks(marks, mine, replay.stakes))
+    typer.echo(f"\nYour answer: {chosen}. Your score: {mine.score} of 100.\n")
+    is_asked = answer is None and sys.stdin.isatty()
+    edit = is_asked and typer.confirm("Write the post-mortem now?", default=True)
+    _write_up(folder, exercise, edit=edit)
+    console.print(view.show_truth(exercise, replay.truth))
+    _compare(folder, exercise, marks, console)
 
 
 def _train(exercise: "Exercise", run_dir: Path) -> "ExerciseReplay":
@@ -98,7 +94,6 @@ def _train(exercise: "Exercise", run_dir: Path) -> "ExerciseReplay":
 
 
 def _ask(exercise: "Exercise") -> "PracticeAnswer":
-    """Prompt until the answer is valid."""
     from trimtab.core.errors import ConfigError
     from trimtab.lab.practice.exercise import parse_answer
 

@@ -27,7 +27,6 @@ def run(
 
     Exit code: that of the command; 75 or 76 if the run ended itself and is not launched again.
     """
-    # Imported here so that `trimtab --help` does not wait for numpy.
     import os
     import shutil
 

@@ -23,25 +23,22 @@ def selftest(
 
     Exit code: 0 no check failed, 1 some failed, 2 usage error, 3 torch is missing.
     """
-    # Imported here so that `trimtab --help` does not wait for torch.
-    from trimtab.cli import output
     from trimtab.core.text import printable
 
-    with output.reported_errors():
-        try:
-            from trimtab.selftest.run import SelfTestResult, run_selftest
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            from trimtab.core.errors import MissingExtra
+    try:
+        from trimtab.selftest.run import SelfTestResult, run_selftest
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        from trimtab.core.errors import MissingExtra
 
-            raise MissingExtra.of("trimtab selftest needs torch", "torch") from None
+        raise MissingExtra.of("trimtab selftest needs torch", "torch") from None
 
-        def show(result: SelfTestResult) -> None:
-            if not as_json:
-                typer.echo(printable(result.line()))
+    def show(result: SelfTestResult) -> None:
+        if not as_json:
+            typer.echo(printable(result.line()))
 
-        found = run_selftest(device, show)
+    found = run_selftest(device, show)
     text = json_text("selftest", found.to_dict())
     if as_json:
         typer.echo(text)

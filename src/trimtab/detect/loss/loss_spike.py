@@ -3,7 +3,7 @@
 Eleven tests judge every record. Six use the loss: the record alone (only where a log skips steps),
 and sums over the last 2, 4, 8, 16 and 32, each value clipped at 5 scales so that no single one
 decides. Three use loss and gradient norm together, through the smaller of their two scores: both
-must rise. Two use the loss against its neighbours (neighbours.py), in thinned logs only. Each test
+must rise. Two use the loss against its neighbours, in thinned logs only. Each test
 has a prior (`limits_at`) and follows the scores of this run when it is quiet
 (score_history.py). After an alarm the sums start again, so the next alarm is new evidence.
 
@@ -27,7 +27,7 @@ from trimtab.core.block import FloatArray
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
-from trimtab.detect.loss.domain import Domain, LossStart
+from trimtab.detect.loss.meaning import Domain, LossStart
 from trimtab.detect.tools.baseline import Score, Scores
 from trimtab.detect.tools.score_history import Bounds, ScoreHistory
 from trimtab.detect.tools.series import Point, RunningSums, Series
@@ -392,13 +392,11 @@ class LossSpike(Stateful):
         onset_tick, onset_step = _onset(self._recent)
         back = self._domain.back
         expected = back(loss.expected)
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.LOSS_SPIKE,
-            severity=hit.severity,
-            signal=LOSS,
-            step=point.step,
-            tick=point.tick,
+        return point.finding(
+            self.name,
+            Symptom.LOSS_SPIKE,
+            hit.severity,
+            LOSS,
             value=back(point.value),
             expected=expected,
             limit=back(loss.expected + hit.threshold / ROOTS[hit.test] * loss.scale),

@@ -155,14 +155,11 @@ class NormSpike(Stateful):
         # Between two records of a thinned log lie steps that were not recorded: only a warning.
         is_alarm = is_strong and self._norm.alarms and score.stride < SPARSE
         expected = math.exp(score.expected)
-        return Finding(
-            detector=self.name,
-            symptom=self._norm.symptom,
-            severity=Severity.ALARM if is_alarm else Severity.WARN,
-            signal=self._signal,
-            step=point.step,
-            tick=point.tick,
-            value=point.value,
+        return point.finding(
+            self.name,
+            self._norm.symptom,
+            Severity.ALARM if is_alarm else Severity.WARN,
+            self._signal,
             expected=expected,
             limit=expected * self._norm.warn_ratio,
             facts={

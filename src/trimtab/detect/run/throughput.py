@@ -278,29 +278,12 @@ class Throughput(Detector):
             self._alarmed = count
         if not is_alarm and not is_news:
             return None
-        return self._finding(Symptom.STALL, point, Severity.ALARM if is_alarm else Severity.WARN)
+        severity = Severity.ALARM if is_alarm else Severity.WARN
+        return point.finding(self.name, Symptom.STALL, severity, self._signal or "")
 
     def _slow(self, point: Point, found: OutOfRange, severity: Severity) -> Finding:
         facts = {"seconds": found.value, "slowest_before": found.high}
-        return self._finding(Symptom.SLOW, point, severity, facts)
-
-    def _finding(
-        self,
-        symptom: Symptom,
-        point: Point,
-        severity: Severity,
-        facts: dict[str, float] | None = None,
-    ) -> Finding:
-        return Finding(
-            detector=self.name,
-            symptom=symptom,
-            severity=severity,
-            signal=self._signal or "",
-            step=point.step,
-            tick=point.tick,
-            value=point.value,
-            facts=facts or {},
-        )
+        return point.finding(self.name, Symptom.SLOW, severity, self._signal or "", facts=facts)
 
 
 def _first_named(block: Block) -> str | None:

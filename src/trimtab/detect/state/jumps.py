@@ -395,14 +395,11 @@ def _finding(name: str, rule: JumpRule, point: Point, jump: Jump, highest: float
     returned = rose and rule.returns_harmlessly and point.value <= RETURNED * highest
     is_alarm = (rose and not returned) or not (rose or rule.falls_harmlessly)
     expected = point.value / (1 + jump.change) if rose else point.value * (1 - jump.change)
-    return Finding(
-        detector=StateJumps.name,
-        symptom=rule.up if rose else rule.down or rule.up,
-        severity=Severity.ALARM if is_alarm else Severity.WARN,
-        signal=name,
-        step=point.step,
-        tick=point.tick,
-        value=point.value,
+    return point.finding(
+        StateJumps.name,
+        rule.up if rose else rule.down or rule.up,
+        Severity.ALARM if is_alarm else Severity.WARN,
+        name,
         expected=expected,
         facts={"change": jump.change, "largest_before": jump.largest_before},
     )

@@ -94,14 +94,11 @@ class NormTrend(Detector):
         together = any(point.tick - tick <= TOGETHER_RECORDS for tick in others)
         self._drifted[name] = point.tick
         is_alarm = together or found.widths > FAR_WIDTHS[_range_of(name)]
-        return Finding(
-            detector=self.name,
-            symptom=Symptom.NORM_DRIFT,
-            severity=Severity.ALARM if is_alarm else Severity.WARN,
-            signal=name,
-            step=point.step,
-            tick=point.tick,
-            value=point.value,
+        return point.finding(
+            self.name,
+            Symptom.NORM_DRIFT,
+            Severity.ALARM if is_alarm else Severity.WARN,
+            name,
             facts={"growth": found.value, "least_before": found.low, "most_before": found.high},
         )
 

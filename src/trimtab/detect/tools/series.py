@@ -2,11 +2,12 @@
 
 from collections import deque
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trimtab.core.block import Block, FloatArray, IntArray
+from trimtab.core.findings import Finding, Severity
 from trimtab.core.state import Stateful
 
 
@@ -20,6 +21,20 @@ class Point(NamedTuple):
     @classmethod
     def at(cls, block: Block, row: int, value: float) -> "Point":
         return cls(int(block.tick[row]), int(block.step[row]), float(value))
+
+    def finding(
+        self, detector: str, symptom: str, severity: Severity, signal: str, **details: Any
+    ) -> Finding:
+        """Return a finding at this point; `details` are other fields of it, such as `expected`."""
+        return Finding(
+            detector=detector,
+            symptom=symptom,
+            severity=severity,
+            signal=signal,
+            step=self.step,
+            tick=self.tick,
+            **{"value": self.value, **details},
+        )
 
 
 @dataclass(frozen=True, slots=True)

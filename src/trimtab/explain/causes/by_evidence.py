@@ -6,7 +6,7 @@ context --> observations --> rank --> hypotheses, conclusion
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
 from trimtab.core.findings import Symptom
@@ -19,11 +19,12 @@ from trimtab.explain.context import IncidentContext, proof_of_harm
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import (
-    Observed,
+    Answers,
     ObservedOutcome,
     nonfinite_loss,
     stays_nonfinite,
 )
+from trimtab.explain.evidence.observation import Inputs
 from trimtab.explain.evidence.outside import RECURRING
 
 SURE, WORTH_SAYING, OPEN = 0.75, 0.15, 0.05
@@ -44,20 +45,20 @@ FLIP_CAUSES = frozenset({Cause.BIT_FLIP, Cause.BAD_DEVICE})
 def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
-    results = observe_all(context)
-    flip = results["bit_flipped"]
-    if flip.is_yes:  # proven: what the records look like besides says nothing against it
+    answers = observe_all(context)
+    is_flip = "bit_flipped" in answers.yes
+    if is_flip:  # proven: what the records look like besides says nothing against it
         only = Situation(impossible=frozenset(Cause) - FLIP_CAUSES)
-        flipped = rank({"bit_flipped": flip}, all_weights(), only)
-        ranking = dataclasses.replace(flipped, results=results)
+        flip = Answers({"bit_flipped": answers["bit_flipped"]})
+        ranking = dataclasses.replace(rank(flip, all_weights(), only), results=answers)
     else:
-        situation = situation_of(context, results)
-        ranking = rank(results, all_weights(), situation, _alike(context, situation))
+        situation = situation_of(context, answers)
+        ranking = rank(answers, all_weights(), situation, _alike(context, situation))
     if conclusions.is_users_alarm(incident) and ranking.named is None:
         # What a user's own rule means, only the user knows: base rates alone are no finding.
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
     proof = proof_of_harm(incident, context.block)
-    if proof is not None and not flip.is_yes:  # NaN in the loss and the gradients follows from it
+    if proof is not None and not is_flip:  # NaN in the loss and the gradients follows from it
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
         conclusion = conclusions.by_proof(proof)
         why = str(proof.facts.get("why"))
@@ -76,13 +77,13 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     )
 
 
-def observe_all(context: IncidentContext) -> dict[str, Observed]:
-    return {id: observe(context) for id, observe in ALL_OBSERVATIONS.items()}
+def observe_all(context: IncidentContext) -> Answers:
+    """Make every observation on an incident, each once."""
+    inputs = Inputs(context)
+    return Answers({id: observe(context, inputs) for id, observe in ALL_OBSERVATIONS.items()})
 
 
-def _alike(
-    context: IncidentContext, situation: Situation
-) -> list[tuple[Mapping[str, Observed], Situation]]:
+def _alike(context: IncidentContext, situation: Situation) -> list[tuple[Answers, Situation]]:
     """Return what is seen in incidents of the run that look alike: many spikes have one cause.
 
     An incident with signals of its own is explained by them.
@@ -90,7 +91,7 @@ def _alike(
     if context.similar < RECURRING or situation.has_own_signals:
         return []
     seen = ((other, observe_all(other)) for other in context.others)
-    found = [(results, situation_of(other, results)) for other, results in seen]
+    found = [(answers, situation_of(other, answers)) for other, answers in seen]
     return [item for item in found if item[1].shape == situation.shape]
 
 

@@ -10,7 +10,7 @@ All numbers are in base_rates.json, with their source.
 import json
 import math
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
@@ -23,7 +23,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.findings import NOT_FINITE, Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence.checks import Observed, nonfinite_loss
+from trimtab.explain.evidence.checks import Answers, nonfinite_loss
 
 BASE_RATES = "base_rates.json"
 OUTSIDE = "outside"
@@ -60,6 +60,7 @@ ADAM_CAUSES = frozenset(
 LOGIT_CAUSES = frozenset({Cause.ATTENTION_LOGIT_GROWTH, Cause.OUTPUT_LOGIT_DRIFT})
 RATE_CAUSES = frozenset({Cause.LR_DISCONTINUITY, Cause.WRONG_SCHEDULE})
 RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
+"""What a run of one rank cannot have: there is no other to differ from."""
 
 _CIRCUMSTANCES = frozenset({"resumes", "half_precision", "several_ranks", "nan_in_range"})
 """What is so in many runs, and no sign of a cause by itself."""
@@ -122,23 +123,23 @@ def _log_rate(counts: Mapping[str, float], cause: Cause | None) -> float:
     return math.log(counts.get(id, 0) + smoothing.get(id, smoothing["others"]))
 
 
-def cap(cause: Cause, results: Mapping[str, Observed]) -> float:
+def cap(cause: Cause, answers: Answers) -> float:
     """Return how probable a cause may be called: by how many of its own signals show it."""
     rates = base_rates()
-    seen = [name for name in rates["decides"][cause.id] if name in results and results[name].is_yes]
+    seen = answers.yes.intersection(rates["decides"][cause.id])
     if not seen:
         return float(rates["caps"]["none"])
-    if CURVES.issuperset(seen):
+    if seen <= CURVES:
         return float(rates["caps"]["curves"])
-    is_exact = not set(rates["exact"]).isdisjoint(seen)
-    is_one = len(set(seen) - _CIRCUMSTANCES) <= 1
+    is_exact = not seen.isdisjoint(rates["exact"])
+    is_one = len(seen - _CIRCUMSTANCES) <= 1
     return float(rates["caps"]["one"]) if is_one and not is_exact else 1.0
 
 
-def situation_of(context: IncidentContext, results: Mapping[str, Observed]) -> Situation:
+def situation_of(context: IncidentContext, answers: Answers) -> Situation:
     """Return the situation of an incident."""
     kind = kind_of(context)
-    impossible = _impossible(context, results, kind)
+    impossible = _impossible(context, answers, kind)
     has_state = any(
         name.startswith((signals.ADAM_V_NORM, f"{signals.UPDATE_NORM}/"))
         for name in context.block.columns
@@ -147,10 +148,10 @@ def situation_of(context: IncidentContext, results: Mapping[str, Observed]) -> S
     own = {name for id in possible for name in base_rates()["decides"][id]}
     own -= CURVES | _CIRCUMSTANCES
     return Situation(
-        shape=shape_of(context, results),
+        shape=shape_of(context, answers),
         kind=kind,
         impossible=impossible,
-        has_own_signals=has_state or any(results[name].is_yes for name in own),
+        has_own_signals=has_state or not own.isdisjoint(answers.yes),
     )
 
 
@@ -164,14 +165,14 @@ _SHAPES: Mapping[IncidentClass | None, str] = {
 }
 
 
-def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
+def shape_of(context: IncidentContext, answers: Answers) -> str:
     """Return how the incident looks, as a key of the base rates."""
     incident = context.incident
     if incident.is_of_policy:
         return "policy"
-    if results["resumes"].is_yes or incident.started_again:
+    if "resumes" in answers.yes or incident.started_again:
         return "at a restart"
-    if results["loss_nonfinite"].is_yes or Symptom.NONFINITE_LOSS in incident.symptoms:
+    if "loss_nonfinite" in answers.yes or Symptom.NONFINITE_LOSS in incident.symptoms:
         return "divergence" if _rose_first(context) else "not finite"
     if Symptom.NO_LEARNING in incident.symptoms:
         return "never learnt"
@@ -182,7 +183,7 @@ def shape_of(context: IncidentContext, results: Mapping[str, Observed]) -> str:
     if came_back(context) or incident.incident_class is IncidentClass.HARD_BATCH:
         return "spike"
     # A slow rise that has not ended, or an incident that ends near its peak.
-    if results["loss_creeps_up"].is_yes or (has_risen and left is not None and left > STILL_UP):
+    if "loss_creeps_up" in answers.yes or (has_risen and left is not None and left > STILL_UP):
         return "divergence"
     return _SHAPES[incident.incident_class]
 
@@ -263,76 +264,56 @@ def _has_word(name: str, word: str) -> bool:
     return re.search(rf"(^|[^a-z0-9]){re.escape(word)}($|[^a-z0-9])", name.lower()) is not None
 
 
-def possible_causes(symptoms: Collection[str], *, is_alone: bool) -> Collection[Cause]:
-    """Return the causes that an incident with these symptoms can have.
-
-    Where only time is lost, what the data or the weights look like by chance explains nothing;
-    where none is, no stall explains it. A run of one rank has no other to differ from.
-    """
-    is_of_time = symptoms and TIME_SYMPTOMS.issuperset(symptoms)
-    causes = TIME_CAUSES if is_of_time else frozenset(Cause)
-    if TIME_SYMPTOMS.isdisjoint(symptoms):
-        causes -= TIME_CAUSES
-    return causes - RANK_CAUSES if is_alone else causes
-
-
 POLICY_CAUSES = frozenset(cause for cause in Cause if cause.is_of_policy)
 
 
-def _impossible(
-    context: IncidentContext, results: Mapping[str, Observed], kind: str | None
-) -> frozenset[Cause]:
+def _impossible(context: IncidentContext, answers: Answers, kind: str | None) -> frozenset[Cause]:
     """Return what this run cannot have, by its kind and by what it records."""
-    incident = context.incident
+    incident, block = context.incident, context.block
     if incident.is_of_policy:
         return frozenset(Cause) - POLICY_CAUSES
-    out = frozenset(Cause) - frozenset(
-        possible_causes(incident.symptoms, is_alone=results["several_ranks"].is_no)
-    )
-    if came_back(context):
-        out |= LASTING_CAUSES
-    is_finite = not (results["loss_nonfinite"].is_yes or results["gradient_nonfinite_first"].is_yes)
-    if is_finite and NOT_FINITE.isdisjoint(incident.symptoms):
-        out |= {Cause.LOGIC_NAN}
-        if came_back(context):  # the scaler skipped what overflowed: it followed the spike
-            out |= {Cause.FP16_OVERFLOW}
-    if incident.findings[0].symptom in NOT_FINITE:
-        out |= FINITE_CAUSES
-    optimizer = (context.facts.optimizer or "adam").lower()
-    if not re.search("adam|lamb|lion|adafactor|sophia|muon|shampoo|soap|rmsprop", optimizer):
-        out |= ADAM_CAUSES
-    # What was not recorded cannot be said, unless a detector has seen it all the same.
-    unrecorded = {cause for cause in _unrecorded(context, kind) if not _is_seen(cause, results)}
-    return out | unrecorded | POLICY_CAUSES
 
+    def recorded(*names: str) -> bool:
+        return any(block.column(name).recorded for name in names)
 
-def _unrecorded(context: IncidentContext, kind: str | None) -> Iterator[Cause]:
-    """Yield the causes whose own signals this run does not have."""
-    block = context.block
-    if not block.column(signals.LR).recorded:
-        yield from RATE_CAUSES
-    if not any(
-        block.column(name).recorded
-        for name in (signals.TOKENS, signals.TOKEN_RARITY, signals.UNIQUE_TOKEN_SHARE)
-    ):
-        yield Cause.BATCH_SIZE_CHANGE
-        if kind in ("other", "reinforcement learning"):
-            yield Cause.RARE_TOKENS
+    symptoms, is_back = set(incident.symptoms), came_back(context)
+    is_finite = NOT_FINITE.isdisjoint(symptoms)
+    looks_finite = answers.yes.isdisjoint({"loss_nonfinite", "gradient_nonfinite_first"})
+    adaptive = "adam|lamb|lion|adafactor|sophia|muon|shampoo|soap|rmsprop"
+    certain: list[tuple[Collection[Cause], bool]] = [
+        (POLICY_CAUSES, True),
+        # Where only time is lost, what the data or the weights look like by chance explains
+        # nothing; where none is, no stall explains it.
+        (frozenset(Cause) - TIME_CAUSES, bool(symptoms) and symptoms <= TIME_SYMPTOMS),
+        (TIME_CAUSES, TIME_SYMPTOMS.isdisjoint(symptoms)),
+        (RANK_CAUSES, answers["several_ranks"].is_no),
+        (LASTING_CAUSES, is_back),
+        ([Cause.LOGIC_NAN], is_finite and looks_finite),
+        # The scaler skipped what overflowed: it followed the spike.
+        ([Cause.FP16_OVERFLOW], is_finite and looks_finite and is_back),
+        (FINITE_CAUSES, incident.findings[0].symptom in NOT_FINITE),
+        (ADAM_CAUSES, not re.search(adaptive, (context.facts.optimizer or "adam").lower())),
+    ]
+    has_tokens = recorded(signals.TOKENS, signals.TOKEN_RARITY, signals.UNIQUE_TOKEN_SHARE)
     has_groups = any(name.startswith(f"{signals.PARAM_NORM}/") for name in block.columns)
-    has_logits = block.column("max_attention_logit").recorded or block.column("max_log_z").recorded
-    if not (has_groups or has_logits or kind in ("pretraining", "fine-tuning")):
-        yield from LOGIT_CAUSES
-    is_finite = (
-        nonfinite_loss(context).is_no and not context.during(signals.GRAD_NORM).nonfinite.any()
+    has_logits = has_groups or recorded("max_attention_logit", "max_log_z")
+    is_nan = not (
+        is_finite
+        and nonfinite_loss(context).is_no
+        and not context.during(signals.GRAD_NORM).nonfinite.any()
     )
-    is_nan = not is_finite or not NOT_FINITE.isdisjoint(context.incident.symptoms)
-    if not (is_nan and _may_overflow(context)):
-        yield Cause.FP16_OVERFLOW
-
-
-def _is_seen(cause: Cause, results: Mapping[str, Observed]) -> bool:
-    decides = base_rates()["decides"][cause.id]
-    return any(results[name].is_yes for name in decides if name != "half_precision")
+    # What was not recorded cannot be said, unless a detector has seen it all the same.
+    unless_seen: list[tuple[Collection[Cause], bool]] = [
+        (RATE_CAUSES, not recorded(signals.LR)),
+        ([Cause.BATCH_SIZE_CHANGE], not has_tokens),
+        ([Cause.RARE_TOKENS], not has_tokens and kind in ("other", "reinforcement learning")),
+        (LOGIT_CAUSES, not has_logits and kind not in ("pretraining", "fine-tuning")),
+        ([Cause.FP16_OVERFLOW], not (is_nan and _may_overflow(context))),
+    ]
+    decides, yes = base_rates()["decides"], answers.yes - {"half_precision"}
+    out = {cause for causes, is_out in certain if is_out for cause in causes}
+    unseen = (cause for causes, is_out in unless_seen if is_out for cause in causes)
+    return frozenset(out.union(cause for cause in unseen if yes.isdisjoint(decides[cause.id])))
 
 
 def _may_overflow(context: IncidentContext) -> bool:

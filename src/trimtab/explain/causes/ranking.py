@@ -13,7 +13,7 @@ from typing import Any
 from trimtab.core.causes import Cause
 from trimtab.explain.causes.plausible import LOGIT_CAUSES, Situation, base_rates, cap
 from trimtab.explain.evidence import BY_CONSTRUCTION
-from trimtab.explain.evidence.checks import Observed, ObservedOutcome
+from trimtab.explain.evidence.checks import Answers, ObservedOutcome
 
 WEIGHTS_FILE = "weights.json"
 
@@ -36,24 +36,28 @@ class Weights:
     def causes(self) -> tuple[Cause, ...]:
         return tuple(next(iter(self.shares.values())))
 
-    def weight(self, observation: str, cause: Cause | None, *, yes: bool) -> float:
-        """Return what an answer says about a cause: over 0 speaks for it, under 0 against it."""
-        shares = self.shares.get(observation)
-        if shares is None:
-            return 0.0
-        mean = sum(shares.values()) / len(shares)
-        share = self.unknown.get(observation, mean) if cause is None else shares[cause]
-        return math.log(share / mean) if yes else math.log((1 - share) / (1 - mean))
+    def weigh(self, observation: str, *, yes: bool) -> Mapping[Cause | None, float]:
+        """Return what an answer says about each cause: over 0 speaks for it, under 0 against it."""
+        if observation not in self.shares:
+            return dict.fromkeys((*self.causes, None), 0.0)
+        mean, shares = self._expected(observation)
+        if yes:
+            return {cause: math.log(share / mean) for cause, share in shares.items()}
+        return {cause: math.log((1 - share) / (1 - mean)) for cause, share in shares.items()}
 
     def separation(self, observation: str, first: Cause | None, second: Cause | None) -> float:
         """Return how far apart two causes are expected to move if this observation is made."""
-        shares = self.shares.get(observation)
-        if shares is None:
+        if observation not in self.shares:
             return 0.0
-        mean = sum(shares.values()) / len(shares)
-        without = self.unknown.get(observation, mean)
-        p, q = (without if cause is None else shares[cause] for cause in (first, second))
+        _, shares = self._expected(observation)
+        p, q = shares[first], shares[second]
         return (p - q) * (math.log(p / q) - math.log((1 - p) / (1 - q)))
+
+    def _expected(self, observation: str) -> tuple[float, Mapping[Cause | None, float]]:
+        """Return the mean share of yes, and that of each cause; None is nothing known."""
+        shares = self.shares[observation]
+        mean = sum(shares.values()) / len(shares)
+        return mean, dict([*shares.items(), (None, self.unknown.get(observation, mean))])
 
     def to_dict(self) -> dict[str, Any]:
         """Return the weights as JSON values."""
@@ -140,8 +144,8 @@ class Ranking:
     """The candidates for the cause of an incident, the most probable first."""
 
     candidates: tuple[Candidate, ...]
-    results: Mapping[str, Observed]
-    """What was seen, by the id of the observation."""
+    results: Answers
+    """What was seen."""
     decides: str | None
     """The observation that was not made and would decide best between the first two candidates;
     None if none would."""
@@ -171,21 +175,21 @@ class Ranking:
             # Twice for the first, once against the second: evidence that both share decides little.
             name: 2 * weight - other.get(name, 0.0)
             for name, weight in self.first.weights.items()
-            if weight > 0 and self.results[name].is_yes
+            if weight > 0 and name in self.results.yes
         }
         return tuple(sorted(gains, key=lambda name: -gains[name])[:count])
 
 
 def rank(
-    results: Mapping[str, Observed],
+    answers: Answers,
     weights: Weights,
     situation: Situation | None = None,
-    alike: Sequence[tuple[Mapping[str, Observed], Situation]] = (),
+    alike: Sequence[tuple[Answers, Situation]] = (),
 ) -> Ranking:
     """Rank the possible causes, the most probable first, then "something else".
 
     Args:
-        results: What was seen, by the id of the observation.
+        answers: What was seen.
         weights: What each answer says about each cause.
         situation: What kind of run and incident it is; nothing is known about them if None.
         alike: What was seen in other incidents that must have the same cause, and their situations.
@@ -196,16 +200,16 @@ def rank(
     for, is the probability of "something else".
     """
     situation = situation or Situation()
-    pooled = ((results, situation), *alike)
+    pooled = ((answers, situation), *alike)
     impossible = frozenset[Cause]().union(*(item.impossible for _, item in pooled))
     known = [cause for cause in weights.causes if cause not in impossible]
     causes: tuple[Cause | None, ...] = (*known, None)
-    said = {cause: _said(cause, results, weights, situation) for cause in causes}
+    said_of_each = [_said(causes, seen, weights, known_of) for seen, known_of in pooled]
+    said = said_of_each[0]
     scores = {
         cause: fmean(
-            math.log(place.prior(cause))
-            + sum(_said(cause, seen, weights, place).values()) / weights.temperature
-            for seen, place in pooled
+            math.log(known_of.prior(cause)) + sum(its[cause].values()) / weights.temperature
+            for its, (_, known_of) in zip(said_of_each, pooled, strict=True)
         )
         for cause in causes
     }
@@ -220,8 +224,7 @@ def rank(
             weights=said[cause],
         )
         for cause in known
-        if situation.has_seen(cause)
-        or any(said[cause][name] >= SUPPORT for name in said[cause] if results[name].is_yes)
+        if situation.has_seen(cause) or any(said[cause][name] >= SUPPORT for name in answers.yes)
     ]
     # A cap must not turn the order around.
     listed.sort(key=lambda candidate: -odds[candidate.cause])
@@ -229,26 +232,27 @@ def rank(
     other = Candidate(cause=None, probability=rest, weights=said[None])
     return Ranking(
         candidates=(*listed, other),
-        results=results,
-        decides=_decides([*listed, other], results, weights, situation),
+        results=answers,
+        decides=_decides([*listed, other], answers, weights, situation),
     )
 
 
 def _said(
-    cause: Cause | None, results: Mapping[str, Observed], weights: Weights, situation: Situation
-) -> dict[str, float]:
+    causes: Sequence[Cause | None], answers: Answers, weights: Weights, situation: Situation
+) -> Mapping[Cause | None, Mapping[str, float]]:
+    """Return what each answer says about each cause."""
+    by_answer = [
+        (name, weights.weigh(name, yes=yes), situation.share(name, yes))
+        for name, yes in answers.made.items()
+    ]
     return {
-        name: weights.weight(name, cause, yes=result.is_yes) * situation.share(name, result.is_yes)
-        for name, result in results.items()
-        if result.is_answer
+        cause: {name: weight[cause] * share for name, weight, share in by_answer}
+        for cause in causes
     }
 
 
 def _decides(
-    candidates: list[Candidate],
-    results: Mapping[str, Observed],
-    weights: Weights,
-    situation: Situation,
+    candidates: list[Candidate], answers: Answers, weights: Weights, situation: Situation
 ) -> str | None:
     if len(candidates) < 2:
         return None
@@ -259,7 +263,7 @@ def _decides(
     own -= {name for cause in situation.impossible & LOGIT_CAUSES for name in signals[cause.id]}
     missing = {
         name: weights.separation(name, first, second)
-        for name, result in results.items()
+        for name, result in answers.items()
         # Nobody can record what comes from outside: it is observed where it happens, or not.
         if result.outcome is ObservedOutcome.NOT_RECORDED and name not in BY_CONSTRUCTION
         # Signals of a third cause tell the first two apart by chance.

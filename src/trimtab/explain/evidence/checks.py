@@ -1,10 +1,10 @@
 """Observed: the answer to one yes/no question about an incident.
 
 A check is a function of the context that returns such an answer. The checks that both rule sets
-need are here; those of the textbook alone are in `textbook/checks.py`.
+need are here; those of the textbook alone are in `textbook/tree.py`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -52,6 +52,28 @@ class Observed:
         """Return the answer as evidence for a hypothesis that a yes supports."""
         favors = self.is_yes if self.is_answer else None
         return Evidence(signal=self.signal, observation=self.observation, favors=favors)
+
+
+class Answers(Mapping[str, Observed]):
+    """Everything observed around one incident, by the id of the observation: asked once, then read.
+
+    Every cause is weighed by the same answers, so they are sorted here and not once per cause.
+    """
+
+    def __init__(self, results: Mapping[str, Observed]) -> None:
+        self._results = dict(results)
+        self.made = {id: found.is_yes for id, found in self.items() if found.is_answer}
+        """Whether it is yes, of each observation that was answered."""
+        self.yes = frozenset(id for id, is_yes in self.made.items() if is_yes)
+
+    def __getitem__(self, id: str) -> Observed:
+        return self._results[id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._results)
+
+    def __len__(self) -> int:
+        return len(self._results)
 
 
 IncidentCheck = Callable[[IncidentContext], Observed]

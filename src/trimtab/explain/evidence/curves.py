@@ -37,40 +37,33 @@ warning, which may itself follow a warning."""
 
 
 @observation("The loss rises at once and comes back", source="detection thresholds of 6 sigma")
-def loss_burst(loss: SignalView) -> YesNo | None:
+def loss_burst(loss: SignalView) -> YesNo:
     """Is the loss far off within four records, and back soon after?"""
-    later = loss.median(24, 64)
-    later = loss.median(8, 24) if later is None else later
-    if later is None:
-        return None
+    later = loss.median(24, 64) if loss.has(24, 64) else loss.median(8, 24)
     high = loss.sigmas(float(loss.soon(4).max()))
     return high > 4 and loss.sigmas(later) < 1, f"loss {high:.1f} sigma up, then back"
 
 
 @observation("The loss moves to a higher level at once", source=_LAB)
-def loss_level_up(loss: SignalView) -> YesNo | None:
+def loss_level_up(loss: SignalView) -> YesNo:
     first, later = loss.median(0, 8), loss.median(16, 48)
-    if first is None or later is None:
-        return None
-    text = f"loss {digits(loss.usual)} before, {digits(first)} at first, {digits(later)} later"
-    return loss.sigmas(first) > 1.5 and loss.sigmas(later) > 1, text
+    return loss.sigmas(first) > 1.5 and loss.sigmas(later) > 1, _course(loss, first, later)
 
 
 @observation("The loss rises slowly", source=_LAB)
-def loss_creeps_up(loss: SignalView) -> YesNo | None:
+def loss_creeps_up(loss: SignalView) -> YesNo:
     first, later = loss.median(0, 4), loss.median(32, 64)
-    if first is None or later is None:
-        return None
-    text = f"loss {digits(loss.usual)} before, {digits(first)} at first, {digits(later)} later"
-    return loss.sigmas(first) < 1.5 and loss.sigmas(later) > 1, text
+    return loss.sigmas(first) < 1.5 and loss.sigmas(later) > 1, _course(loss, first, later)
+
+
+def _course(loss: SignalView, first: float, later: float) -> str:
+    return f"loss {digits(loss.usual)} before, {digits(first)} at first, {digits(later)} later"
 
 
 @observation("The loss falls far", source="duplicate batches and leaks: one-sided rules miss them")
-def loss_fell(loss: SignalView) -> YesNo | None:
-    soon, later = loss.median(0, 8), loss.median(16, 48)
-    if soon is None:
-        return None
-    low = min(soon, soon if later is None else later)
+def loss_fell(loss: SignalView) -> YesNo:
+    soon = loss.median(0, 8)
+    low = min(soon, loss.median(16, 48)) if loss.has(16, 48) else soon
     return loss.sigmas(low) < -2.5, f"loss {digits(loss.usual)} before, {digits(low)} after"
 
 
@@ -113,7 +106,7 @@ def gradient_multiplied(grad_norm: SignalView) -> YesNo | None:
     """Is every gradient norm larger by about the same factor?"""
     at = _first_multiplied(grad_norm)
     first, later = grad_norm.median(at, at + 8), grad_norm.median(at + 16, at + 48)
-    if first is None or later is None or first <= 0:
+    if first <= 0:
         return None
     low = grad_norm.ratio(float(grad_norm.after[at : at + 8].min()))
     text = f"gradient norm {grad_norm.ratio(first):.2g} times the usual, later "
@@ -122,11 +115,8 @@ def gradient_multiplied(grad_norm: SignalView) -> YesNo | None:
 
 
 @observation("The gradient norm is large for a few records", source="norm over 3 times its median")
-def gradient_burst(grad_norm: SignalView) -> YesNo | None:
-    later = grad_norm.median(6, 22)
-    if later is None:
-        return None
-    high = grad_norm.peak(4)
+def gradient_burst(grad_norm: SignalView) -> YesNo:
+    later, high = grad_norm.median(6, 22), grad_norm.peak(4)
     return high > 3 and grad_norm.ratio(later) < 1.7, f"gradient norm {high:.3g} times usual"
 
 
@@ -150,16 +140,14 @@ def gradient_intermittent(grad_norm: SignalView) -> YesNo | None:
 @observation("The gradient norm grows", source=_LAB)
 def gradient_grows(grad_norm: SignalView) -> YesNo | None:
     first, later = grad_norm.median(0, 8), grad_norm.median(40, 64)
-    if first is None or later is None or first <= 0:
+    if first <= 0:
         return None
     return later > 1.3 * first, f"gradient norm {digits(first)}, later {digits(later)}"
 
 
 @observation("The gradient norm falls at once", source=_LAB)
-def gradient_fell(grad_norm: SignalView) -> YesNo | None:
+def gradient_fell(grad_norm: SignalView) -> YesNo:
     first = grad_norm.median(0, 8)
-    if first is None:
-        return None
     ratio = grad_norm.ratio(first)
     fell = ratio < 0.9 and grad_norm.sigmas(first) < -1.5
     return fell, f"gradient norm {ratio:.2g} times the usual"

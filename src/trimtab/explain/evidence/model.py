@@ -56,10 +56,8 @@ def updates_grew(update_per_lr: SignalView) -> YesNo:
 
 
 @observation("Updates become smaller than the learning rate explains", source=_LAB)
-def updates_shrank(update_per_lr: SignalView) -> YesNo | None:
+def updates_shrank(update_per_lr: SignalView) -> YesNo:
     first = update_per_lr.median(0, 8)
-    if first is None:
-        return None
     shrank = update_per_lr.ratio(first) < 0.85 and update_per_lr.sigmas(first) < -4
     return shrank, f"update per learning rate {update_per_lr.ratio(first):.3g} times usual"
 
@@ -71,11 +69,8 @@ def gradient_over_v(grad_to_v_rms: SignalView) -> YesNo:
 
 
 @observation("Gradients are small against second moment and epsilon", source=_LAB)
-def gradient_under_v(grad_to_v_rms: SignalView) -> YesNo | None:
-    first = grad_to_v_rms.median(0, 8)
-    if first is None:
-        return None
-    ratio = grad_to_v_rms.ratio(first)
+def gradient_under_v(grad_to_v_rms: SignalView) -> YesNo:
+    ratio = grad_to_v_rms.ratio(grad_to_v_rms.median(0, 8))
     return ratio < 0.75, f"gradient to second moment {ratio:.3g} times the usual"
 
 
@@ -93,10 +88,8 @@ def group_frozen(update_norms: tuple[SignalView, ...]) -> YesNo | None:
 
 
 @observation("Gradients keep one direction", source="cosine of gradient and momentum: duplicates")
-def one_direction(grad_momentum_cosine: SignalView) -> YesNo | None:
+def one_direction(grad_momentum_cosine: SignalView) -> YesNo:
     first = grad_momentum_cosine.median(1, 9)
-    if first is None:
-        return None
     high = grad_momentum_cosine.sigmas(first) > 4
     return high, f"cosine {digits(grad_momentum_cosine.usual)} before, {digits(first)} after"
 
@@ -188,15 +181,15 @@ def activations_grow(activations: tuple[SignalView, ...]) -> YesNo | None:
     ratios = []
     for item in activations:
         grown = float(item.before[-4:].max() / max(np.median(item.before[:16]), 1e-30))
-        later = item.median(32, 64)
-        ratios.append((max(grown, 0.0 if later is None else item.ratio(later)), item.name))
+        later = item.ratio(item.median(32, 64)) if item.has(32, 64) else 0.0
+        ratios.append((max(grown, later), item.name))
     highest, name = max(ratios)
     return highest > 1.5, f"{name} grows {highest:.3g} times"
 
 
 @observation("Activations shrink", source=_LAB)
 def activations_shrink(activations: tuple[SignalView, ...]) -> YesNo | None:
-    later = [(v.ratio(m), v.name) for v in activations if (m := v.median(16, 48)) is not None]
+    later = [(v.ratio(v.median(16, 48)), v.name) for v in activations if v.has(16, 48)]
     if not later:
         return None
     lowest, name = min(later)
@@ -215,9 +208,7 @@ def attention_logits_grow(max_attention_logit: SignalView) -> YesNo:
 
 
 @observation("log Z grows", source="output-logit drift: z-loss papers")
-def log_z_grows(max_log_z: SignalView) -> YesNo | None:
+def log_z_grows(max_log_z: SignalView) -> YesNo:
     later = max_log_z.median(32, 64)
-    if later is None:
-        return None
     ratio = max_log_z.ratio(later)
     return ratio > 1.2 and max_log_z.sigmas(later) > 3, f"log Z {ratio:.3g} times the usual"

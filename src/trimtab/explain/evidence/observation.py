@@ -1,7 +1,8 @@
 """Observation: one thing that can be observed around an incident, whatever its cause.
 
 An observation is a function whose parameters name its inputs. It is made where all of them were
-recorded; it returns yes or no with the numbers behind it, or None where the records do not suffice:
+recorded; it returns yes or no with the numbers behind it, or None where the records do not suffice
+(or `SignalView.median` finds too few of them):
 
     @observation("The optimizer's second moment falls", source="...")
     def v_fell(adam_v_norm: SignalView) -> YesNo | None:
@@ -13,7 +14,7 @@ answer it, too: `symptoms=(Symptom.LR_JUMP,)`.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,11 @@ MIN_MOVING = 3
 chance once in 561 times."""
 
 
-@dataclass(frozen=True, slots=True)
+class TooFewRecords(Exception):
+    """The records after the onset do not suffice for an answer."""
+
+
+@dataclass(frozen=True)
 class SignalView:
     """One signal around the onset; only made where there are finite values on both sides."""
 
@@ -62,19 +67,24 @@ class SignalView:
     lead: FloatArray = field(default_factory=lambda: np.empty(0))
     """The values between the two: an onset may be dated back to a warning."""
 
-    @property
+    @cached_property
     def usual(self) -> float:
         return float(np.median(self.before))
 
-    @property
+    @cached_property
     def noise(self) -> float:
         """The robust standard deviation before the onset; never 0."""
         return deviation(self.before)
 
-    def median(self, start: int, stop: int) -> float | None:
-        """Return the median of these records after the onset; None if half of them are missing."""
-        values = self.after[start:stop]
-        return float(np.median(values)) if len(values) >= (stop - start + 1) // 2 else None
+    def has(self, start: int, stop: int) -> bool:
+        """Return whether at least half of these records after the onset are there."""
+        return len(self.after[start:stop]) >= (stop - start + 1) // 2
+
+    def median(self, start: int, stop: int) -> float:
+        """Return the median of these records after the onset; raises TooFewRecords."""
+        if not self.has(start, stop):
+            raise TooFewRecords
+        return float(np.median(self.after[start:stop]))
 
     def soon(self, records: int) -> FloatArray:
         """Return the values from the onset to this many records from where the incident shows."""
@@ -248,17 +258,24 @@ class Observation:
     function: RuleFunction[YesNo | None]
     """Its parameters are the inputs."""
 
-    def __call__(self, context: IncidentContext) -> Observed:
-        """Observe; not recorded where an input is missing or the records do not suffice."""
+    def __call__(self, context: IncidentContext, inputs: "Inputs | None" = None) -> Observed:
+        """Observe; not recorded where an input is missing or the records do not suffice.
+
+        `inputs` are those of the other observations on the same incident.
+        """
+        inputs = Inputs(context) if inputs is None else inputs
         finding = context.first_finding(*self.symptoms, opening=self.opening)
         if finding is not None:
             text = f"{finding.symptom}: {finding.signal} {digits(finding.value)}"
             text += f" at step {finding.step}{context.caveat_of(finding)}"
             return answered(finding.signal, True, text)
-        found = self.function.call(partial(_find, context))
+        signal = _label(self.function.needs[0])
+        try:
+            found = self.function.call(inputs.__getitem__)
+        except TooFewRecords:
+            return too_few(signal)
         if isinstance(found, Missing):
             return _missing(context, found.names[0])
-        signal = _label(self.function.needs[0])
         return too_few(signal) if found is None else answered(signal, *found)
 
 
@@ -280,9 +297,20 @@ def observation(
     return make
 
 
-def _find(context: IncidentContext, name: str) -> Any:
-    """Return an input by its name; None if it was not recorded."""
-    return INPUTS[name].find(context) if name in INPUTS else view_signal(context, name)
+class Inputs(dict[str, Any]):
+    """The inputs of all observations on one incident, by their names; each is found once.
+
+    None is an input that was not recorded.
+    """
+
+    def __init__(self, context: IncidentContext) -> None:
+        super().__init__()
+        self._context = context
+
+    def __missing__(self, name: str) -> Any:
+        find = INPUTS[name].find if name in INPUTS else partial(view_signal, signal=name)
+        found = self[name] = find(self._context)
+        return found
 
 
 def _label(name: str) -> str:

@@ -12,7 +12,6 @@ is over when the loss has not moved for 100 steps after the last alarm. Where re
 a loss, an incident is over after four times the time to recover.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -44,55 +43,6 @@ class Ruling:
     """Their level, if it is reported."""
     closed_as: IncidentClass | None = None
     """The class with which the incident is over; None if it goes on."""
-
-
-class ClosingRules(ABC):
-    """Decides for the tracker."""
-
-    objective: str = "auto"
-    """What the user says the loss is: auto, measure or surrogate."""
-    history_records: int
-    """Records before an onset that the tracker remembers."""
-    lead_records: int = 0
-    """The onset is dated back to a warning this many records before it, or before the next one."""
-
-    @abstractmethod
-    def start(self, before: Sequence[Moment], *, has_trend: bool) -> Course:
-        """Return the course of a new incident, with these records as its baseline.
-
-        A surrogate has no trend that it could come back to.
-        """
-
-    @abstractmethod
-    def is_loud(self, finding: Finding) -> bool:
-        """Return whether the finding is about the loss; an incident with none is silent."""
-
-    @abstractmethod
-    def may_reopen(self, incident: OpenIncident, since_closed: int) -> bool:
-        """Return whether an alarm this many records after the end belongs to the incident."""
-
-    def class_if_reopened(self, incident: OpenIncident) -> IncidentClass | None:
-        """Return the class that the incident keeps when it is reopened."""
-        return None
-
-    def is_echo(self, incident: OpenIncident, alarms: Sequence[Finding]) -> bool:
-        """Return whether the alarms only repeat what a closed incident has said."""
-        return False
-
-    def follow(self, incident: OpenIncident) -> None:  # noqa: B027 (not every rule set needs it)
-        """Update the incident after a record with a loss, also one from before the alarm."""
-
-    @abstractmethod
-    def rule(self, incident: OpenIncident, *, is_calm: bool) -> Ruling:
-        """Decide after a record with a loss; `is_calm` if it raised no alarm."""
-
-    def rule_without_loss(self, incident: OpenIncident) -> Ruling:
-        """Decide after a record without a loss."""
-        return Ruling()
-
-    @abstractmethod
-    def class_at_end(self, incident: OpenIncident) -> IncidentClass | None:
-        """Return the class when the log ends; None if it is too early to say."""
 
 
 HISTORY_RECORDS = 256
@@ -140,27 +90,35 @@ ECHOES = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT})
 _NOT_BACK = (IncidentClass.LINGERING, IncidentClass.DIVERGENT)
 
 
-class TrimtabClosing(ClosingRules):
-    """The rules that were tuned on labelled public runs and lab runs."""
+class ClosingRules:
+    """The rules that were tuned on labelled public runs and lab runs.
 
-    history_records = HISTORY_RECORDS
-    lead_records = LEAD_RECORDS
+    Another rule set overrides what it decides differently.
+    """
+
+    history_records: int = HISTORY_RECORDS
+    lead_records: int = LEAD_RECORDS
 
     def __init__(self, objective: str = "auto") -> None:
+        """Create them; `objective` is what the user says the loss is: auto, measure, surrogate."""
         self.objective = objective
 
     def start(self, before: Sequence[Moment], *, has_trend: bool) -> Course:
-        """Return a course whose baseline is the trend of the records before."""
+        """Return the course of a new incident, with the trend of these records as its baseline.
+
+        A surrogate has no trend that it could come back to.
+        """
         course = Course(trend=None, tail_records=TAIL_RECORDS, stride=stride_of(before))
         if has_trend:
             course.trend = trend_of(before, is_thinned=course.is_thinned)
         return course
 
     def is_loud(self, finding: Finding) -> bool:
+        """Return whether the finding is about the loss; an incident with none is silent."""
         return finding.symptom in LOUD
 
     def may_reopen(self, incident: OpenIncident, since_closed: int) -> bool:
-        """Return whether the alarm comes soon after the end; a few times only."""
+        """Return whether an alarm this many records after the end belongs to the incident."""
         limit = REOPEN_RECORDS // 4 if incident.course.is_thinned else REOPEN_RECORDS
         if incident.incident_class in _NOT_BACK and incident.new_level is not None:
             limit = max(limit, _max_records(incident))
@@ -185,8 +143,8 @@ class TrimtabClosing(ClosingRules):
     def follow(self, incident: OpenIncident) -> None:
         """Note whether the loss follows a silent incident; if not, it ended with the alarm.
 
-        A finite loss after a NaN that seemed to stay says that it did not: from there on the loss
-        decides.
+        It is called after each record with a loss, also one from before the alarm. A finite loss
+        after a NaN that seemed to stay says that it did not: from there on the loss decides.
         """
         course = incident.course
         if course.is_finite_again and incident.incident_class is IncidentClass.DIVERGENT:
@@ -199,7 +157,10 @@ class TrimtabClosing(ClosingRules):
             course.set_returned(incident.last)
 
     def rule(self, incident: OpenIncident, *, is_calm: bool) -> Ruling:
-        """Close it if the loss is back or never moved; else forecast, classify, or give up."""
+        """Close it if the loss is back or never moved; else forecast, classify, or give up.
+
+        It is called after each record with a loss; `is_calm` if that raised no alarm.
+        """
         if _is_hard_batch(incident):
             return Ruling(closed_as=IncidentClass.HARD_BATCH)
         if is_calm and _is_over(incident):
@@ -237,7 +198,7 @@ class TrimtabClosing(ClosingRules):
         return Ruling(closed_as=incident.incident_class or IncidentClass.SILENT)
 
     def class_at_end(self, incident: OpenIncident) -> IncidentClass | None:
-        """Return the class it has or will probably get."""
+        """Return the class it has or will probably get; None if it is too early to say."""
         if incident.incident_class in _NOT_BACK:
             return _class_if_not_back(incident)
         if incident.incident_class is not None:

@@ -20,7 +20,7 @@ from trimtab.explain.evidence.checks import (
     resumed,
     stays_nonfinite,
 )
-from trimtab.explain.textbook import checks
+from trimtab.explain.textbook import tree as checks
 from trimtab.explain.textbook.tree import Walk, walk
 
 

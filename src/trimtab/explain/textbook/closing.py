@@ -27,9 +27,10 @@ the textbook asks for "still rising" without a number; two means of 10 differ by
 class TextbookClosing(ClosingRules):
     """The rules as the textbook states them. They neither date the onset back nor look ahead."""
 
-    objective = "measure"
+    lead_records = 0
 
     def __init__(self, config: TextbookThresholds) -> None:
+        super().__init__("measure")
         self._config = config
         self.history_records = config.window
 
@@ -49,6 +50,18 @@ class TextbookClosing(ClosingRules):
     def may_reopen(self, incident: OpenIncident, since_closed: int) -> bool:
         """Return whether the alarm comes soon after the end, however often."""
         return since_closed <= self._config.reopen_records
+
+    def class_if_reopened(self, incident: OpenIncident) -> IncidentClass | None:
+        return None
+
+    def is_echo(self, incident: OpenIncident, alarms: Sequence[Finding]) -> bool:
+        return False
+
+    def follow(self, incident: OpenIncident) -> None:
+        """Do nothing: a silent incident stays so."""
+
+    def rule_without_loss(self, incident: OpenIncident) -> Ruling:
+        return Ruling()
 
     def rule(self, incident: OpenIncident, *, is_calm: bool) -> Ruling:
         """Close it if the loss is back; else classify it once its time is over.

@@ -101,19 +101,20 @@ class RunAlerts:
     """Turns the events of one run into alerts.
 
     Its state is plain JSON that is kept up to date in place, so that a restart continues with it:
-    the number of steps that were discarded in a row, and the last of them.
+    the number of steps that were discarded in a row, the last of them, and the incidents that were
+    dismissed.
     """
 
     def __init__(self, run: str, link: str, state: dict[str, Any]) -> None:
         self._run, self._link = run, link
-        self._discards = state
+        self._state = state
         state.setdefault("count", 0)
         state.setdefault("last", -1)
+        state.setdefault("dismissed", [])
 
     def from_event(self, event: Event) -> list[Alert]:
-        """Return the alerts of one event of the journal, or of a change of the run's status."""
+        """Return the alerts of one event of the run, or of a change of its status."""
         step, facts = event.step, event.facts
-        action = facts.get("action", "an action")
         if event.kind == RUN_STATUS:
             return self._from_status(event)
         if event.kind == DISCARDED:
@@ -128,13 +129,6 @@ class RunAlerts:
             matter, title = f"harm-{event.tick}", "the weights were harmed, and nothing is undone"
             text = f"{facts.get('why')}; {facts.get('because')}"
             return [self._alert(step, matter, AlertLevel.ERROR, title, text=text)]
-        if event.kind == "proposal":
-            title = f"waits for approval: {action}"
-            text = "Answer with `trimtab answer RUN yes`, or no."
-            return [self._alert(step, "proposal", AlertLevel.ERROR, title, text=text)]
-        if event.kind == "answer":
-            title, closed = f"{facts.get('answer', 'answered')}: {action}", AlertState.CLOSED
-            return [self._alert(step, "proposal", AlertLevel.INFO, title, state=closed)]
         if event.kind == "trimtab failed":
             part = facts.get("part", "unknown")
             title = f"a part of trimtab failed: {part}; training goes on"
@@ -147,7 +141,7 @@ class RunAlerts:
 
         The event of a step follows its record, so the newest step may still be discarded.
         """
-        if len(block) and int(block.step[-1]) > self._discards["last"] + 1:
+        if len(block) and int(block.step[-1]) > self._state["last"] + 1:
             return self._end_discards(int(block.step[-1]))
         return []
 
@@ -155,6 +149,14 @@ class RunAlerts:
         """Return the alert of a change of an incident; none if people need not know of it."""
         if not news.is_alarm or news.transition in (Transition.FORECAST, Transition.REBASELINED):
             return []
+        dismissed = self._state["dismissed"]
+        if news.number in dismissed:
+            return []
+        if news.dismissal:
+            dismissed.append(news.number)
+            title, closed = f"incident {news.number} {news.dismissal}", AlertState.CLOSED
+            matter = f"incident-{news.number}"
+            return [self._alert(news.step, matter, AlertLevel.INFO, title, state=closed)]
         kind = news.incident_class.value if news.incident_class else "class not known yet"
         symptoms = ", ".join(news.symptoms) or "no symptom"
         state, level = AlertState.OPEN, AlertLevel.WARNING
@@ -208,7 +210,7 @@ class RunAlerts:
 
     def _from_discard(self, event: Event) -> list[Alert]:
         """Alert once all steps are discarded: such a run does not train any more."""
-        state = self._discards
+        state = self._state
         alerts = [] if event.step == state["last"] + 1 else self._end_discards(event.step)
         state |= {"count": state["count"] + 1, "last": event.step}
         if state["count"] == ALERT_AFTER:
@@ -218,8 +220,8 @@ class RunAlerts:
         return alerts
 
     def _end_discards(self, step: int) -> list[Alert]:
-        was_reported = self._discards["count"] >= ALERT_AFTER
-        self._discards["count"] = 0
+        was_reported = self._state["count"] >= ALERT_AFTER
+        self._state["count"] = 0
         if not was_reported:
             return []
         title, closed = "steps are applied again", AlertState.CLOSED

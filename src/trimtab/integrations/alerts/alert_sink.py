@@ -13,7 +13,7 @@ from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState, RunAlerts
 from trimtab.integrations.alerts.channels import SEND_SECONDS, Outbox, read_channels
 from trimtab.integrations.incident_news import IncidentNews
-from trimtab.integrations.transport import SECRETS
+from trimtab.observe.shipping.transport import SECRETS
 
 REPEAT_SECONDS = 600.0
 """From one message about a matter to the next, unless it got worse or is over. Source: the shortest

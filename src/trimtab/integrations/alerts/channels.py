@@ -24,7 +24,7 @@ from typing import Any, Protocol
 from trimtab.core.errors import ConfigError, MissingExtra
 from trimtab.core.sink import Refused
 from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState
-from trimtab.integrations.transport import SECRETS, call_within, post_json
+from trimtab.observe.shipping.transport import SECRETS, call_within, post_json
 
 VARIABLE = "TRIMTAB_ALERT_URLS"
 

@@ -28,7 +28,8 @@ from trimtab.core.signals import CLOCK
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import tracker_rows
-from trimtab.integrations.transport import (
+from trimtab.journal.directory import read_postmortems
+from trimtab.observe.shipping.transport import (
     SECRETS,
     Reply,
     basic_auth,
@@ -36,7 +37,6 @@ from trimtab.integrations.transport import (
     send,
     split_credentials,
 )
-from trimtab.journal.directory import read_postmortems
 from trimtab.report.escaping import escape_markdown
 
 REQUEST_SECONDS = 30.0

@@ -25,8 +25,8 @@ from trimtab.core.events import UNDO
 from trimtab.core.incidents import IncidentClass, Transition
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
-from trimtab.integrations.shipper.feed import NONFINITE
 from trimtab.journal.files import replace_file
+from trimtab.observe.shipping.feed import NONFINITE
 
 DEFAULT_PORT = 9464
 
@@ -145,6 +145,7 @@ class RunMetrics:
         self._classes: set[tuple[int, IncidentClass]] = set()
         """Each class that an incident was given: one that gets worse counts in both."""
         self._open: set[int] = set()
+        self._dismissed: set[int] = set()
 
     def update(self, block: Block) -> None:
         if len(block):
@@ -170,9 +171,11 @@ class RunMetrics:
     def _add_incident(self, news: IncidentNews) -> None:
         if news.incident_class is not None:
             self._classes.add((news.number, news.incident_class))
+        if news.dismissal:
+            self._dismissed.add(news.number)
         if news.is_over or news.transition is Transition.REBASELINED:
             self._open.discard(news.number)
-        else:
+        elif news.number not in self._dismissed:
             self._open.add(news.number)
 
     def _lines(self) -> Iterator[str]:

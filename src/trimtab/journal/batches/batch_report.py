@@ -92,10 +92,11 @@ class BatchReport:
     def is_unusual(self) -> bool:
         return bool(self.num_unusual_rows or self.shift)
 
-    def decoded(self, decode: Decode) -> "BatchReport":
-        """Return a copy with its sequences and tokens as text."""
+    def decoded(self, decode: Decode | None) -> "BatchReport":
+        """Return a copy with its sequences and tokens as text; with None, as ids alone."""
         rows = tuple(
-            dataclasses.replace(row, text=str(decode(list(row.token_ids)))) for row in self.rows
+            dataclasses.replace(row, text=decode and str(decode(list(row.token_ids))))
+            for row in self.rows
         )
         shift = self.shift and dataclasses.replace(
             self.shift,
@@ -123,8 +124,10 @@ class BatchReport:
         )
 
 
-def _decoded(tokens: tuple[TokenShare, ...], decode: Decode) -> tuple[TokenShare, ...]:
-    return tuple(dataclasses.replace(token, text=str(decode([token.id]))) for token in tokens)
+def _decoded(tokens: tuple[TokenShare, ...], decode: Decode | None) -> tuple[TokenShare, ...]:
+    return tuple(
+        dataclasses.replace(token, text=decode and str(decode([token.id]))) for token in tokens
+    )
 
 
 def _row(saved: Mapping[str, Any]) -> RowReport:

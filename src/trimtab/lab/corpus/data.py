@@ -223,9 +223,7 @@ class WindowDataset(Dataset[Batch]):
 class Loader(Protocol):
     """An endless stream of batches with a position: a torchdata `StatefulDataLoader`."""
 
-    def __iter__(self) -> Iterator[Batch]:
-        """Return the batches from the current position."""
-        ...
+    def __iter__(self) -> Iterator[Batch]: ...
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position, which is the same on all ranks and for any number of ranks."""

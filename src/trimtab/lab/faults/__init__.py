@@ -2,8 +2,7 @@
 
 data_faults.py        bad batches, repeated batches, a different mix
 training_faults.py    learning rate, schedule, weight decay, optimizer state; overflow, NaN, logits
-                      that grow, loss reduction
+                      that grow, loss reduction; settings that are unstable by nature
 machine_faults.py     bit flips, bad or slow ranks, stalls, wrong resumes
-natural.py            settings at which a small model becomes unstable without an injected fault
 harmless.py           hard negatives: changes that resemble a fault and are none
 """

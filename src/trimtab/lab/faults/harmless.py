@@ -6,11 +6,12 @@ from functools import partial
 
 from trimtab.core.causes import Cause
 from trimtab.lab.corpus.data import Batch
-from trimtab.lab.faults.data_faults import MixShift
+from trimtab.lab.faults.data_faults import MixShift, shorten
 from trimtab.lab.model.optimizer import lr_factor
 from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
+    BatchChange,
     Intervention,
     RunParts,
     change_batches,
@@ -20,56 +21,42 @@ from trimtab.lab.trainer.intervention import (
 from trimtab.lab.trainer.train_config import TrainConfig
 
 
-class BatchRamp(Intervention):
-    """The batch is small until the onset and full-sized from there on: the noise falls."""
+class _SmallAtFirst(BatchChange):
+    """Batches are smaller until the onset."""
 
     cause = Cause.BATCH_SIZE_CHANGE
-    by_data = True
+    is_fault = False
+    from_start = True
+    planned = True
+
+    def covers(self, step: int) -> bool:
+        return step < self.onset
+
+    def attach(self, parts: RunParts) -> LabRun:
+        self.truth["changes_at"] = self.onset
+        return super().attach(parts)
+
+
+class BatchRamp(_SmallAtFirst):
+    """The batch is small until the onset and full-sized from there on: the noise falls."""
+
     title = "batch-size ramp"
     strength_name = "times more rows"
     strengths = (2, 4)
-    is_fault = False
-    from_start = True
-    planned = True
 
-    def attach(self, parts: RunParts) -> LabRun:
-        self.truth["changes_at"] = self.onset
-
-        def change(step: int, batch: Batch) -> Batch:
-            if step >= self.onset:
-                return batch
-            rows = max(1, round(len(batch.tokens) / self.strength))
-            return dataclasses.replace(
-                batch, tokens=batch.tokens[:rows], targets=batch.targets[:rows]
-            )
-
-        return change_batches(parts.run, change)
+    def change(self, step: int, batch: Batch, parts: RunParts) -> Batch:
+        return shorten(batch, rows=max(1, round(len(batch.tokens) / self.strength)))
 
 
-class LongerSequences(Intervention):
+class LongerSequences(_SmallAtFirst):
     """Windows are short until the onset and long from there on; more context lowers the loss."""
 
-    cause = Cause.BATCH_SIZE_CHANGE
-    by_data = True
     title = "sequence-length change"
     strength_name = "times longer"
     strengths = (1.5, 4)
-    is_fault = False
-    from_start = True
-    planned = True
 
-    def attach(self, parts: RunParts) -> LabRun:
-        self.truth["changes_at"] = self.onset
-        short = max(4, round(parts.config.length / self.strength))
-
-        def change(step: int, batch: Batch) -> Batch:
-            if step >= self.onset:
-                return batch
-            return dataclasses.replace(
-                batch, tokens=batch.tokens[:, :short], targets=batch.targets[:, :short]
-            )
-
-        return change_batches(parts.run, change)
+    def change(self, step: int, batch: Batch, parts: RunParts) -> Batch:
+        return shorten(batch, length=max(4, round(parts.config.length / self.strength)))
 
 
 class PlannedMix(MixShift):

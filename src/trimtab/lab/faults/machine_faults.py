@@ -17,13 +17,15 @@ from trimtab.lab.model.gpt import Output
 from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
+    BatchChange,
     Intervention,
+    OutputChange,
     RunParts,
+    StateChange,
     WrappedLoader,
     before_step,
     change_batches,
     change_gradient,
-    change_output,
 )
 
 _LOWEST, _HIGHEST = 23, 30
@@ -31,7 +33,17 @@ _LOWEST, _HIGHEST = 23, 30
 2^128. The others are mostly 1 there; flipping them makes a number tiny, with no visible effect."""
 
 
-class _BitFlip(Intervention):
+class _OnLastRank(Intervention):
+    """Acts on the last rank alone."""
+
+    def is_here(self, parts: RunParts) -> bool:
+        if parts.ranks.rank != parts.ranks.size - 1:
+            return False
+        self.truth["rank"] = parts.ranks.rank
+        return True
+
+
+class _BitFlip(_OnLastRank):
     cause = Cause.BIT_FLIP
     strength_name = "(bit number)"
 
@@ -60,16 +72,12 @@ class GradientBitFlip(_BitFlip):
 
     title = "a bit flip in a gradient"
     heals = True
-
-    @property
-    def steps(self) -> int:
-        return 1
+    lasts = 1
 
     def attach(self, parts: RunParts) -> LabRun:
-        if parts.ranks.rank != parts.ranks.size - 1:
+        if not self.is_here(parts):
             return parts.run
         name, parameter, element = self._choose(parts)
-        self.truth["rank"] = parts.ranks.rank
 
         def change(step: int, gradient: Tensor) -> Tensor:
             if step != self.onset:
@@ -82,23 +90,13 @@ class GradientBitFlip(_BitFlip):
         return parts.run
 
 
-class WeightBitFlip(_BitFlip):
+class WeightBitFlip(_BitFlip, StateChange):
     """A bit of a weight flips on one rank between two steps, and stays flipped."""
 
     title = "a bit flip in a weight"
 
-    def attach(self, parts: RunParts) -> LabRun:
-        if parts.ranks.rank != parts.ranks.size - 1:
-            return parts.run
-        name, parameter, element = self._choose(parts)
-        self.truth["rank"] = parts.ranks.rank
-
-        @torch.no_grad()
-        def act(step: int) -> None:
-            if step == self.onset:
-                self._flip(name, parameter, element)
-
-        return before_step(parts.run, act)
+    def act(self, parts: RunParts) -> None:
+        self._flip(*self._choose(parts))
 
 
 _SHARE_OF_STEPS = 0.2
@@ -106,7 +104,7 @@ _ELEMENTS = 64
 """Neighbouring elements that are wrong together: a lane of a matrix unit."""
 
 
-class BadDevice(Intervention):
+class BadDevice(_OnLastRank):
     """In one step of five, some elements of a gradient on the last rank are far too large."""
 
     cause = Cause.BAD_DEVICE
@@ -116,9 +114,9 @@ class BadDevice(Intervention):
     base = Base.RANKS
 
     def attach(self, parts: RunParts) -> LabRun:
-        if parts.ranks.rank != parts.ranks.size - 1:
+        if not self.is_here(parts):
             return parts.run
-        self.truth |= {"rank": parts.ranks.rank, "steps": []}
+        self.truth["steps"] = []
         matrices = [p for p in parts.run.model.parameters() if p.ndim == 2]
         for place, parameter in enumerate(matrices):
             change_gradient(parts.run, parameter, partial(self._corrupt, place, len(matrices)))
@@ -139,7 +137,7 @@ class BadDevice(Intervention):
         return corrupted
 
 
-class OutOfSync(Intervention):
+class OutOfSync(_OnLastRank, StateChange):
     """The weights of one rank differ from the others and stay different: ranks average gradients
     but never compare weights."""
 
@@ -149,57 +147,36 @@ class OutOfSync(Intervention):
     strengths = (0.01, 1.0)
     base = Base.RANKS
 
-    def attach(self, parts: RunParts) -> LabRun:
-        if parts.ranks.rank != parts.ranks.size - 1:
-            return parts.run
-        self.truth["rank"] = parts.ranks.rank
+    def act(self, parts: RunParts) -> None:
         generator = torch.Generator().manual_seed(self.seed)
-
-        @torch.no_grad()
-        def act(step: int) -> None:
-            if step != self.onset:
-                return
-            for parameter in parts.run.model.parameters():
-                noise = torch.randn(parameter.shape, generator=generator)
-                parameter.add_(noise * self.strength * parameter.square().mean().sqrt())
-
-        return before_step(parts.run, act)
+        for parameter in parts.run.model.parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            parameter.add_(noise * self.strength * parameter.square().mean().sqrt())
 
 
 _EVERY = 5
 
 
-class LoaderStall(Intervention):
+class LoaderStall(BatchChange):
     """For 20 steps, every fifth batch is late. The trained numbers do not change."""
 
     cause = Cause.LOADER_STALL
-    by_data = True
     title = "batches that arrive late"
     strength_name = "seconds"
     strengths = (0.25, 2.0)
     """From a quarter of a second, about ten steps of a small model, to two seconds."""
     heals = True
+    lasts = 4 * _EVERY
 
-    @property
-    def steps(self) -> int:
-        return 4 * _EVERY
-
-    def attach(self, parts: RunParts) -> LabRun:
-        self.truth["stalled_steps"] = []
-
-        accumulate = parts.config.accumulate
-
-        def change(step: int, batch: Batch) -> Batch:
-            is_first = batch.position % accumulate == 0
-            if is_first and self.covers(step) and (step - self.onset) % _EVERY == 0:
-                self.truth["stalled_steps"].append(step)
-                time.sleep(self.strength)
-            return batch
-
-        return change_batches(parts.run, change)
+    def change(self, step: int, batch: Batch, parts: RunParts) -> Batch:
+        is_first = batch.position % parts.config.accumulate == 0
+        if is_first and (step - self.onset) % _EVERY == 0:
+            self.truth.setdefault("stalled_steps", []).append(step)
+            time.sleep(self.strength)
+        return batch
 
 
-class SlowRank(Intervention):
+class SlowRank(_OnLastRank, OutputChange):
     """The forward pass of the last rank takes longer; a step is as slow as its slowest rank."""
 
     cause = Cause.SLOW_RANK
@@ -209,24 +186,11 @@ class SlowRank(Intervention):
     """From 30 ms, about one step of a small model, to 150 ms."""
     base = Base.RANKS
     heals = True
+    lasts = 60  # to keep the suite fast
 
-    @property
-    def steps(self) -> int:
-        """60 steps, to keep the suite fast."""
-        return 60
-
-    def attach(self, parts: RunParts) -> LabRun:
-        self.truth["rank"] = parts.ranks.size - 1
-        if parts.ranks.rank != parts.ranks.size - 1:
-            return parts.run
-
-        def change(step: int, output: Output) -> Output:
-            if self.covers(step) and torch.is_grad_enabled():
-                time.sleep(self.strength)
-            return output
-
-        change_output(parts.run, parts.forward, change)
-        return parts.run
+    def change(self, step: int, output: Output, parts: RunParts) -> Output:
+        time.sleep(self.strength)
+        return output
 
 
 class WrongWeights(Intervention):

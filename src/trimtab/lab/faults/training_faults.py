@@ -1,7 +1,7 @@
 """Faults in what code and settings do to an update.
 
 The optimizer, its state and its schedule: F05 to F08, F19, F21, F23, F24. The numbers of the
-forward and backward pass: F09 to F12, F22.
+forward and backward pass: F09 to F12, F22. Settings that are unstable by nature.
 """
 
 import dataclasses
@@ -19,9 +19,9 @@ from trimtab.lab.trainer.checkpoints import LabRun
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
+    OutputChange,
     RunParts,
-    before_step,
-    change_output,
+    StateChange,
     current_step,
     interpolate,
     scale_lr,
@@ -72,7 +72,7 @@ _SLOW_BETA2 = 0.9999
 """Averages over 10,000 steps: longer than any run of the lab."""
 
 
-class StaleMoment(Intervention):
+class StaleMoment(StateChange):
     """v shrinks as if gradients had been small, and a large beta2 keeps it small: each update is
     divided by far too little."""
 
@@ -81,22 +81,15 @@ class StaleMoment(Intervention):
     strength_name = "times too small"
     strengths = (10, 10_000)
 
-    def attach(self, parts: RunParts) -> LabRun:
-        optimizer = parts.run.optimizer
-
-        def act(step: int) -> None:
-            if step != self.onset:
-                return
-            for state in optimizer.state.values():
-                state["exp_avg_sq"].div_(self.strength)
-            for group in optimizer.param_groups:
-                group["betas"] = (group["betas"][0], _SLOW_BETA2)
-            self.truth["beta2"] = _SLOW_BETA2
-
-        return before_step(parts.run, act)
+    def act(self, parts: RunParts) -> None:
+        for state in parts.run.optimizer.state.values():
+            state["exp_avg_sq"].div_(self.strength)
+        for group in parts.run.optimizer.param_groups:
+            group["betas"] = (group["betas"][0], _SLOW_BETA2)
+        self.truth["beta2"] = _SLOW_BETA2
 
 
-class LargeEpsilon(Intervention):
+class LargeEpsilon(StateChange):
     """Adam's epsilon exceeds the root of v: updates shrink where gradients are small."""
 
     cause = Cause.EPSILON_REGIME
@@ -105,19 +98,14 @@ class LargeEpsilon(Intervention):
     strengths = (1e-4, 1e-1)
     """From 1e-4, about the root of v in a small model, to 1e-1."""
 
-    def attach(self, parts: RunParts) -> LabRun:
+    def act(self, parts: RunParts) -> None:
         groups = parts.run.optimizer.param_groups
-
-        def act(step: int) -> None:
-            if step == self.onset:
-                self.truth["epsilon_before"] = groups[0]["eps"]
-                for group in groups:
-                    group["eps"] = self.strength
-
-        return before_step(parts.run, act)
+        self.truth["epsilon_before"] = groups[0]["eps"]
+        for group in groups:
+            group["eps"] = self.strength
 
 
-class Frozen(Intervention):
+class Frozen(StateChange):
     """Some parameters stop requiring a gradient. The rest of the model keeps learning."""
 
     cause = Cause.PARAMETERS_NOT_UPDATING
@@ -126,18 +114,13 @@ class Frozen(Intervention):
     strengths = (0.1, 1.0)
     """From a tenth of the blocks' tensors to all of them; the embedding keeps learning."""
 
-    def attach(self, parts: RunParts) -> LabRun:
+    def act(self, parts: RunParts) -> None:
         named = list(parts.run.model.blocks.named_parameters())
         count = math.ceil(self.strength * len(named))
-        chosen = sorted(self.random.permutation(len(named))[:count].tolist())
-        self.truth["parameters"] = [f"blocks.{named[place][0]}" for place in chosen]
-
-        def act(step: int) -> None:
-            if step == self.onset:
-                for place in chosen:
-                    named[place][1].requires_grad_(False)
-
-        return before_step(parts.run, act)
+        for place in sorted(self.random.permutation(len(named))[:count].tolist()):
+            name, parameter = named[place]
+            self.truth.setdefault("parameters", []).append(f"blocks.{name}")
+            parameter.requires_grad_(False)
 
 
 class RateTooHigh(Intervention):
@@ -150,8 +133,7 @@ class RateTooHigh(Intervention):
     from_start = True
 
     def settings(self, config: TrainConfig) -> TrainConfig:
-        lr = config.optimizer.lr * self.strength
-        return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=lr))
+        return _with_lr(config, config.optimizer.lr * self.strength)
 
     def attach(self, parts: RunParts) -> LabRun:
         """Note the learning rate; the settings contain the fault."""
@@ -159,7 +141,7 @@ class RateTooHigh(Intervention):
         return parts.run
 
 
-class StrongDecay(Intervention):
+class StrongDecay(StateChange):
     """The decay of all matrices is multiplied; their norms shrink while v and the learning rate are
     normal. A decay of 0 has no visible effect within a small run, so it is not here."""
 
@@ -168,16 +150,11 @@ class StrongDecay(Intervention):
     strength_name = "times the planned decay"
     strengths = (10, 300)
 
-    def attach(self, parts: RunParts) -> LabRun:
+    def act(self, parts: RunParts) -> None:
         groups = parts.run.optimizer.param_groups
-
-        def act(step: int) -> None:
-            if step == self.onset:
-                for group in groups:
-                    group["weight_decay"] *= self.strength
-                self.truth["weight_decay"] = max(group["weight_decay"] for group in groups)
-
-        return before_step(parts.run, act)
+        for group in groups:
+            group["weight_decay"] *= self.strength
+        self.truth["weight_decay"] = max(group["weight_decay"] for group in groups)
 
 
 class WrongSchedule(Intervention):
@@ -207,7 +184,7 @@ class WrongSchedule(Intervention):
 # The numbers of the forward and backward pass
 
 
-class AttentionGrowth(Intervention):
+class AttentionGrowth(StateChange):
     """Query and key weights grow by a factor at every step, and logits by its square, until each
     head attends to one token. A high learning rate without QK-norm does the same, more slowly."""
 
@@ -215,39 +192,25 @@ class AttentionGrowth(Intervention):
     title = "growing attention logits"
     strength_name = "growth of query and key weights per step"
     strengths = (0.002, 0.03)
+    is_repeated = True
 
-    def attach(self, parts: RunParts) -> LabRun:
-        model = parts.run.model
-        rows = 2 * model.config.width  # queries and keys; the rows after them are values
-
-        @torch.no_grad()
-        def act(step: int) -> None:
-            if self.covers(step):
-                for block in model.blocks:
-                    cast(TransformerBlock, block).attention.qkv.weight[:rows].mul_(
-                        1 + self.strength
-                    )
-
-        return before_step(parts.run, act)
+    def act(self, parts: RunParts) -> None:
+        rows = 2 * parts.run.model.config.width  # queries and keys; the rows after them are values
+        for block in parts.run.model.blocks:
+            cast(TransformerBlock, block).attention.qkv.weight[:rows].mul_(1 + self.strength)
 
 
-class OutputDrift(Intervention):
+class OutputDrift(StateChange):
     """The gain of the last norm grows at every step: the model becomes overconfident."""
 
     cause = Cause.OUTPUT_LOGIT_DRIFT
     title = "growing output logits"
     strength_name = "growth of the last norm's gain per step"
     strengths = (0.003, 0.02)
+    is_repeated = True
 
-    def attach(self, parts: RunParts) -> LabRun:
-        gain = parts.run.model.norm.weight
-
-        @torch.no_grad()
-        def act(step: int) -> None:
-            if self.covers(step):
-                gain.mul_(1 + self.strength)
-
-        return before_step(parts.run, act)
+    def act(self, parts: RunParts) -> None:
+        parts.run.model.norm.weight.mul_(1 + self.strength)
 
 
 _MAX_GROWTH_STEPS = 500
@@ -278,7 +241,7 @@ class Fp16Overflow(Intervention):
         return run
 
 
-class LogicNan(Intervention):
+class LogicNan(OutputChange):
     """A hand-written masked mean gets a batch with an empty mask: the loss and every gradient are
     NaN. (torch's own cross-entropy gives a NaN loss and gradients of 0.)"""
 
@@ -293,24 +256,17 @@ class LogicNan(Intervention):
     def steps(self) -> int:
         return round(self.strength)
 
-    def attach(self, parts: RunParts) -> LabRun:
-        """From onset to end, divide the loss by a target count of 0."""
+    def change(self, step: int, output: Output, parts: RunParts) -> Output:
+        """Divide the loss by a target count of 0."""
         accumulate = parts.config.accumulate
-
-        def change(step: int, output: Output) -> Output:
-            if not self.covers(step):
-                return output
-            hit = range(self.onset * accumulate, (step + 1) * accumulate)
-            self.truth["data_positions"] = list(hit)
-            targets = output.loss.new_zeros(())
-            nan_loss = output.loss * targets / targets
-            return output._replace(loss=nan_loss, cross_entropy=nan_loss)
-
-        change_output(parts.run, parts.forward, change)
-        return parts.run
+        hit = range(self.onset * accumulate, (step + 1) * accumulate)
+        self.truth["data_positions"] = list(hit)
+        targets = output.loss.new_zeros(())
+        nan_loss = output.loss * targets / targets
+        return output._replace(loss=nan_loss, cross_entropy=nan_loss)
 
 
-class LossReduction(Intervention):
+class LossReduction(OutputChange):
     """The training loss is a multiple of the mean. In half of the runs the logged loss is too; in
     the others only the gradient shows it."""
 
@@ -323,15 +279,99 @@ class LossReduction(Intervention):
         """From 2 to 32, as for that many micro-batches summed instead of averaged."""
         return float(round(interpolate(2, 32, self.severity)))
 
-    def attach(self, parts: RunParts) -> LabRun:
+    def change(self, step: int, output: Output, parts: RunParts) -> Output:
         is_logged = bool(self.random.integers(2))
         self.truth["logged_loss_too"] = is_logged
+        logged = output.cross_entropy * (self.strength if is_logged else 1.0)
+        return output._replace(loss=output.loss * self.strength, cross_entropy=logged)
 
-        def change(step: int, output: Output) -> Output:
-            if not self.covers(step):
-                return output
-            logged = output.cross_entropy * (self.strength if is_logged else 1.0)
-            return output._replace(loss=output.loss * self.strength, cross_entropy=logged)
 
-        change_output(parts.run, parts.forward, change)
-        return parts.run
+# Settings at which a small model becomes unstable, or never learns, without an injected fault
+#
+# Some instabilities of large models do not occur in small ones. Output logits do not drift without
+# z-loss (measured over 2,000 steps at 0.15M, untied, with a learning rate of 5e-2: the same loss
+# with and without it), so there is no such setting here. Pre-norm models on shuffled text do not
+# spike in fp32 either: they lose quality silently, and in fp16 they overflow.
+
+
+class _Natural(Intervention):
+    """Changes a setting and nothing else."""
+
+    from_start = True
+
+
+class AttentionCollapse(_Natural):
+    """A high learning rate without QK-norm: attention logits grow until each head attends to one
+    token."""
+
+    cause = Cause.ATTENTION_LOGIT_GROWTH
+    title = "high learning rate without QK-norm"
+    strength_name = "as learning rate"
+    strengths = (1e-2, 1e-1)
+    """From 1e-2, where logits exceed 100, to 1e-1, where they exceed 30,000."""
+
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        """Raise the learning rate; the models of the suite have no QK-norm."""
+        return _with_lr(config, self.strength)
+
+
+class PostNorm(_Natural):
+    """Norms after the residual sums in a deep model without warm-up: attention never learns."""
+
+    cause = Cause.LR_TOO_HIGH
+    title = "post-norm at depth"
+    strength_name = "layers"
+
+    @property
+    def strength(self) -> float:
+        return float(round(interpolate(8, 12, self.severity)))
+
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        model = dataclasses.replace(config.model, post_norm=True, layers=int(self.strength))
+        return dataclasses.replace(config, model=model, warmup_steps=1)
+
+
+class WideInit(_Natural):
+    """Initial weights far too large: the first loss is far above that of a uniform guess."""
+
+    cause = Cause.LR_TOO_HIGH
+    title = "initial weights far too large"
+    strength_name = "as standard deviation of the initial weights"
+    strengths = (0.2, 1.0)
+    """From 0.2 to 1; the usual value is 0.02."""
+
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        model = dataclasses.replace(config.model, init_std=self.strength)
+        return dataclasses.replace(config, model=model)
+
+
+class NoWarmup(_Natural):
+    """The peak learning rate from the first step, before the second moment is known."""
+
+    cause = Cause.LR_TOO_HIGH
+    title = "no warm-up"
+    strength_name = "as learning rate"
+    strengths = (1e-2, 5e-2)
+
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        return dataclasses.replace(_with_lr(config, self.strength), warmup_steps=0)
+
+
+class Fp16Spiral(_Natural):
+    """fp16 at a high learning rate: activations grow until they overflow."""
+
+    cause = Cause.FP16_OVERFLOW
+    title = "high learning rate in fp16"
+    strength_name = "as learning rate"
+    strengths = (0.2, 0.3)
+    """From 0.2 to 0.3. At 0.3 the loss is non-finite within 90 steps (5 seeds measured), at 0.2
+    after 126, at 0.09 not within 600: the schedule lowers the rate before activations are
+    large."""
+    base = Base.FP16
+
+    def settings(self, config: TrainConfig) -> TrainConfig:
+        return _with_lr(config, self.strength)
+
+
+def _with_lr(config: TrainConfig, lr: float) -> TrainConfig:
+    return dataclasses.replace(config, optimizer=dataclasses.replace(config.optimizer, lr=lr))

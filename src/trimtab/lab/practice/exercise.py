@@ -113,7 +113,6 @@ class Exercise:
 
     @classmethod
     def from_seed(cls, seed: int, steps: int = STEPS) -> "Exercise":
-        """Return the exercise of a seed."""
         if seed < 0:
             raise ConfigError(f"seed must not be negative, got {seed}")
         if steps < MIN_STEPS:
@@ -166,7 +165,6 @@ class Exercise:
         return kind(onset=self.onset, severity=self.severity, seed=self.seed)
 
     def config(self) -> TrainConfig:
-        """Return the settings of the run."""
         config, every = self.scenario.config(), self.steps // _CHECKPOINTS
         return dataclasses.replace(
             config,

@@ -85,8 +85,6 @@ def no_remedy(run: LabRun) -> LabRun:
 
 @cache  # equal remedies are the same object, and their run is trained once
 def skip_batches(count: int) -> ChangeRun:
-    """Skip the next `count` batches."""
-
     def apply(run: LabRun) -> LabRun:
         run.clock.num_skipped = count
         loader = WrappedLoader(run.loader, lambda batches: islice(batches, count, None))

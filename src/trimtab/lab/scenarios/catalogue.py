@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from trimtab.core.errors import ConfigError
-from trimtab.lab.faults import data_faults, harmless, machine_faults, natural, training_faults
+from trimtab.lab.faults import data_faults, harmless, machine_faults, training_faults
 from trimtab.lab.trainer.intervention import Intervention
 
 Kind = type[Intervention]
@@ -50,11 +50,11 @@ FAULTS: Mapping[str, Kind] = MappingProxyType(
 
 NATURAL: Mapping[str, Kind] = MappingProxyType(
     {
-        "natural-attention": natural.AttentionCollapse,
-        "natural-post-norm": natural.PostNorm,
-        "natural-init": natural.WideInit,
-        "natural-warmup": natural.NoWarmup,
-        "natural-fp16": natural.Fp16Spiral,
+        "natural-attention": training_faults.AttentionCollapse,
+        "natural-post-norm": training_faults.PostNorm,
+        "natural-init": training_faults.WideInit,
+        "natural-warmup": training_faults.NoWarmup,
+        "natural-fp16": training_faults.Fp16Spiral,
     }
 )
 

@@ -93,7 +93,6 @@ class Setting:
 
     @classmethod
     def from_seed(cls, seed: int) -> "Setting":
-        """Return the setting of a seed."""
         random = np.random.default_rng([seed, _STREAM])
         held_out = seed % 5 >= 2
 
@@ -199,7 +198,6 @@ class Scenario:
         return config if intervention is None else intervention.settings(config)
 
     def twin(self) -> "Scenario":
-        """Return the same run without the intervention."""
         return Scenario(
             kind=CLEAN, seed=self.seed, base=self.required_base, steps=self.steps, shape=self.shape
         )

@@ -149,6 +149,8 @@ class Intervention:
     """Whether its cause disappears at its end, so that the run may recover without help."""
     planned: ClassVar[bool] = False
     """Whether the operator would have announced it; the journal then has an event."""
+    lasts: ClassVar[int | None] = None
+    """Steps, where their number is fixed; None is until the end of the run."""
     by_data: ClassVar[bool] = False
     """Whether it comes with its batches; else at its steps, whatever is served (`run_clock.py`)."""
     onset: int
@@ -168,7 +170,7 @@ class Intervention:
     @property
     def steps(self) -> int | None:
         """How many steps it lasts; None is until the end of the run."""
-        return None
+        return self.lasts
 
     @property
     def strength(self) -> float:
@@ -188,6 +190,10 @@ class Intervention:
     def covers(self, step: int) -> bool:
         return self.onset <= step and (self.end is None or step < self.end)
 
+    def is_here(self, parts: RunParts) -> bool:
+        """Return whether it acts on this rank."""
+        return True
+
     def settings(self, config: TrainConfig) -> TrainConfig:
         """Return the settings of the run with this intervention; most kinds change nothing here."""
         return config
@@ -198,6 +204,54 @@ class Intervention:
         A kind that changes only the settings has nothing to do here.
         """
         return parts.run
+
+
+class StateChange(Intervention):
+    """An intervention in weights, optimizer or settings between two steps."""
+
+    is_repeated: ClassVar[bool] = False
+    """Whether it acts before each of its steps, not only before the first."""
+
+    def attach(self, parts: RunParts) -> LabRun:
+        @torch.no_grad()
+        def act(step: int) -> None:
+            if step == self.onset or (self.is_repeated and self.covers(step)):
+                self.act(parts)
+
+        return before_step(parts.run, act) if self.is_here(parts) else parts.run
+
+    def act(self, parts: RunParts) -> None:
+        raise NotImplementedError
+
+
+class BatchChange(Intervention):
+    """An intervention in the batches of its steps."""
+
+    by_data = True
+
+    def attach(self, parts: RunParts) -> LabRun:
+        def change(step: int, batch: Batch) -> Batch:
+            return self.change(step, batch, parts) if self.covers(step) else batch
+
+        return change_batches(parts.run, change)
+
+    def change(self, step: int, batch: Batch, parts: RunParts) -> Batch:
+        raise NotImplementedError
+
+
+class OutputChange(Intervention):
+    """An intervention in the output of the forward pass of its steps."""
+
+    def attach(self, parts: RunParts) -> LabRun:
+        def change(step: int, output: Output) -> Output:
+            return self.change(step, output, parts) if self.covers(step) else output
+
+        if self.is_here(parts):
+            change_output(parts.run, parts.forward, change)
+        return parts.run
+
+    def change(self, step: int, output: Output, parts: RunParts) -> Output:
+        raise NotImplementedError
 
 
 def interpolate(low: float, high: float, severity: float) -> float:

@@ -1,9 +1,9 @@
 """What happens on the host, on the first rank.
 
-run_recorder.py       records are journalled and judged
-judge_state.py        what the judge knows, saved for a resume
-resume_facts.py       whether a resume has restored everything
+recorder.py           the numbers of a step become a record of the journal
+observer_process.py   the child process that judges: started, heard, waited for
 batch_memory.py       the token ids of the last batches, and what is unusual about them
-incident_log.py       incidents are logged, kept and handed to `on_incident`
-ship_process.py       starts the shipper to trackers and alerts, and logs what it reports
+resume_facts.py       whether a resume has restored everything
+clip_detector.py      norms that were clipped before they were seen
+bad_data.py           batches that a relaunched run leaves out
 """

@@ -1,42 +1,46 @@
 """BatchMemory: the token ids of the last batches, and how often the run has seen each token.
 
-    add       the batch of a step; the oldest one leaves and is only counted
-    freeze    the batches around an incident stay until its report is written
-    reports   what is unusual about them
+    add      the batch of a step; the oldest one leaves and is only counted
+    freeze   the batches around a bad step stay, and what is unusual about them is written
 
+Batches are frozen when a step is far from what is usual, before anybody has judged it, and when the
+observer reports an incident. They are examined on a thread; the user's tokenizer is called in the
+thread that trains, because most tokenizers must not be used by two at once.
 Batches are host memory only and bounded; the counts take 8 bytes for each entry of the vocabulary.
 """
 
 import dataclasses
+import math
+import statistics
 import threading
 from collections import deque
-from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from trimtab.core.block import IntArray
+from trimtab.core.block import IntArray, Record
 from trimtab.core.config import LiveConfig
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import Incident
+from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.token_losses import NUM_BINS
+from trimtab.journal import RunDirectory
 from trimtab.journal.batches.batch_report import MARGIN, BatchReport, Decode, KeptBatches, examine
+from trimtab.journal.batches.files import write_batch
 from trimtab.journal.batches.rows import KeptBatch, TokenRows, flat_tokens
 from trimtab.journal.batches.tokens import count_tokens
 from trimtab.live.measure.batch_facts import VALUES
-from trimtab.live.ranks.exchange import StepNote
+from trimtab.live.ranks.exchange import TrainStep
 from trimtab.live.shield import Shield, log
-from trimtab.report.incident_files import incident_folder_name, write_batch
 
 STEPS_AROUND, STEPS_BEFORE = 64, 192
 """Batches kept of an incident, and from before it to compare with. Source: shifts of the lab's data
 mix are reported some 40 steps late."""
 
 MAX_FROZEN = 4
-"""Incidents whose batches are kept at once; together they may take as much as the memory. With more
-of them the oldest is examined before the run ends."""
+"""Bad steps whose batches are kept at once; together they may take as much as the memory. With more
+of them the oldest is not examined again."""
 
 COUNT_AT_ONCE = 1 << 16
 """Tokens that are counted at once, and at least as many as the vocabulary has: to clear and add
@@ -49,65 +53,125 @@ Chosen: 1,024 steps of 16,384 tokens."""
 DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.TEXT_CHANGED, Symptom.REPEATED_BATCH)
 
 
+USUAL_RECORDS, FAR_LOSS, FAR_NORM = 64, 1.3, 4.0
+"""A step is far from usual if its loss or its gradient norm is this many times the median of so
+many records before it, or not finite. Chosen: spikes that a person marks begin at 1.1 times the
+loss, and a report that nobody needs costs one file."""
+
+
+class UsualStep:
+    """Tells a step that is far from the last ones, from its loss and gradient norm."""
+
+    def __init__(self) -> None:
+        self._recent = {name: deque[float](maxlen=USUAL_RECORDS) for name in (LOSS, GRAD_NORM)}
+        self._limits = dict.fromkeys((LOSS, GRAD_NORM), math.inf)
+        self._num_records = 0
+
+    def is_far(self, record: Record) -> bool:
+        """Return whether this record is far from those before it, and remember it."""
+        self._num_records += 1
+        far = False
+        for name, recent in self._recent.items():
+            value = record.signals.get(name)
+            if value is not None:
+                far = far or not value <= self._limits[name] or value == -math.inf
+                if math.isfinite(value):
+                    recent.append(value)
+        if self._num_records % (USUAL_RECORDS // 4) == 0:
+            self._learn()
+        return far
+
+    def _learn(self) -> None:
+        for name, factor in ((LOSS, FAR_LOSS), (GRAD_NORM, FAR_NORM)):
+            recent = self._recent[name]
+            if len(recent) == USUAL_RECORDS:
+                usual = statistics.median(recent)
+                self._limits[name] = usual + (factor - 1) * abs(usual)
+
+
+class _Examination:
+    """Batches that are examined on a thread."""
+
+    def __init__(self, kept: KeptBatches, shield: Shield) -> None:
+        self.report: BatchReport | None = None
+        self._kept = kept
+        self._shield = shield
+        self._thread = threading.Thread(target=self._run, name="trimtab-batches", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_done(self) -> bool:
+        return not self._thread.is_alive()
+
+    def wait(self) -> None:
+        self._thread.join()
+
+    def _run(self) -> None:
+        with self._shield.guarding("examination"):
+            self.report = examine(self._kept)
+
+
 class BatchMemory:
     """Keeps batches and examines them; on the first rank, so it knows that rank's sequences."""
 
     def __init__(
         self,
         config: LiveConfig,
-        folder: Path,
+        run: RunDirectory,
         *,
         decode: Decode | None = None,
         shield: Shield | None = None,
         max_bytes: int = MAX_BYTES,
     ) -> None:
-        """A memory for one run, whose incidents have their folders in `folder`.
-
-        The token ids take at most `max_bytes`; text is written only with `decode`.
-        """
-        self._folder = folder
-        self._saving: list[threading.Thread] = []
+        """A memory for one run; its token ids take at most `max_bytes`, text needs `decode`."""
+        self._run = run
         self._shield = shield or Shield("batch memory", "reports name no tokens")
         self._max_steps = config.batch_memory_steps
         self._max_bytes = max_bytes
         self._decode = decode
+        self._usual = UsualStep()
         self._batches: deque[KeptBatch] = deque()
         self._num_bytes = 0
         self._counts: IntArray = np.zeros(0, dtype=np.int64)
         self._uncounted: list[TokenRows] = []
         self._num_uncounted = 0
         self._frozen: dict[int, KeptBatches] = {}
-        self._reports: dict[int, BatchReport] = {}
+        """Batches around a bad step, by the tick of that step, until enough have followed."""
+        self._examinations: list[_Examination] = []
 
-    def add(self, tick: int, step: int, note: StepNote) -> None:
+    def add(self, record: Record, note: TrainStep) -> None:
+        """Keep the batch of a step, if its token ids are known."""
         if not self._max_steps or self._shield.is_down:
             return
         with self._shield.guarding("step"):
-            self._add(tick, step, note)
+            if note.token_rows or note.row_losses:
+                self._add(record, note)
+            if self._usual.is_far(record):
+                self._freeze(record.tick, record.tick)
+            if self._examinations:
+                self._write_examined()
 
     def freeze(self, incident: Incident) -> None:
         """Keep the batches around the onset of an incident; more of them with every change."""
         if self._max_steps and not self._shield.is_down:
             with self._shield.guarding("incident"):
-                self._freeze(incident)
+                self._freeze(_onset(incident), incident.peak.tick)
 
-    def reports(self, incidents: Sequence[Incident]) -> tuple[BatchReport, ...]:
-        """What was found in the batches of these incidents, at the end of the run."""
-        for thread in self._saving:
-            thread.join()
+    def close(self) -> None:
+        """Examine what is frozen with all that has followed, and wait until it is written."""
         with self._shield.guarding("reports"):
-            for incident in incidents:
-                if incident.number in self._frozen:
-                    self._freeze(incident)  # more batches have come since its last change
-            for number in list(self._frozen):
-                self._examine(number)
-        return tuple(self._reports.values())
+            for onset in list(self._frozen):
+                self._extend(onset, self._frozen[onset].peak_tick)
+                self._examine(self._frozen.pop(onset))
+            for examination in self._examinations:
+                examination.wait()
+            self._write_examined()
 
-    def _add(self, tick: int, step: int, note: StepNote) -> None:
+    def _add(self, record: Record, note: TrainStep) -> None:
         losses = [np.array(copy.read()[:-NUM_BINS]).reshape(-1, VALUES) for copy in note.row_losses]
         batch = KeptBatch(
-            tick=tick,
-            step=step,
+            tick=record.tick,
+            step=record.step,
             data_position=note.data_position,
             parts=note.token_rows,
             losses=tuple(losses),
@@ -116,45 +180,51 @@ class BatchMemory:
         self._num_bytes += batch.num_bytes
         while len(self._batches) > self._max_steps or self._num_bytes > self._max_bytes:
             self._forget(self._batches.popleft())
+        for onset, kept in list(self._frozen.items()):
+            if record.tick - onset == STEPS_AROUND:
+                self._extend(onset, kept.peak_tick)
+                self._examine(self._frozen[onset])
 
-    def _freeze(self, incident: Incident) -> None:
-        number, onset = incident.number, _onset(incident)
-        if number in self._reports:
-            return
+    def _freeze(self, onset: int, peak: int) -> None:
         if not self._batches:
-            return  # only `guard.steps(loader)` keeps them, on the host
-        earlier = self._frozen.get(number)
-        if earlier is None or earlier.onset_tick < onset:
-            if self._batches[0].tick <= max(onset, incident.peak.tick):
-                self._frozen[number] = self._freeze_first(onset, incident.peak.tick)
-                self._save_soon(incident)
-            if len(self._frozen) > MAX_FROZEN:
-                self._examine(next(iter(self._frozen)))
+            return  # they were never on the host
+        near = [known for known in self._frozen if abs(onset - known) <= STEPS_AROUND]
+        if near:
+            self._extend(near[-1], peak)
             return
+        if self._batches[0].tick > max(onset, peak):
+            return
+        self._frozen[onset] = self._freeze_first(onset, peak)
+        self._examine(self._frozen[onset])
+        if len(self._frozen) > MAX_FROZEN:
+            self._frozen.pop(next(iter(self._frozen)))
+
+    def _extend(self, onset: int, peak: int) -> None:
+        """Keep the batches that have come since these were frozen."""
+        earlier = self._frozen[onset]
         last = earlier.around[-1].tick if earlier.around else onset - MARGIN - 1
         later = [batch for batch in self._batches if batch.tick > last]
         around = self._within_limits([*earlier.around, *later], STEPS_AROUND)
-        self._frozen[number] = dataclasses.replace(
-            earlier, peak_tick=incident.peak.tick, around=tuple(around)
+        self._frozen[onset] = dataclasses.replace(
+            earlier, peak_tick=max(peak, earlier.peak_tick), around=tuple(around)
         )
 
-    def _save_soon(self, incident: Incident) -> None:
-        """Write what is known already, by id, for the case that the run is killed.
+    def _examine(self, kept: KeptBatches) -> None:
+        self._examinations.append(_Examination(kept, self._shield))
 
-        The post-mortem can be written again from the journal; the batches could not.
-        """
-        kept, folder = self._frozen[incident.number], self._folder / incident_folder_name(incident)
-
-        def save() -> None:
-            with self._shield.guarding("saving"):
-                report = examine(kept)
-                if report is not None:
-                    write_batch(folder, report)
-
-        thread = threading.Thread(target=save, name="trimtab-batches", daemon=True)
-        self._saving = [one for one in self._saving if one.is_alive()]
-        self._saving.append(thread)
-        thread.start()
+    def _write_examined(self) -> None:
+        """Write the reports that are done, with text if the user allows it."""
+        done = [one for one in self._examinations if one.is_done]
+        self._examinations = [one for one in self._examinations if one not in done]
+        for report in (one.report for one in done):
+            if report is None:
+                continue
+            if self._decode is not None:
+                try:
+                    report = report.decoded(self._decode)
+                except Exception:  # the user's code
+                    log.warning("trimtab: the tokenizer failed; tokens are shown by id")
+            write_batch(self._run, report)
 
     def _freeze_first(self, onset: int, peak: int) -> KeptBatches:
         first = onset - MARGIN
@@ -178,16 +248,6 @@ class BatchMemory:
         ends = np.cumsum([batch.num_bytes for batch in batches[:max_steps]])
         most = self._max_bytes // (2 * MAX_FROZEN)
         return batches[: max(int(np.searchsorted(ends, most, side="right")), 1)]
-
-    def _examine(self, number: int) -> None:
-        report = examine(self._frozen.pop(number))
-        if report is not None and self._decode is not None:
-            try:
-                report = report.decoded(self._decode)
-            except Exception:  # the user's code
-                log.warning("trimtab: the tokenizer failed; tokens are shown by id", exc_info=True)
-        if report is not None:
-            self._reports[number] = report
 
     def _forget(self, batch: KeptBatch) -> None:
         self._num_bytes -= batch.num_bytes

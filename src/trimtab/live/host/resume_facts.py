@@ -53,7 +53,10 @@ class Recorder(Protocol):
     """What journals and audits, on the first rank."""
 
     past: JournalPast | None
-    resume: "ResumeFacts | None"
+
+    def audit(self, resume: "ResumeFacts") -> None:
+        """Compare the first records with the state that was saved."""
+        ...
 
 
 class ResumeFacts:
@@ -108,8 +111,20 @@ class ResumeFacts:
         past = None if recorder is None else recorder.past
         resume = cls(optimizers, scaler, past, shield, first_step=first_step)
         if recorder is not None:
-            recorder.resume = resume
+            recorder.audit(resume)
         return resume
+
+    def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
+        """The data is gone through by this loop, from a position that was given or not."""
+        self.loop, self.position_is_given = loop, position_is_given
+
+    def go_through(self, loop: StepLoop) -> None:
+        """Take the data's position from this loop."""
+        self.loop = loop
+
+    def set_world(self, world: int) -> None:
+        """The other ranks were found."""
+        self.world = world
 
     @property
     def is_before_first_record(self) -> bool:
@@ -252,18 +267,17 @@ def report_audit(
     found: dict[str, float],
     *,
     is_planned: bool,
-) -> bool:
-    """Compare the record of a first step with what was saved; whether something is different."""
+) -> None:
+    """Compare the record of a first step with what was saved, and report what differs."""
     audit = None
     with resume.shield.guarding("record"):
         audit = resume.compare(found, is_planned=is_planned)
     if audit is None:
-        return False
+        return
     sentences = [describe_difference(difference) for difference in audit.differences]
     journal.event(AUDIT_EVENT, step, findings=sentences, saved=audit.saved, found=audit.found)
     if not sentences:
         log.info("trimtab: resume at step %d: everything compared continues", step)
-        return False
+        return
     found[signals.RESUME_AUDIT] = encode_differences(audit.differences)
     log.warning("trimtab: resume at step %d: %s", step, "; ".join(sentences))
-    return True

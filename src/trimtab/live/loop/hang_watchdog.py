@@ -81,7 +81,7 @@ class HangWatchdog:
     def _progress(self) -> tuple[Hashable, ...] | None:
         """Return a value that changes with all that the run does; None once the guard is closed."""
         monitor = self._monitor
-        if monitor.sync.is_closed:
+        if monitor.is_closed:
             return None
         stack = () if self._model.training else self._stack()
         return monitor.next_step, monitor.sync.num_exchanges, monitor.num_calls, stack
@@ -101,9 +101,10 @@ class HangWatchdog:
         try:
             path = self._write_stacks(reason)
             log.error("trimtab: %s; stacks: %s%s", reason, path, end)
-            if self._monitor.recorder is not None:
+            recorder = self._monitor.recorder
+            if recorder.is_recording:
                 stack = path.read_text(encoding="utf-8")[:MAX_STACK_CHARS]
-                self._monitor.recorder.journal.event("hang", step, seconds=waited, stack=stack)
+                recorder.journal.event("hang", step, seconds=waited, stack=stack)
                 if self._ends_run:
                     ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=step).write(self._run)
         except OSError as error:  # a full disk must not hide the hang

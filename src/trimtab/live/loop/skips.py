@@ -151,6 +151,12 @@ class SkipDetector:
             if optimizer is moving or (not self.takes_turns and self._is_waiting(optimizer))
         ]
 
+    def note_clip(self) -> None:
+        self.was_clipped = True
+
+    def take_turns(self) -> None:
+        self.takes_turns = True
+
     def end_step(self) -> None:
         self.was_clipped = False
 

@@ -1,69 +1,56 @@
-"""StepHooks: runs before and after `optimizer.step()` of every watched optimizer.
+"""Hooks of a guard: before and after `optimizer.step()`, and at a SIGTERM.
 
-Hooks hold only a weak reference: a guard that was dropped leaves hooks that do nothing. Compilers
-do not look inside.
+They hold only a weak reference: a guard that was dropped leaves hooks that do nothing. Compilers
+do not look inside. A SIGTERM handler is set only where there is none: a user's handler decides what
+a SIGTERM means, and the guard keeps working until it is closed.
 """
 
+import os
+import signal
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
-from trimtab.live.shield import Entrance
 from trimtab.state.host_copy import version_of
+
+if TYPE_CHECKING:
+    from trimtab.live.loop.step_monitor import StepMonitor
 
 OPERATION = "optimizer.step"
 """What the hooks are part of, as the log names it."""
 
 
-class StepListener(Protocol):
-    """What the hooks call, each method through the entrance."""
-
-    entrance: Entrance
-
-    def before_update(self, optimizer: Optimizer) -> None:
-        """The gradients are ready and this optimizer is about to move."""
-        ...
-
-    def carry_out(self, optimizer: Optimizer) -> None:
-        """What was decided is to be done, whatever became of `before_update`."""
-        ...
-
-    def after_update(self, optimizer: Optimizer) -> None:
-        """It has moved."""
-        ...
-
-    def cannot_gate(self, optimizer: Optimizer, why: str) -> None:
-        """This optimizer uses its closure in a way that hides its gradients."""
-        ...
-
-
 class StepHooks:
     """Pre- and post-hooks on all optimizers."""
 
-    def __init__(self, optimizers: Sequence[Optimizer], listener: StepListener) -> None:
+    def __init__(self, listener: "StepMonitor") -> None:
         self._before = _Before(weakref.ref(listener))
+        self._after = _After(weakref.ref(listener))
         self._handles: list[RemovableHandle] = []
+
+    def register(self, optimizers: Sequence[Optimizer]) -> None:
         for optimizer in optimizers:
             self._handles.append(optimizer.register_step_pre_hook(self._before))
-            handle = optimizer.register_step_post_hook(_After(weakref.ref(listener)))
+            handle = optimizer.register_step_post_hook(self._after)
             self._handles.append(handle)
             # First of all: a user's hook must find the gradients that were there before.
             hooks: Any = optimizer._optimizer_step_post_hooks
             hooks.move_to_end(handle.id, last=False)
 
-    def keep_alive(self, listener: StepListener) -> None:
+    def keep_alive(self, listener: "StepMonitor") -> None:
         """Let the optimizers keep the listener: a closed guard that others still wait for."""
-        self._before.kept = listener
+        self._before.keep(listener)
 
     def deactivate(self) -> None:
         """Turn the hooks into no-ops from within one of them, where torch allows no removal."""
-        self._before.kept = None
+        self._before.keep(None)
 
     def remove(self) -> None:
         self.deactivate()
@@ -75,9 +62,12 @@ class StepHooks:
 class _Before:
     """The pre-hook; it wraps a closure, because only after it there are gradients to look at."""
 
-    def __init__(self, listener: "weakref.ref[StepListener]") -> None:
+    def __init__(self, listener: "weakref.ref[StepMonitor]") -> None:
         self._listener = listener
-        self.kept: StepListener | None = None
+        self._kept: StepMonitor | None = None
+
+    def keep(self, listener: "StepMonitor | None") -> None:
+        self._kept = listener
 
     @_disable_dynamo
     def __call__(
@@ -103,7 +93,7 @@ class _Before:
 class _After:
     """The post-hook."""
 
-    def __init__(self, listener: "weakref.ref[StepListener]") -> None:
+    def __init__(self, listener: "weakref.ref[StepMonitor]") -> None:
         self._listener = listener
 
     @_disable_dynamo
@@ -133,7 +123,7 @@ def _is_nested(optimizer: Optimizer) -> bool:
 
 
 def _wrap(
-    listener: StepListener, optimizer: Optimizer, closure: Callable[[], Any]
+    listener: "StepMonitor", optimizer: Optimizer, closure: Callable[[], Any]
 ) -> Callable[[], Any]:
     """A closure runs forward and backward: the gate sits at its end."""
     versions = _versions(optimizer)
@@ -161,3 +151,71 @@ def _wrap(
 def _versions(optimizer: Optimizer) -> list[int]:
     """How often each parameter has been written to."""
     return [version_of(p) for group in optimizer.param_groups for p in group["params"]]
+
+
+# The end of a process that never closed its guard.
+
+CLOSE_SECONDS = 5.0
+"""How long a SIGTERM waits for the journal: schedulers send SIGKILL after 10 s or more."""
+
+
+class ExitHooks:
+    """Calls `close` with the reason when the process is terminated."""
+
+    def __init__(self, close: Callable[[str], None]) -> None:
+        self._close = weakref.WeakMethod(close)
+        self._handler: _TermHandler | None = None
+
+    def register(self) -> None:
+        """Set a handler, in the main thread and if there is none."""
+        if threading.current_thread() is not threading.main_thread():
+            return
+        present: Any = signal.getsignal(signal.SIGTERM)
+        if isinstance(present, _TermHandler):  # of another guard
+            self._handler = present
+        elif present == signal.SIG_DFL:
+            self._handler = _TermHandler()
+            signal.signal(signal.SIGTERM, self._handler)
+        if self._handler is not None:
+            self._handler.add(self._close)
+
+    def remove(self) -> None:
+        """Put everything back as it was found."""
+        handler, self._handler = self._handler, None
+        if handler is None:
+            return
+        handler.remove(self._close)
+        # A handler can only be set in the main thread; in another one we are ending by SIGTERM.
+        is_main = threading.current_thread() is threading.main_thread()
+        # The user may have set a handler since; that one stays.
+        present: Any = signal.getsignal(signal.SIGTERM)
+        if is_main and present is handler and not handler.closers:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class _TermHandler:
+    """What SIGTERM calls, for all guards of the process; it keeps none of them alive."""
+
+    def __init__(self) -> None:
+        self.closers: list[weakref.WeakMethod[Callable[[str], None]]] = []
+
+    def add(self, closer: "weakref.WeakMethod[Callable[[str], None]]") -> None:
+        self.closers.append(closer)
+
+    def remove(self, closer: "weakref.WeakMethod[Callable[[str], None]]") -> None:
+        self.closers = [c for c in self.closers if c is not closer and c() is not None]
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        present: Any = signal.getsignal(signal.SIGTERM)
+        if present is not self:
+            return  # a user's handler was set on top and calls this one: it decides
+        for closer in self.closers:
+            close = closer()
+            if close is not None:
+                # In a thread, because the main one may hold a lock that closing needs. It waits
+                # here, so nothing is trained while the guard is being closed.
+                closing = threading.Thread(target=close, args=("SIGTERM",), daemon=True)
+                closing.start()
+                closing.join(CLOSE_SECONDS)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGTERM)

@@ -51,9 +51,12 @@ class Activations:
         self,
         model: nn.Module,
         device: torch.device,
-        given: Mapping[str, str | Sequence[str]] | None = None,
+        found: Sequence[sites.Site],
+        on_token_losses: Callable[[torch.Tensor], None] | None = None,
     ) -> None:
-        self._sites = sites.find_sites(model, given)
+        """Measure these sites, or nothing where there are none; `on_token_losses` takes the losses
+        of the tokens of a micro-batch, on the rank that records."""
+        self._sites = found
         names = [name for site in self._sites for name in _names_of(site)]
         self._place = {name: place for place, name in enumerate(dict.fromkeys(names))}
         self.slots = (*(f"site:{n}" for n in self._place), *(f"written:{n}" for n in self._place))
@@ -72,19 +75,17 @@ class Activations:
             if site.kind == sites.ROUTER
         }
         self._labelled = find_labelled(model)
-        self.on_token_losses: Callable[[torch.Tensor], None] | None = None
-        """Takes the losses of the tokens of a micro-batch; only on the rank that records."""
+        self._on_token_losses = on_token_losses
         self._handles: list[RemovableHandle] = []
 
     def arm(self) -> None:
         """Hook the modules for the next step."""
-        self._buffer.is_armed = True
-        self._buffer.values.fill_(NOT_WRITTEN)
+        self._buffer.arm()
         if not self._handles:
             for site in self._sites:
                 self._hook(site)
-            if self._labelled is not None and self.on_token_losses is not None:
-                losses = _TokenLossHook(self._buffer, self.on_token_losses)
+            if self._labelled is not None and self._on_token_losses is not None:
+                losses = _TokenLossHook(self._buffer, self._on_token_losses)
                 hook = self._labelled.register_forward_hook(losses, with_kwargs=True)
                 self._handles.append(hook)
 
@@ -120,13 +121,13 @@ class Activations:
 
     def disarm(self) -> None:
         """Take the hooks off: between measured steps a forward pass runs as without trimtab."""
-        self._buffer.is_armed = False
+        self._buffer.disarm()
         if not self._buffer.is_compiled:
             self.remove()
 
     def remove(self) -> None:
         """Take the hooks off also where a graph was compiled with them."""
-        self._buffer.is_armed = False
+        self._buffer.disarm()
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
@@ -176,8 +177,26 @@ class _Buffer:
         self.is_compiled = False
         """Whether a graph was compiled with the hooks: without them it would be compiled again."""
         self.error: Exception | None = None
-        self.has_reported = False
+        self._has_reported = False
         """Whether the log has that there are no logits."""
+
+    def arm(self) -> None:
+        self.is_armed = True
+        self.values.fill_(NOT_WRITTEN)
+
+    def disarm(self) -> None:
+        self.is_armed = False
+
+    def note_compiled(self) -> None:
+        self.is_compiled = True
+
+    def fail(self, error: Exception) -> None:
+        self.error, self.is_armed = error, False
+
+    def report_no_logits(self) -> None:
+        if not self._has_reported:
+            self._has_reported = True
+            log.info(NO_LOGITS)
 
     def acts(self) -> bool:
         """Whether a forward pass that runs now is one of the step that is measured."""
@@ -223,13 +242,12 @@ class _Hook(_Forget):
         # Not a context manager made from a generator: that breaks a compiled graph.
         try:
             if torch.compiler.is_compiling():
-                self._buffer.is_compiled = True
+                self._buffer.note_compiled()
             elif not self._buffer.acts():
                 return
             self._write(output)
         except Exception as error:  # it would end the user's forward pass
-            self._buffer.error = error
-            self._buffer.is_armed = False
+            self._buffer.fail(error)
 
     def _write(self, output: Any) -> None:
         raise NotImplementedError
@@ -307,9 +325,8 @@ class _TokenLossHook(_Hook):
         is_whole = isinstance(logits, torch.Tensor) and not isinstance(logits, DTensor)
         if is_whole and labels.dim() == 2 and labels.shape == logits.shape[:-1]:
             self._take(token_losses(logits, labels, loss, options.get("num_items_in_batch")))
-        elif logits is None and not self._buffer.has_reported:
-            self._buffer.has_reported = True
-            log.info(NO_LOGITS)
+        elif logits is None:
+            self._buffer.report_no_logits()
 
 
 def _named(output: Any, name: str) -> Any:

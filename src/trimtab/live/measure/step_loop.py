@@ -47,6 +47,12 @@ class Step:
         while len(self.batches) < self.size and self.load():
             yield self.batches[-1]
 
+    def pop_unmeasured(self) -> list[Any]:
+        """Return the batches whose facts are in no record yet, once."""
+        fresh = self.batches[self.num_measured :]
+        self.num_measured = len(self.batches)
+        return fresh
+
     def load(self) -> bool:
         """Fetch the next micro-batch; whether there was one."""
         started = time.perf_counter()
@@ -129,12 +135,9 @@ class StepLoop:
 
     def facts(self) -> dict[str, float]:
         """Return what the batches of the present step look like, each batch once."""
-        step = self._step
-        if step is None or step.num_measured == len(step.batches):
-            return {}  # a second update on the same batch, as in a GAN: it is no repeated batch
-        fresh = step.batches[step.num_measured :]
-        step.num_measured = len(step.batches)
-        return self.batch_facts.measure(fresh)
+        fresh = [] if self._step is None else self._step.pop_unmeasured()
+        # None in a second update on the same batch, as in a GAN: it is no repeated batch.
+        return self.batch_facts.measure(fresh) if fresh else {}
 
     def fingerprint(self) -> float | None:
         """Return that of the present step so far; None if its batches are not on the host."""

@@ -262,6 +262,10 @@ class StepMeter:
         self._no_tokens += tokens is None
         self.num_losses += 1
 
+    def count_odd_loss(self) -> None:
+        """A loss that is no number was recorded: the step counts as recorded."""
+        self.num_losses += 1
+
     def set_norm(self, norm: Any, *, is_from_user: bool) -> None:
         """Take the gradient norm before clipping, from the user or from the guard's clipping."""
         # A copy: the tensor may be changed later.

@@ -153,7 +153,7 @@ class SlowMeter:
         self,
         telemetry: Telemetry,
         hashes: StateHash,
-        activations: Activations | None,
+        activations: Activations,
         shields: Shields,
         telemetry_every: int,
         device: torch.device,
@@ -164,7 +164,7 @@ class SlowMeter:
         self._shields = shields
         self._every = telemetry_every
         self._device = device
-        self.slots = (*telemetry.slots, *hashes.slots, *(activations.slots if activations else ()))
+        self.slots = (*telemetry.slots, *hashes.slots, *activations.slots)
         """What this rank measures."""
         self._places: torch.Tensor | None = None
         self._rank: int | None = None
@@ -212,9 +212,7 @@ class SlowMeter:
 
     def arm(self) -> None:
         """Measure the next step, if it is the turn of one."""
-        if not self._is_due or self.activations is None:
-            return
-        if not self._shields.activations.is_down:
+        if self._is_due and not self._shields.activations.is_down:
             with self._shields.activations.guarding("hooks"):
                 self.activations.arm()
 
@@ -245,9 +243,8 @@ class SlowMeter:
         return is_measured
 
     def close(self) -> None:
-        if self.activations is not None:
-            with self._shields.activations.guarding("hooks"):
-                self.activations.remove()
+        with self._shields.activations.guarding("hooks"):
+            self.activations.remove()
 
     def _measure(self, note: Any) -> bool:
         parts = []
@@ -257,8 +254,6 @@ class SlowMeter:
             (self._hashes, shields.hashes),
             (self.activations, shields.activations),
         ):
-            if meter is None:
-                continue
             found = None
             if not shield.is_down:
                 with shield.guarding("measure"):
@@ -271,13 +266,11 @@ class SlowMeter:
             own = torch.full((len(NAMES),), -torch.inf, dtype=torch.float32, device=self._device)
             with shields.telemetry.guarding("own numbers"):
                 own[0] = self._clock.seconds()
-                if self.activations is not None:
-                    own[1:] = self.activations.maxima()
+                own[1:] = self.activations.maxima()
             parts.append(weigh(own, self._rank, self._before))
-        if self.activations is not None:
-            with shields.activations.guarding("hooks"):
-                self.activations.disarm()
-        if shields.telemetry.is_down and (self.activations is None or shields.activations.is_down):
+        with shields.activations.guarding("hooks"):
+            self.activations.disarm()
+        if shields.telemetry.is_down and shields.activations.is_down:
             return False
         values = torch.cat(parts)
         if self._places is not None:

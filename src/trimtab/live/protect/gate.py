@@ -51,6 +51,17 @@ class Decision:
     is_shrunk: bool = False
     """Whether `shrink` is more than 1, if an optimizer had to know."""
 
+    def scale_down(self, by: torch.Tensor) -> None:
+        self.shrink = by
+
+    def report_besides(self, names: tuple[str, ...], values: tuple[torch.Tensor, ...]) -> None:
+        """Let the host know these, besides the vote."""
+        self.report_names, self.report = names, values
+
+    def settle_on_host(self, *, is_discarded: bool, is_shrunk: bool) -> None:
+        """Keep what an optimizer had to read of it."""
+        self.is_discarded, self.is_shrunk = is_discarded, is_shrunk
+
     def is_act(self) -> bool:
         """Return whether the step was changed: discarded, or scaled down; waits for the device."""
         is_shrunk = self.shrink is not None and bool(self.shrink > 1)
@@ -66,6 +77,9 @@ class Decision:
 class Gate:
     """Withholds the update of a bad step from every watched optimizer."""
 
+    is_voting = True
+    """Whether ranks vote in every exchange, also once the gate has left."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -80,8 +94,6 @@ class Gate:
         """Set when all ranks have agreed to protect no longer."""
         self.rule = Rule(device)
         self._fused = FusedSupport(promote=promote)
-        self.promoted = self._fused.promoted
-        """The optimizers that were made fused and not reported yet, by name."""
         self._proven: set[tuple[Optimizer, bool]] = set()
         """Optimizers that were seen to leave all as it was in a step without gradients, and whether
         they had a state then."""
@@ -158,7 +170,7 @@ class Gate:
                 shrink = verdict.shrink
                 if sync.world > 1:  # nobody scales down if a rank could not decide
                     shrink = torch.where(agreed == OUT, 1.0, shrink)
-                decision.shrink = shrink[0]
+                decision.scale_down(shrink[0])
             with self.shield.guarding("learn"):
                 self._report(decision, verdict, sync)
                 self.rule.learn(verdict)
@@ -215,6 +227,16 @@ class Gate:
         with self.shield.guarding("undo"):
             self._discard.undo(optimizer)
 
+    def pop_promoted(self) -> list[str]:
+        """Return the optimizers that were made fused since the last call, by name."""
+        promoted = list(self._fused.promoted)
+        self._fused.promoted.clear()
+        return promoted
+
+    def leave(self) -> None:
+        """All ranks have agreed to protect no longer."""
+        self.has_left = True
+
     def refuse(self, optimizer: Optimizer, why: str) -> None:
         """Give up on an optimizer whose step is more than one update of what was looked at."""
         if self.shield.is_down:
@@ -238,6 +260,18 @@ class Gate:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Return to a state; the model has returned already."""
         self.rule.load_state_dict(state)
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        """Return what belongs into a checkpoint, as copies."""
+        return {"gate": self.rule.state_dict()}
+
+    def load_checkpoint(self, state: dict[str, Any]) -> None:
+        if "gate" in state:
+            self.rule.load_state_dict(state["gate"])
+
+    def renew_buffers(self) -> None:
+        """The buffers were restored: what they were before the last forward pass is no more."""
+        self.buffers.renew()
 
     def forget(self) -> None:
         """Clear what an update that raised has left."""
@@ -273,7 +307,8 @@ class Gate:
     def _prepare_on_host(self, optimizer: Optimizer, decision: Decision) -> None:
         self._prove(optimizer)
         if decision.is_discarded is None:
-            decision.is_discarded, decision.is_shrunk = self._read(decision)
+            is_discarded, is_shrunk = self._read(decision)
+            decision.settle_on_host(is_discarded=is_discarded, is_shrunk=is_shrunk)
         if decision.is_discarded:
             self._discard.via_missing_grads(optimizer)
         elif decision.is_shrunk and decision.shrink is not None:
@@ -306,12 +341,52 @@ class Gate:
         return shrink if clipped is None else (shrink / clipped).clamp(min=1.0)
 
     def _report(self, decision: Decision, verdict: Verdict, sync: RankSync) -> None:
-        decision.report_names = REPORT_NAMES
-        decision.report = self.rule.report(verdict)
+        names: tuple[str, ...] = REPORT_NAMES
+        values: tuple[torch.Tensor, ...] = self.rule.report(verdict)
         largest = sync.largest_loss
         if largest is not None:
-            decision.report_names += (signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
-            decision.report += (largest,)
+            names += (signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
+            values += (largest,)
+        decision.report_besides(names, values)
+
+
+class NoGate:
+    """The gate of a run that is observed: it decides nothing and touches nothing."""
+
+    is_voting = False
+    has_left = True
+    decision: Decision | None = None
+
+    def is_as_clipped(self, optimizer: Optimizer) -> bool:
+        return True
+
+    def is_bad(self, head: torch.Tensor, world: int) -> bool:
+        return False
+
+    def before(self, optimizer: Optimizer) -> bool:
+        return True
+
+    def pop_promoted(self) -> list[str]:
+        return []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {}
+
+    def checkpoint_state(self) -> dict[str, Any]:
+        return {}
+
+    def note_clip(self, norm: torch.Tensor, max_norm: float) -> None: ...
+    def decide(self, sync: RankSync, total: torch.Tensor, *args: Any, **facts: Any) -> None: ...
+    def decide_further(self, sync: RankSync, total: torch.Tensor) -> None: ...
+    def after(self, optimizer: Optimizer) -> None: ...
+    def leave(self) -> None: ...
+    def refuse(self, optimizer: Optimizer, why: str) -> None: ...
+    def end_step(self) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_checkpoint(self, state: dict[str, Any]) -> None: ...
+    def renew_buffers(self) -> None: ...
+    def forget(self) -> None: ...
+    def close(self) -> None: ...
 
 
 def _is_nonfinite(head: torch.Tensor) -> torch.Tensor:

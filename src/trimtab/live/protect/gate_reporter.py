@@ -144,10 +144,8 @@ def _warn(sentence: str, in_a_row: int) -> None:
         log.warning("trimtab: %s%s", sentence, f"; {in_a_row} in a row" if in_a_row > 1 else "")
 
 
-def report_promotion(sink: EventSink | None, step: int, name: str) -> None:
+def report_promotion(sink: EventSink, step: int, name: str) -> None:
     """Report that an optimizer now runs fused and did not before, on the first rank."""
-    if sink is None:
-        return
     log.warning(
         "trimtab: %s now runs fused, to discard steps on the device; rounding differs "
         "(gate.promote = false: no change)",

@@ -11,11 +11,12 @@ keeps coming with its bit set (`complete`), every rank reads it `lag` exchanges 
 at the same one. An exchange that fails raises `ExchangeFailed`, and decides nothing.
 
 `InFlight` is the only place where the host waits for the device, and by then the numbers have long
-arrived. `StepNote` is what the host knows of a step meanwhile.
+arrived. `TrainStep` is the step itself, which waits for them.
 """
 
+import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -68,29 +69,29 @@ class InFlight:
         self._num_exchanges = 0
         self._free: list[torch.Tensor] = []
 
-    def send(self, label: Any, values: torch.Tensor, *, is_exchange: bool) -> None:
+    def send(self, packet: Any, values: torch.Tensor, *, is_exchange: bool) -> None:
         """Send numbers; those of a step without an exchange are not counted."""
         buffer = self._free.pop() if self._free else None
-        self._queue.append((label, copy_to_host(values, buffer), is_exchange))
+        self._queue.append((packet, copy_to_host(values, buffer), is_exchange))
         self._num_exchanges += is_exchange
 
-    def arrivals(self) -> Iterator[tuple[Any, list[float], bool]]:
-        """Yield what was sent `lag` exchanges ago, with whether it was an exchange."""
+    def arrivals(self) -> Iterator[tuple[Any, list[float]]]:
+        """Yield what was sent `lag` exchanges ago, with its numbers."""
         # Counted in exchanges, which are the same on all ranks, so all read the same ones.
         while self._num_exchanges > self._lag:
             yield self._receive()
 
-    def drain(self) -> Iterator[tuple[Any, list[float], bool]]:
+    def drain(self) -> Iterator[tuple[Any, list[float]]]:
         """Yield everything, oldest first; only at the end of a run."""
         while self._queue:
             yield self._receive()
 
-    def _receive(self) -> tuple[Any, list[float], bool]:
-        label, copy, is_exchange = self._queue.popleft()
+    def _receive(self) -> tuple[Any, list[float]]:
+        packet, copy, is_exchange = self._queue.popleft()
         self._num_exchanges -= is_exchange
         values = copy.read()
         self._free.append(copy.buffer)
-        return label, values, is_exchange
+        return packet, values
 
 
 class StepState(StrEnum):
@@ -115,11 +116,16 @@ class StepState(StrEnum):
     BROKEN_OFF = "broken off"
 
 
-@dataclass(slots=True, kw_only=True)
-class StepNote:
-    """What the host knows of a step."""
+@dataclass(slots=True, kw_only=True, eq=False)
+class TrainStep:
+    """One step, from its first loss to its record.
+
+    It is made when a step begins, and its facts are added while it lasts. Its numbers travel with
+    the exchange of each of its optimizers; it waits for them on the first rank, and is recorded.
+    """
 
     step: int
+    state: StepState = StepState.OPEN
     clock: float = 0.0
     signals: dict[str, float] = field(default_factory=dict)
     data_position: int = NO_POSITION
@@ -127,7 +133,6 @@ class StepNote:
     """Whether it is discarded because the run was relaunched from before its data."""
     norm_is_after_clip: bool = False
     """Whether the norm was taken in the optimizer's hook, where clipping may lie before it."""
-    state: StepState = StepState.OPEN
     is_recorded_here: bool = False
     """Whether this rank has recorded a loss for it."""
     num_exchanges: int = 0
@@ -143,6 +148,75 @@ class StepNote:
     """The token ids of each micro-batch."""
     row_losses: tuple[HostCopy, ...] = ()
     """The losses of each micro-batch's sequences, on their way from the device."""
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Signals that all ranks have measured together, as far as they have arrived."""
+    num_arrived: int = 0
+    """Exchanges whose numbers have arrived."""
+    is_recorded: bool = False
+    """Whether any rank has recorded a loss for it."""
+    telemetry_is_here: bool = False
+
+    def record(self) -> None:
+        """This rank has recorded a loss."""
+        self.is_recorded_here, self.state = True, StepState.RECORDED
+
+    def measure(self, *, norm_is_after_clip: bool, has_bad_data: bool) -> None:
+        """Its numbers were taken, before the first of its optimizers moves."""
+        self.norm_is_after_clip, self.has_bad_data = norm_is_after_clip, has_bad_data
+
+    def count_exchange(self) -> None:
+        self.num_exchanges += 1
+
+    def inspect(self) -> None:
+        """It was decided about, and an optimizer is about to move."""
+        self.state = StepState.INSPECTED
+
+    def note_telemetry(self, *, is_measured: bool) -> None:
+        self.has_telemetry = is_measured
+
+    def end(self, state: StepState) -> None:
+        """The step is over; its facts may still be added."""
+        self.state, self.clock = state, time.time()
+
+    def fill(
+        self,
+        *,
+        signals: dict[str, float],
+        data_position: int,
+        token_rows: tuple[TokenRows, ...],
+        row_losses: tuple[HostCopy, ...],
+        device_names: tuple[str, ...],
+        device_values: HostCopy | None,
+    ) -> None:
+        """Add what the host of the first rank knows of it."""
+        self.signals, self.data_position = signals, data_position
+        self.token_rows, self.row_losses = token_rows, row_losses
+        self.device_names, self.device_values = device_names, device_values
+
+    def close(self) -> None:
+        """Nothing more is added on this rank."""
+        self.is_closed = True
+
+    def arrive(self, numbers: Mapping[str, float], *, is_recorded: bool) -> None:
+        """Take the numbers of one exchange; those of its first one are what is recorded."""
+        if self.num_arrived == 0:
+            self.add_numbers(numbers)
+        self.num_arrived += 1
+        self.is_recorded = self.is_recorded or is_recorded
+
+    def arrive_telemetry(self, numbers: Mapping[str, float]) -> None:
+        """Take telemetry; nothing if it was lost."""
+        self.telemetry_is_here = True
+        self.add_numbers(numbers)
+
+    def add_numbers(self, numbers: Mapping[str, float]) -> None:
+        self.numbers |= numbers
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether nothing more comes."""
+        has_all = self.num_arrived >= self.num_exchanges
+        return self.is_closed and has_all and self.telemetry_is_here >= self.has_telemetry
 
     def user_signals(self) -> dict[str, float]:
         if self.device_values is None:
@@ -249,7 +323,7 @@ class RankSync:
     def vote(self, discards: torch.Tensor | None, loss: torch.Tensor | None) -> torch.Tensor:
         """Vote whether to discard a step, None if this rank's gate failed; returns the outcome."""
         vote = self._out if discards is None else discards
-        if self.world == 1:
+        if self.world == 1 or not self._votes:
             return vote
         packed = with_rank(self._no_loss if loss is None else loss.view(1), self.group.rank)
         both = torch.cat((vote.long(), packed))
@@ -276,6 +350,10 @@ class RankSync:
             # Reads the device, which only a rank that is about to leave may wait for.
             self.leave_if_any(float(self._recent[0][0]))
         self._num_made = 0
+
+    def give_up(self) -> None:
+        """Exchange no more, because the ranks cannot."""
+        self.has_left = True
 
     def leave_if_any(self, num_leaving: float) -> None:
         """Leave if any rank wanted to, once a sum has reached the host."""

@@ -29,7 +29,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trimtab.core.events import EXPERIMENT
 from trimtab.core.text import counted, digits
-from trimtab.live.host.run_recorder import RunRecorder
+from trimtab.live.host.recorder import Recorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.shield import Shield, log
 from trimtab.state.batches import RememberedBatches, copy_batch, map_tensors, num_rows, tensors_in
@@ -340,7 +340,7 @@ class Experiments:
         monitor = self._monitor
         recorder, step = monitor.recorder, monitor.next_step
         is_alone = monitor.sync.ranks.world == 1  # a forward pass may need all ranks
-        if recorder is None or self._shield.is_down or self.refusal or not is_alone:
+        if not recorder.is_recording or self._shield.is_down or self.refusal or not is_alone:
             return
         with self._shield.guarding("experiments"):
             batches = list(self.batches)
@@ -351,14 +351,14 @@ class Experiments:
                 with torch.random.fork_rng(range(torch.accelerator.device_count())):
                     self._run(recorder, step, batches)
 
-    def _is_due(self, recorder: RunRecorder, step: int) -> bool:
+    def _is_due(self, recorder: Recorder, step: int) -> bool:
         """Return whether an incident has opened, or a step was not finite, since the last call."""
         before = self._num_events
         self._num_events = recorder.num_incidents + recorder.num_nonfinite
         has_time = self._num_rounds < MAX_ROUNDS and step >= self._last_step + EVERY
         return has_time and self._num_events > before
 
-    def _run(self, recorder: RunRecorder, step: int, batches: list[Any]) -> None:
+    def _run(self, recorder: Recorder, step: int, batches: list[Any]) -> None:
         end = time.monotonic() + MAX_SECONDS
         trace, answers = Trace(self._model), []
         gradients = [(parameter, parameter.grad) for parameter in self._model.parameters()]

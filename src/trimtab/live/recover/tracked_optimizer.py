@@ -96,6 +96,43 @@ class TrackedOptimizer:
         self.travel_at: dict[int, Travel] = {}
         """The same at the last snapshots."""
 
+    def count_update(self, total: int) -> None:
+        """An update was made; `total` is that of all optimizers."""
+        self.num_updates += 1
+        self.last_step_total = total
+
+    def count_travel(self) -> None:
+        """Add how far the last update can have moved a weight."""
+        self.travel = self.travel.add(self.optimizer)
+
+    def audit_snapshot(self, parts: Sequence[StateTensor]) -> None:
+        """Audit the state of which a snapshot is due; the findings go with the next exchange."""
+        self.pending_audit = (self.num_updates, self.audit.audit(parts))
+
+    def pop_audit(self) -> tuple[int, torch.Tensor] | None:
+        """Return the snapshot that was audited and the findings, once."""
+        audit, self.pending_audit = self.pending_audit, None
+        return audit
+
+    def examine(self, *, is_needed: bool) -> None:
+        """Audit the state for the next exchange, which is read at once."""
+        self.is_examined = is_needed
+
+    def send_examination(self) -> None:
+        """What was audited goes with the present exchange."""
+        self.is_sent_examined, self.is_examined = self.is_examined, False
+
+    def pop_examination(self) -> bool:
+        """Return whether the exchange that was just made has an audit to be read, once."""
+        is_sent, self.is_sent_examined = self.is_sent_examined, False
+        return is_sent
+
+    def take_fingerprint(self, parts: Sequence[StateTensor]) -> None:
+        self.fingerprint = Fingerprint.from_tensors(parts)
+
+    def request_undo(self) -> None:
+        self.requested_at = self.num_updates
+
     def is_snapshot_due(self, every: int) -> bool:
         is_scheduled = self.num_updates == 1 or self.num_updates % every == 0
         return is_scheduled or self.num_updates == self.extra_snapshot_at
@@ -134,13 +171,19 @@ class TrackedOptimizer:
         for step in sorted(self.travel_at)[:-8]:
             del self.travel_at[step]
 
-    def mark_restored(self) -> None:
-        """Forget everything that was measured on the state that no longer exists."""
+    def mark_restored(self, harmed: StateTensor | None) -> None:
+        """Forget everything that was measured on the state that no longer exists; `harmed` is the
+        weight that was, if it is known and is one."""
+        self.restored_tensor = None if harmed is None else RestoredTensor.from_tensor(harmed.tensor)
         self.last_restored_update = self.num_updates
         self.num_nonfinite = 0
         self.is_examined = False
         self.pending_audit = None
         self.memory_watch.forget()
+
+    def forget_restored(self) -> None:
+        """The harm has come back into the weight that was restored."""
+        self.restored_tensor = None
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:

@@ -22,13 +22,14 @@ from torch.optim import Optimizer
 from trimtab.core.config import RecoverConfig
 from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.journal.exit_request import ExitRequest, RunExit
+from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.step_meter import HEAD, is_finite_step
 from trimtab.live.protect.discard import Discard
 from trimtab.live.ranks.exchange import RankSync
 from trimtab.live.recover.audit import Reference
 from trimtab.live.recover.experiments import Experiments
-from trimtab.live.recover.memory_watch import StateTensor, state_tensors
+from trimtab.live.recover.memory_watch import state_tensors
 from trimtab.live.recover.rules import (
     AUDIT_FIELDS,
     FIELDS,
@@ -41,17 +42,21 @@ from trimtab.live.recover.rules import (
     StateFindings,
     UndoHistory,
 )
-from trimtab.live.recover.tracked_optimizer import Fingerprint, RestoredTensor, TrackedOptimizer
-from trimtab.live.shield import DELIBERATE, Entrance, Shield, log
+from trimtab.live.recover.scaler_watch import ScalerWatch
+from trimtab.live.recover.tracked_optimizer import TrackedOptimizer
+from trimtab.live.recover.undo_plan import (
+    MAX_WAIT,
+    NO_SNAPSHOT,
+    PendingUndo,
+    RunRequests,
+    UndoPlanner,
+    UndoReport,
+)
+from trimtab.live.recover.undo_report import UndoReporter
+from trimtab.live.shield import DELIBERATE, Shield, log
 from trimtab.state.snapshots import Snapshots, reshard, running_statistics
 
-MAX_WAIT = 32
-"""Updates that one optimizer waits for another to be restored with it. Chosen: a GAN steps one of
-its two at most some ten times as often as the other."""
-
-NO_SNAPSHOT = "there is no snapshot of these parameters from before it"
 UNABLE = "a rank has left, or its snapshots have failed"
-EDITED = "your code has written weights since the last snapshot, which would be lost"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,61 +70,7 @@ class StateCheck:
     """The snapshot whose state was audited; None if none was."""
 
 
-@dataclass(slots=True, kw_only=True)
-class PendingUndo:
-    """An undo that was decided and is not carried out everywhere yet."""
-
-    snapshots: dict[int, int]
-    """The snapshot to restore, by the index of each optimizer that is not restored yet."""
-    tensor: StateTensor | None
-    """The tensor that was harmed, where it is known."""
-    decided_at: int
-    """Number of the exchange at which it was decided."""
-    report: "UndoReport"
-    """What is said of it once it is done."""
-    has_begun: bool = False
-    """Whether one of the optimizers has been restored."""
-
-    def report_after(self, updates: int) -> "UndoReport":
-        """Return the report, so many updates after the decision."""
-        report = self.report
-        if report.proof is Proof.ORDERED and report.updates_lost is not None:
-            return replace(report, updates_lost=report.updates_lost + updates)
-        # The gate has discarded them: the state was known to be harmed.
-        return replace(report, updates_discarded=report.updates_discarded + updates)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UndoReport:
-    """What is journalled and logged about an undo, or about harm that is not undone."""
-
-    proof: Proof
-    tensor: str | None
-    updates_lost: int | None
-    """None if nothing was undone."""
-    updates_discarded: int = 0
-    """Updates since the restored state that were not applied, so that nothing of them is lost."""
-    num_nonfinite: int = 0
-    """Updates in a row without a finite gradient."""
-    reverts_edits: bool = False
-    """Whether writes by code since the snapshot, counted by torch, are taken back, too."""
-    why_not: str | None = None
-
-
-class StateReporter:
-    """Hears what is done about the trained state; does nothing by itself."""
-
-    def undo(self, report: UndoReport) -> None:
-        """Harm was undone, or was not."""
-
-    def harm_returned(self, tensor: str | None) -> None:
-        """Code has written the harm into the weights again after an undo."""
-
-    def buffers(self, name: str | None, *, is_repaired: bool) -> None:
-        """Running statistics of normalization layers were not finite."""
-
-
-class Undo:
+class Undo(StateGuard):
     """Watches over the trained state of a run, and restores it."""
 
     def __init__(
@@ -130,7 +81,8 @@ class Undo:
         config: RecoverConfig,
         shield: Shield,
         *,
-        report: StateReporter,
+        requests: RunRequests,
+        report: UndoReporter,
         polls: Sequence[Callable[[], None]],
         experiments: Experiments | None,
         scaler: Any,
@@ -149,19 +101,21 @@ class Undo:
         self._report = report
         self._experiments = experiments
         self._names = {id(p): name for name, p in model.named_parameters()}
+        self._history = UndoHistory()
+        self._planner = UndoPlanner(
+            list(self._tracked.values()), snapshots, self._history, self._names
+        )
         self.num_fields = len(FIELDS)
-        self.unable = torch.tensor([float(name == "unable") for name in FIELDS], device=device)
-        """What is sent where the watch itself has failed."""
-        self.harm = torch.zeros(1, device=device)
+        self._unable = torch.tensor([float(name == "unable") for name in FIELDS], device=device)
+        self._harm = torch.zeros(1, device=device)
         """1 from when this rank found harm until it is dealt with: the gate discards meanwhile."""
         self._constants: dict[tuple[float, ...], torch.Tensor] = {}
-        self._order = 0
+        self._requests = requests
         self._polls = polls
         """Are called in every update; each has a shield of its own."""
-        self._relaunch_reason = ""
         self._must_end = False
+        """Whether all ranks have heard that the first one ends the run."""
         self._pending: PendingUndo | None = None
-        self._history = UndoHistory()
         self._buffers_repaired_at = -RETURN_STEPS
         """Updates made when running statistics were repaired last, or could not be."""
         self._has_told_of_writes = False
@@ -169,20 +123,29 @@ class Undo:
         self.is_off = False
         """Whether all ranks have agreed that there are no snapshots."""
         self._stuck_steps = STUCK_STEPS if scaler is None else STUCK_STEPS_WITH_SCALER
-        self._scaler = None if scaler is None else ScalerWatch(scaler, self, monitor.entrance)
+        self._scaler = ScalerWatch(
+            scaler,
+            monitor.entrance,
+            num_updates=self.num_updates,
+            after_skip=self.after_skip,
+        )
+
+    @property
+    def harm(self) -> torch.Tensor:
+        return self._harm
+
+    @property
+    def unable(self) -> tuple[torch.Tensor, ...]:
+        return (self._unable,)
 
     def request(self, updates: int) -> None:
         """Undo at least so many updates as soon as all ranks know; the first rank's call counts."""
         if self._ranks.group.rank == 0:
-            self._order = updates + 1
+            self._requests.undo(updates)
 
     def remember(self, batch: Any) -> None:
         if self._experiments is not None:
             self._experiments.remember(batch)
-
-    def relaunch(self, reason: str) -> None:
-        """End the run on all ranks, to be started again from a checkpoint; on the first rank."""
-        self._relaunch_reason = reason
 
     @property
     def _ranks(self) -> RankSync:
@@ -199,11 +162,11 @@ class Undo:
 
     # In every update, on all ranks.
 
-    def to_send(self, optimizer: Optimizer) -> tuple[StateCheck, torch.Tensor]:
+    def to_send(self, optimizer: Optimizer) -> tuple[StateCheck, tuple[torch.Tensor, ...]]:
         """Return what this rank found in an optimizer's state since its last update."""
         tracked = self._tracked[optimizer]
         if self._is_idle:  # nothing is restored any more, so nothing waits for it
-            self.harm = self._constant((0.0,))
+            self._harm = self._constant((0.0,))
         memory, audit = (self._constant((0.0,) * len(f)) for f in (MEMORY_FIELDS, AUDIT_FIELDS))
         returned, audited, is_edited = self._constant((0.0,)), None, False
         if not self._is_idle:
@@ -212,24 +175,23 @@ class Undo:
                 is_edited = tracked.find_edit()
                 returned = self._has_returned(tracked, is_edited=is_edited)
                 self._snapshots.before_update(tracked.index, tracked.num_updates)
-                if tracked.pending_audit is not None:
-                    audited, audit = tracked.pending_audit
-                    tracked.pending_audit = None
+                if (pending := tracked.pop_audit()) is not None:
+                    audited, audit = pending
                 if tracked.is_examined:
                     parts = state_tensors(optimizer)
                     audited, audit = None, tracked.audit.audit(parts, self._reference(tracked))
                 # What is not finite stops training by itself, or is the user's.
                 impossible = audit[AUDIT_FIELDS.index("impossible")]
                 proven = torch.stack((memory[0], impossible)) * self._unrefused(tracked)
-                self.harm = torch.maximum(self.harm, proven.sum().clamp(max=1.0))
-        order, self._order = self._order, 0
+                self._harm = torch.maximum(self._harm, proven.sum().clamp(max=1.0))
+        requests = self._requests
         facts = (
-            *(float(audited is not None), float(is_edited)),
-            *(float(order), float(bool(self._relaunch_reason)), float(self._shield.is_down)),
+            *(float(audited is not None), float(is_edited), float(requests.pop_order())),
+            *(float(bool(requests.relaunch_reason)), float(self._shield.is_down)),
         )
-        tracked.is_sent_examined, tracked.is_examined = tracked.is_examined, False
+        tracked.send_examination()
         check = StateCheck(tracked=tracked, update=tracked.num_updates, audited_snapshot=audited)
-        return check, torch.cat((memory, audit, returned, self._constant(facts), self.harm))
+        return check, (memory, audit, returned, self._constant(facts), self._harm)
 
     def receive(self, check: StateCheck, values: Sequence[float], *, is_finite: bool) -> None:
         """Take what all ranks found in an exchange, and decide; the same on every rank.
@@ -245,7 +207,7 @@ class Undo:
         is_about_now = check.update > tracked.last_restored_update  # else it has been undone
         if is_about_now:
             tracked.count_nonfinite(check.update, is_finite=is_finite)
-            tracked.is_examined = not is_finite and self._pending is None
+            tracked.examine(is_needed=not is_finite and self._pending is None)
         if findings.unable:
             self._give_up()
             return
@@ -260,34 +222,52 @@ class Undo:
             self._has_told_of_writes = True
             log.info("trimtab: weights are written past autograd (`.data`, NumPy): not judged")
         if findings.returned and tracked.restored_tensor is not None:
-            tensor, tracked.restored_tensor = tracked.restored_tensor.tensor, None
-            self._report.harm_returned(self._names.get(id(tensor)))
+            self._report.harm_returned(self._names.get(id(tracked.restored_tensor.tensor)))
+            tracked.forget_restored()
         if findings.nonfinite_buffers and is_finite:
             self._repair_buffers(tracked, findings)
         proof = self._proof(tracked, findings, is_finite=is_finite)
         if proof is not None and self._pending is None and is_about_now:
-            self._decide(proof, findings, check)
+            self._decide(proof, findings, tracked)
         elif proof is None and findings.flipped:  # on all ranks alike: code
-            self.harm = torch.zeros_like(self.harm)
+            self._harm = torch.zeros_like(self._harm)
 
-    def restores(self, optimizer: Optimizer) -> bool:
-        if self._must_end:
-            self._end()
+    def end_if_asked(self) -> None:
+        if not self._must_end:
+            return
+        reason = self._requests.relaunch_reason or "the first rank has ended the run"
+        recorder = self._monitor.recorder
+        if recorder.is_recording:
+            with self._shield.guarding("exit request"):
+                step = self._monitor.next_step
+                request = ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=step)
+                request.write(recorder.run)
+        raise RunStopped(reason, RunExit.RELAUNCH)
+
+    def poll(self) -> None:
         try:
             for poll in self._polls:
                 poll()
-            return not self._is_idle and self._restores(self._tracked[optimizer])
-        except DELIBERATE:
-            raise
         except Exception as error:
-            if self._pending is not None and self._ranks.world > 1:
-                # The other ranks restore theirs.
-                raise _half_way(f"{type(error).__name__}: {error}") from error
-            self._pending = None
-            self._shield.catch("undo", error)
+            self._fail(error)
+
+    def restore_if_due(self, optimizer: Optimizer) -> bool:
+        try:
+            return not self._is_idle and self._restore_if_due(self._tracked[optimizer])
+        except Exception as error:
+            self._fail(error)
             return False
 
-    def _restores(self, tracked: TrackedOptimizer) -> bool:
+    def _fail(self, error: Exception) -> None:
+        """Undo nothing any more; raise if another rank may just be restoring its state."""
+        if isinstance(error, DELIBERATE):
+            raise error
+        if self._pending is not None and self._ranks.world > 1:
+            raise _half_way(f"{type(error).__name__}: {error}") from error
+        self._pending = None
+        self._shield.catch("undo", error)
+
+    def _restore_if_due(self, tracked: TrackedOptimizer) -> bool:
         optimizer = tracked.optimizer
         self._examine(tracked)
         pending = self._pending
@@ -332,22 +312,21 @@ class Undo:
         """Audit and copy the state if that is due, and sum its bits."""
         tracked = self._tracked[optimizer]
         self._discard.undo(optimizer)
-        tracked.num_updates += 1
-        tracked.last_step_total = self._total_updates
+        tracked.count_update(self._total_updates + 1)
         if self._is_idle:
             return
         with self._shield.guarding("snapshot"):
             self._snapshots.numbers[tracked.index].after_step()
-            tracked.travel = tracked.travel.add(optimizer)
+            tracked.count_travel()
             parts = state_tensors(optimizer)
             if tracked.is_snapshot_due(self._every):
-                tracked.pending_audit = (tracked.num_updates, tracked.audit.audit(parts))
+                tracked.audit_snapshot(parts)
                 # A snapshot would overwrite the one that is to be restored, or may have to be.
                 if self._pending is None and not tracked.num_nonfinite:
                     self._snapshots.take(tracked.index, tracked.num_updates)
                     tracked.mark_snapshot()
             tracked.memory_watch.after_update(parts)
-            tracked.fingerprint = Fingerprint.from_tensors(parts)
+            tracked.take_fingerprint(parts)
 
     def after_skip(self, optimizer: Optimizer) -> None:
         """Look at the state after a GradScaler has not called `optimizer.step()`.
@@ -363,34 +342,31 @@ class Undo:
             memory = tracked.memory_watch.before_update().tolist()
             tracked.memory_watch.after_update(state_tensors(optimizer))
             findings = StateFindings(**dict(zip(MEMORY_FIELDS, memory, strict=True)))
-            check = StateCheck(tracked=tracked, update=tracked.num_updates, audited_snapshot=None)
-            tracked.count_nonfinite(check.update, is_finite=False)
+            tracked.count_nonfinite(tracked.num_updates, is_finite=False)
             audit = tracked.audit.audit(state_tensors(optimizer), self._reference(tracked))
             numbers = dict(zip(AUDIT_FIELDS, audit.tolist(), strict=True))
             findings = replace(findings, **numbers)
             proof = self._proof(tracked, findings, is_finite=False)
             if proof is None:
                 return
-            self._decide(proof, findings, check)
+            self._decide(proof, findings, tracked)
         by_index = list(self._tracked)
         for index in sorted(self._pending.snapshots) if self._pending is not None else ():
-            self.restores(by_index[index])
+            self.restore_if_due(by_index[index])
             self._discard.undo(by_index[index])
 
     def close(self) -> None:
         self.is_off = True
         self._snapshots.drop()
         self._discard.forget()
-        if self._scaler is not None:
-            self._scaler.close()
+        self._scaler.close()
 
     # The parts of a decision, the same on all ranks.
 
     def _examine(self, tracked: TrackedOptimizer) -> None:
         """Read the exchange that was just made, if the state was audited for it on all ranks."""
-        if not tracked.is_sent_examined:
+        if not tracked.pop_examination():
             return
-        tracked.is_sent_examined = False
         is_known = not (self.is_off or self._ranks.has_left or self._monitor.is_joining)
         if not is_known or self._pending is not None:
             return
@@ -398,10 +374,7 @@ class Undo:
             num_leaving, findings, head = self._last_exchange()
             proof = self._proof(tracked, findings, is_finite=is_finite_step(head))
             if proof is not None and not num_leaving and not findings.unable:
-                check = StateCheck(
-                    tracked=tracked, update=tracked.num_updates, audited_snapshot=None
-                )
-                self._decide(proof, findings, check)
+                self._decide(proof, findings, tracked)
 
     def _last_exchange(self) -> tuple[float, StateFindings, dict[str, float]]:
         """Read the exchange that was just made: ranks that leave, findings, step sums.
@@ -435,82 +408,32 @@ class Undo:
             return None
         return proof
 
-    def _decide(self, proof: Proof, findings: StateFindings, check: StateCheck) -> None:
-        """Choose the snapshots to restore, or refuse; tell the user which."""
-        tracked = check.tracked
-        every = list(self._tracked.values())
-        age = max(int(findings.ordered) - 1, 0)
-        applied = {one.index: one.num_updates for one in every}
-        latest = {one.index: one.num_updates - age for one in every}
-        if proof.stands_still:
-            # The state that the last finite gradients were computed with is sound; the updates
-            # after that one were discarded.
-            applied = {one.index: one.last_finite_update + 1 for one in every}
-            latest = {one.index: one.last_finite_update for one in every}
-        problem = self._history.why_not(proof, tracked.num_updates, [one.edits for one in every])
-        targets = self._find_targets(latest) or {}
-        pairs = [(one, targets[one.index]) for one in every if one.index in targets]
-        reverts_edits = any(one.edits.would_be_lost(step) for one, step in pairs)
-        if problem is None and not targets:
-            problem = NO_SNAPSHOT
-        # A run that stands still is lost otherwise; a person who asks for an undo knows.
-        elif problem is None and reverts_edits and proof in (Proof.FLIPPED, Proof.IMPOSSIBLE):
-            problem = EDITED
-        tensor = self._find_tensor(tracked, findings.tensor_index)
-        report = UndoReport(
-            proof=proof,
-            tensor=None if tensor is None else tensor.name(self._names),
-            updates_lost=None,
-            updates_discarded=tracked.num_updates - applied[tracked.index],
-            num_nonfinite=tracked.num_nonfinite,
-            # What torch has not counted may be the harm itself.
-            reverts_edits=any(step <= one.last_counted_edit for one, step in pairs),
-            why_not=problem,
-        )
-        if problem is not None:
+    def _decide(self, proof: Proof, findings: StateFindings, tracked: TrackedOptimizer) -> None:
+        """Plan an undo, or refuse it; a refusal is told at once."""
+        exchange = self._monitor.sync.num_exchanges
+        plan = self._planner.plan(proof, findings, tracked, exchange=exchange)
+        if isinstance(plan, UndoReport):
             self._refuse(proof, tracked)
-            self._report.undo(report)
+            self._report.undo(plan)
             return
-        lost = max(applied[index] - step for index, step in targets.items())
-        self._pending = PendingUndo(
-            snapshots=targets,
-            tensor=tensor,
-            decided_at=self._monitor.sync.num_exchanges,
-            report=replace(report, updates_lost=lost),
-        )
-        for one in every:
-            one.requested_at = one.num_updates
+        self._pending = plan
         self._history.undos.append(PastUndo(proof=proof, update=tracked.num_updates))
-
-    def _find_targets(self, latest: dict[int, int]) -> dict[int, int] | None:
-        """Return the newest clean snapshot of each optimizer in use, up to an update of each."""
-        found = {}
-        for one in self._tracked.values():
-            if self._total_updates - one.last_step_total > MAX_WAIT * len(self._tracked):
-                continue  # its training is over
-            target = self._snapshots.newest(one.index, latest[one.index])
-            if target is None:
-                return None
-            found[one.index] = target
-        return found
 
     def _restore(self, tracked: TrackedOptimizer, step: int, pending: PendingUndo) -> None:
         try:
             self._snapshots.restore(tracked.index, step)
-            if tracked.index == 0 and self._monitor.gate is not None:
-                self._monitor.gate.buffers.renew()
+            if tracked.index == 0:
+                self._monitor.gate.renew_buffers()
             reshard(self._model)
         except Exception as error:
             raise _half_way(f"{type(error).__name__}: {error}") from error
         if not pending.has_begun:
-            pending.has_begun = True
+            pending.begin()
             self._report.undo(pending.report_after(tracked.num_updates - tracked.requested_at))
-        tracked.mark_restored()
-        tracked.restored_tensor = None
-        if pending.tensor is not None and pending.tensor.key is None:
-            weight = pending.tensor.tensor
-            tracked.restored_tensor = RestoredTensor.from_tensor(weight)
-        self.harm = torch.zeros_like(self.harm)
+        harmed = pending.tensor
+        is_weight = harmed is not None and harmed.key is None
+        tracked.mark_restored(harmed if is_weight else None)
+        self._harm = torch.zeros_like(self._harm)
 
     def _repair_buffers(self, tracked: TrackedOptimizer, findings: StateFindings) -> None:
         """Replace running statistics that are not finite: training goes on without them, and every
@@ -520,8 +443,7 @@ class Undo:
         if not is_back and step is not None and not self._shield.is_down:
             with self._shield.guarding("running statistics"):
                 self._snapshots.repair_buffers(step)
-                if self._monitor.gate is not None:
-                    self._monitor.gate.buffers.renew()
+                self._monitor.gate.renew_buffers()
         names = list(running_statistics(self._model))
         index = int(findings.broken_buffer) - 1
         is_one = findings.nonfinite_buffers == 1 and 0 <= index < len(names)
@@ -540,25 +462,14 @@ class Undo:
 
     def _refuse(self, proof: Proof, tracked: TrackedOptimizer) -> None:
         self._history.refusals[proof] = tracked.num_updates
-        self.harm = torch.zeros_like(self.harm)
+        self._harm = torch.zeros_like(self._harm)
 
     def _give_up(self) -> None:
         self.is_off = True
         self._snapshots.drop()
-        self.harm = torch.zeros_like(self.harm)
+        self._harm = torch.zeros_like(self._harm)
         if not self._shield.is_down:
             log.warning("trimtab: a rank has no snapshots, so nothing can be undone on any")
-
-    def _end(self) -> None:
-        """End the run; every rank comes here at the same update."""
-        reason = self._relaunch_reason or "the first rank has ended the run"
-        recorder = self._monitor.recorder
-        if recorder is not None:
-            with self._shield.guarding("exit request"):
-                step = self._monitor.next_step
-                request = ExitRequest(code=RunExit.RELAUNCH, reason=reason, step=step)
-                request.write(recorder.run)
-        raise RunStopped(reason, RunExit.RELAUNCH)
 
     @property
     def _total_updates(self) -> int:
@@ -571,10 +482,6 @@ class Undo:
             return self._constant((0.0,))
         return tracked.restored_tensor.is_harmed_again.float().view(1).to(self._device)
 
-    def _find_tensor(self, tracked: TrackedOptimizer, index: int | None) -> StateTensor | None:
-        parts = state_tensors(tracked.optimizer)
-        return None if index is None or not 0 <= index < len(parts) else parts[index]
-
     def _unrefused(self, tracked: TrackedOptimizer) -> torch.Tensor:
         """Return which findings stop training: not those whose undo was refused."""
         proofs, now = (Proof.FLIPPED, Proof.IMPOSSIBLE), tracked.num_updates
@@ -584,37 +491,6 @@ class Undo:
         if values not in self._constants:
             self._constants[values] = torch.tensor(values, device=self._device)
         return self._constants[values]
-
-
-class ScalerWatch:
-    """Tells `Undo` of the steps that a GradScaler skips: then no hook of the optimizer runs."""
-
-    def __init__(self, scaler: Any, undo: Undo, entrance: Entrance) -> None:
-        self._scaler = scaler
-        self._undo = undo
-        self._entrance = entrance
-        self._step = scaler.step
-        scaler.step = self
-
-    def __call__(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
-        inner = getattr(optimizer, "optimizer", optimizer)  # such as Accelerate's wrapper
-        before = self._entrance("scaler.step", self._undo.num_updates, inner)
-        result = self._step(optimizer, *args, **kwargs)  # what it raises is the user's
-        self._entrance("scaler.step", self._look, inner, before)
-        return result
-
-    def _look(self, optimizer: Any, num_updates: int | None) -> None:
-        if num_updates is not None and self._undo.num_updates(optimizer) == num_updates:
-            self._undo.after_skip(optimizer)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        """Leave a copy of the scaler with a method of its own: it is not watched."""
-        return getattr, (self._scaler, "step")
-
-    def close(self) -> None:
-        """Give the scaler its own method back, if nobody has wrapped it again."""
-        if vars(self._scaler).get("step") is self:
-            del self._scaler.step
 
 
 def _half_way(what: str) -> RestoreError:

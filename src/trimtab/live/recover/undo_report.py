@@ -11,10 +11,9 @@ from trimtab.core import signals
 from trimtab.core.events import BUFFER_REPAIRED, NOT_UNDONE, UNDO, UNDO_OUTCOME, UNDO_REFUSED
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.text import digits
-from trimtab.live.host.run_recorder import RunRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.rules import SECOND_COPY, Proof
-from trimtab.live.recover.undo import StateReporter, UndoReport
+from trimtab.live.recover.undo_plan import UndoReport
 from trimtab.live.shield import Shield, log
 
 AFTER, BEFORE = 20, 32
@@ -45,7 +44,7 @@ class _PendingOutcome:
     """The first step that the restored state does not contain."""
 
 
-class UndoReporter(StateReporter):
+class UndoReporter:
     """Reports what was undone and why, or why nothing was, and what came of it."""
 
     def __init__(
@@ -60,19 +59,19 @@ class UndoReporter(StateReporter):
         """The first step after the last undo."""
 
     @property
-    def _recorder(self) -> RunRecorder | None:
-        return None if self._shield.is_down else self._monitor.recorder
+    def _is_reporting(self) -> bool:
+        return self._monitor.recorder.is_recording and not self._shield.is_down
 
     def undo(self, report: UndoReport) -> None:
         """Log and journal one undo, or that there is none."""
-        if (recorder := self._recorder) is not None:
+        if self._is_reporting:
             with self._shield.guarding("undo"):
-                self._report(report, recorder, self._monitor.next_step)
+                self._report(report, self._monitor.next_step)
 
     def harm_returned(self, tensor: str | None) -> None:
         """Log and journal that the last undo was in vain."""
-        recorder, undone_at = self._recorder, self._last_undo
-        if recorder is None or undone_at is None:
+        undone_at = self._last_undo
+        if not self._is_reporting or undone_at is None:
             return
         with self._shield.guarding("harm that returned"):
             self._pending = [undo for undo in self._pending if undo.step != undone_at]
@@ -84,11 +83,11 @@ class UndoReporter(StateReporter):
                 SECOND_COPY,
             )
             facts = {"undone_at": undone_at, "helped": False, "because": SECOND_COPY}
-            recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts)
+            self._monitor.recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts)
 
     def buffers(self, name: str | None, *, is_repaired: bool) -> None:
         """Log and journal running statistics that were not finite."""
-        if (recorder := self._recorder) is None:
+        if not self._is_reporting:
             return
         with self._shield.guarding("running statistics"):
             done = "replaced by those of the last snapshot"
@@ -99,17 +98,20 @@ class UndoReporter(StateReporter):
             )
             step = self._monitor.next_step
             log.warning("trimtab: step %d: %s", step, sentence)
-            recorder.event(BUFFER_REPAIRED, step, {"tensor": name, "sentence": sentence})
+            self._monitor.recorder.event(
+                BUFFER_REPAIRED, step, {"tensor": name, "sentence": sentence}
+            )
 
     def poll(self) -> None:
         """Report the outcome of an undo as soon as enough losses have followed it."""
-        if not self._pending or (recorder := self._recorder) is None:
+        if not self._pending or not self._is_reporting:
             return
         if self._monitor.next_step > self._pending[0].step + AFTER:
             with self._shield.guarding("outcome of an undo"):
-                self._report_outcome(recorder)
+                self._report_outcome()
 
-    def _report(self, report: UndoReport, recorder: RunRecorder, step: int) -> None:
+    def _report(self, report: UndoReport, step: int) -> None:
+        recorder = self._monitor.recorder
         why, how_sure = _describe(report), _HOW_SURE[report.proof]
         facts: dict[str, object] = {"why": why, "how_sure": how_sure}
         if report.tensor is not None:
@@ -143,8 +145,8 @@ class UndoReporter(StateReporter):
         if self._give_up_after is not None:
             self._give_up_after(restored)
 
-    def _report_outcome(self, recorder: RunRecorder) -> None:
-        undo = self._pending[0]
+    def _report_outcome(self) -> None:
+        undo, recorder = self._pending[0], self._monitor.recorder
         losses = [(record.step, record.signals.get(signals.LOSS)) for record in recorder.recent]
         after = [loss for step, loss in losses if loss is not None and step >= undo.step][:AFTER]
         if len(after) < AFTER:

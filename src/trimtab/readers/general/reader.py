@@ -1,7 +1,11 @@
 """The general reader: a text log of any trainer, understood from what it prints."""
 
+import html
+import json
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +19,12 @@ from trimtab.readers.general import roles, trainers
 from trimtab.readers.general.choice import Unclear
 from trimtab.readers.general.records import Records, find_records
 from trimtab.readers.general.shapes import Overflow, Shape, ShapeCollector
-from trimtab.readers.log_file import LineFile, Progress
+from trimtab.readers.log_file import LineFile, LogFile, Progress
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import restore_if_hf
 
 _PRINTED = (".log", ".out", ".txt")
+"""What the output of a run is redirected into."""
 
 
 def read_text(path: Path, progress: Progress, wanted: Wanted) -> Table:
@@ -153,17 +158,63 @@ def _meanings(records: Records) -> dict[str, Alias]:
     return found
 
 
-def _printed_logs(files: Sequence[Path]) -> list[Path]:
-    """Return what the output of a run is redirected into, the newest first."""
-    return newest_first([file for file in files if file.suffix.lower() in _PRINTED])
-
-
 GENERAL = Format(
     name="text",
     description="text of any trainer, with names beside its numbers",
-    suffixes=(),
-    matches=lambda head: False,  # tried when nothing else reads the log
-    load=lambda path, progress: read_text(path, progress, Wanted()),
-    load_wanted=read_text,
-    logs_among=_printed_logs,
+    # It matches no content: it is tried when nothing else reads the log.
+    load=read_text,
+    logs_among=lambda files: newest_first([f for f in files if f.suffix.lower() in _PRINTED]),
+)
+
+# Jupyter notebooks: what their cells printed, and the cells of tables that HF's Trainer draws
+
+_CELL_END = re.compile(r"</t[dh]>\s*")
+_ROW_END = re.compile(r"</tr>\s*")
+_TAG = re.compile(r"<[^>]{0,1000}>")
+
+
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
+    file = LogFile(path, progress)
+    try:
+        document = json.loads(file.read().decode("utf-8-sig", "replace"), parse_int=float)
+    except (ValueError, RecursionError) as error:
+        raise UnreadableLog(f"{path} cannot be read as a notebook ({error})") from error
+    table = read_lines([list(_lines(document))], path, wanted)
+    table.add_note(*file.notes)
+    return table
+
+
+def _lines(document: Any) -> Iterator[str]:
+    for cell in _items(document, "cells"):
+        for output in _items(cell, "outputs"):
+            data = output.get("data") if isinstance(output.get("data"), dict) else {}
+            tables = _text(data.get("text/html"))
+            printed = _text(output.get("text")) or _text(data.get("text/plain"))
+            text = _rows(tables) if "<table" in tables else printed
+            yield from text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _rows(text: str) -> str:
+    text = _ROW_END.sub("\n", _CELL_END.sub("\t", text.replace("\n", " ")))
+    lines = (line.strip(" ").removesuffix("\t") for line in _TAG.sub("", text).split("\n"))
+    return "\n".join(html.unescape(line) for line in lines)
+
+
+def _items(value: Any, name: str) -> list[Any]:
+    items = value.get(name) if isinstance(value, dict) else None
+    return [item for item in items if isinstance(item, dict)] if isinstance(items, list) else []
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list):
+        return "".join(part for part in value if isinstance(part, str))
+    return value if isinstance(value, str) else ""
+
+
+NOTEBOOK = Format(
+    name="notebook",
+    description="the output of a Jupyter notebook",
+    suffixes=(".ipynb",),
+    matches=lambda head: head.lstrip()[:1] == b"{" and b'"cell_type"' in head,
+    load=_read,
 )

@@ -24,7 +24,7 @@ from trimtab.readers.general.choice import (
 from trimtab.readers.general.lines import BAR, FRACTION, INDEX
 from trimtab.readers.general.roles import Counter
 from trimtab.readers.general.shapes import Shape
-from trimtab.readers.ranks import rows_of_others
+from trimtab.readers.table import rows_of_others
 
 _FAR = 1 << 60
 
@@ -404,7 +404,8 @@ class _Assembly:
             if name is None or not mine.any():
                 continue
             counter = self._counter_of(shape)
-            label, has_count = _evaluation_name(name, records), counter is not None
+            is_named = roles.is_evaluation(name) and name not in records.columns
+            label, has_count = name if is_named else f"eval {name}", counter is not None
             if counted.setdefault(label, has_count) != has_count:
                 continue  # the same result, printed once more
             count = None if counter is None else shape.column(counter)[mine]
@@ -446,10 +447,6 @@ def _counted_back(steps: FloatArray) -> FloatArray:
 
 def _is_result(shape: Shape, name: str) -> bool:
     return roles.is_evaluation_loss(name) or (is_evaluation(shape) and roles.loss_class(name) >= 2)
-
-
-def _evaluation_name(name: str, records: Records) -> str:
-    return name if roles.is_evaluation(name) and name not in records.columns else f"eval {name}"
 
 
 def _merged(lines: IntArray, more: IntArray) -> tuple[IntArray, IntArray]:

@@ -53,7 +53,6 @@ def find_headers(line: str) -> list[Header]:
 
 
 def split_row(line: str, delimiter: str) -> list[str]:
-    """Return the cells of a line."""
     text = line.strip()
     if delimiter == " ":
         return text.split()

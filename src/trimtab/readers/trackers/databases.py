@@ -20,11 +20,11 @@ from urllib.parse import quote
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.text import printable
 from trimtab.readers.cells import quoted_names
-from trimtab.readers.folders import newest_first
+from trimtab.readers.folders import newest_first, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.json_log import parse_object
 from trimtab.readers.log_file import Progress
-from trimtab.readers.table import Table
+from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import conventions
 from trimtab.readers.trackers.points import Points
 
@@ -44,15 +44,15 @@ _FIRST_PAGE = struct.Struct(">16xH6xII60xI")
 """Size of a page; count of changes; number of pages; count of changes when these were counted."""
 
 
-def _read(path: Path, progress: Progress, run: str | None = None) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read one run, the newest if none is wanted."""
     with open_database(path) as database:
         tables = database.columns()
         columns = tables.get("metrics", frozenset())
         if columns >= _MLFLOW_COLUMNS and "runs" in tables:
-            table = _read_mlflow(database, path, run)
+            table = _read_mlflow(database, path, wanted.run)
         elif columns >= _TRACKIO_COLUMNS:
-            table = _read_trackio(database, path, run)
+            table = _read_trackio(database, path, wanted.run)
         else:
             names = quoted_names([printable(name) for name in tables]) or "none"
             raise UnreadableLog(
@@ -178,7 +178,10 @@ def _read_mlflow(database: Database, path: Path, wanted: str | None) -> Table:
     rows.sort(key=lambda row: row[4:])
     points = Points()
     for key, step, value, is_nan, timestamp, _ in rows:
-        points.add(key, step, math.nan if is_nan else _finite_or_infinite(value), timestamp / 1000)
+        # MLflow writes the infinities as the largest numbers.
+        is_infinite = abs(value) >= sys.float_info.max
+        number = math.copysign(math.inf, value) if is_infinite else float(value)
+        points.add(key, step, math.nan if is_nan else number, timestamp / 1000)
     table = points.to_table()
     conventions.note_choice(table, run, runs)
     conventions.restore_if_hf(table)
@@ -196,10 +199,6 @@ def _mlflow_runs(database: Database) -> list[conventions.StoredRun]:
         if run in logged
     ]
     return [conventions.StoredRun(id=run, name=name) for _, _, run, name in sorted(found)]
-
-
-def _finite_or_infinite(value: float) -> float:
-    return math.copysign(math.inf, value) if abs(value) >= sys.float_info.max else float(value)
 
 
 # trackio: a row for each call of log(), with the metrics as JSON, in which NaN and the infinities
@@ -264,24 +263,16 @@ def _seconds(timestamp: object) -> float | None:
 
 
 def _databases_among(files: Sequence[Path]) -> list[Path]:
-    return newest_first([file for file in files if file.suffix in _SUFFIXES and _is_database(file)])
-
-
-def _is_database(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_MARK)) == _MARK
-    except OSError:
-        return False
+    found = (file for file in files if file.suffix in _SUFFIXES)
+    return newest_first([file for file in found if read_start(file, len(_MARK)) == _MARK])
 
 
 SQLITE = Format(
     name="sqlite",
     description="SQLite databases of MLflow and trackio",
-    suffixes=(),
     matches=lambda head: head.startswith(_MARK),
     load=_read,
     binary=True,
     logs_among=_databases_among,
-    load_run=_read,
+    has_runs=True,
 )

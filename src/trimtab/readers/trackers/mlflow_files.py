@@ -8,10 +8,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.folders import list_log_files
+from trimtab.readers.folders import list_log_files, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
-from trimtab.readers.table import MAX_COLUMNS, Table
+from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
 from trimtab.readers.trackers.conventions import restore_if_hf
 from trimtab.readers.trackers.points import Points
 
@@ -23,7 +23,7 @@ _Line = tuple[int, str, int, float]
 """Time in milliseconds, name, step, value: sorted, they are in the order of logging."""
 
 
-def _read(path: Path, progress: Progress) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     home = path / _METRICS
     files = list_log_files(home)[:MAX_COLUMNS]
     lines: list[_Line] = []
@@ -56,7 +56,6 @@ def _read(path: Path, progress: Progress) -> Table:
 
 
 def _runs_among(files: Sequence[Path]) -> list[Path]:
-    """Return the folders of runs that have metrics, the newest first."""
     homes = {parent for file in files for parent in file.parents}
     runs = [file.parent for file in files if file.name == "meta.yaml"]
     runs = [run for run in runs if run / _METRICS in homes]
@@ -65,11 +64,7 @@ def _runs_among(files: Sequence[Path]) -> list[Path]:
 
 def _started(run: Path) -> int:
     """Return when a run was started, in milliseconds; 0 if it does not say."""
-    try:
-        with (run / "meta.yaml").open("rb") as file:
-            found = _STARTED.search(file.read(1 << 12))
-    except OSError:
-        return 0
+    found = _STARTED.search(read_start(run / "meta.yaml", 1 << 12))
     return int(found[1]) if found else 0
 
 
@@ -94,8 +89,6 @@ def _parse(name: str, line: str) -> _Line | None:
 MLFLOW = Format(
     name="mlflow",
     description="run folders of MLflow",
-    suffixes=(),
-    matches=lambda head: False,
     load=_read,
     logs_among=_runs_among,
 )

@@ -17,7 +17,7 @@ from trimtab.core.errors import MissingExtra, UnreadableLog
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
-from trimtab.readers.table import MAX_COLUMNS, Table
+from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
 from trimtab.readers.trackers import conventions
 
 _MARK = b"PAR1"
@@ -30,19 +30,21 @@ row, and takes some bytes for each."""
 _FREE_ROWS = 1 << 20
 _FREE_UNPACKED = 1 << 28
 _BATCH_ROWS = 1 << 16
+_NUMERIC = ("int", "uint", "float", "double", "halffloat", "decimal")
 _RUN_COLUMNS = ("run_id", "run_name")
 """Of trackio: which run a row is of."""
 
 
-def _read(path: Path, progress: Progress, wanted: str | None = None) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read the file; of several runs that trackio exported, the wanted or the newest one."""
     with _opened(path) as file:
         table = Table()
         runs, owners = _runs(file)
-        chosen = conventions.choose_run(path, runs, wanted)
+        chosen = conventions.choose_run(path, runs, wanted.run)
         mine = np.array([owner == chosen.id for owner in owners], dtype=np.bool_)
-        numeric = [field.name for field in file.schema_arrow if _is_numeric(field.type)]
-        for name in file.schema_arrow.names[:MAX_COLUMNS]:
+        fields = file.schema_arrow
+        numeric = [field.name for field in fields if str(field.type).startswith(_NUMERIC)]
+        for name in fields.names[:MAX_COLUMNS]:
             # A column of words is known to exist, so that a message can name it.
             table.add(name, table.new_rows(0), ())
         done = 0
@@ -133,11 +135,6 @@ def _check_claims(path: Path, metadata: Any) -> None:
         )
 
 
-def _is_numeric(kind: Any) -> bool:
-    words = ("int", "uint", "float", "double", "halffloat", "decimal")
-    return str(kind).startswith(words)
-
-
 PARQUET = Format(
     name="parquet",
     description="Parquet with a column for each metric",
@@ -146,5 +143,5 @@ PARQUET = Format(
     load=_read,
     binary=True,
     logs_among=lambda files: newest_first([f for f in files if f.suffix == ".parquet"]),
-    load_run=_read,
+    has_runs=True,
 )

@@ -17,7 +17,7 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
-from trimtab.readers.table import Table
+from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import protowire
 from trimtab.readers.trackers.conventions import HF_PREFIX, restore_if_hf
 from trimtab.readers.trackers.points import Points
@@ -28,16 +28,44 @@ _MARK = b"brain.Event:"
 _WRITTEN = re.compile(r"tfevents\.(\d+)")
 
 
-def _read(path: Path, progress: Progress) -> Table:
+def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read an event file, or all event files of a folder as one run."""
-    files = sorted(_event_files(path.iterdir()), key=_written) if path.is_dir() else [path]
-    total = sum(file.stat().st_size for file in files)
-    log = _Log()
-    done = 0
-    for file in files:
-        log.add(file, _part_of(progress, done, total))
-        done += file.stat().st_size
-    return log.finish(path)
+    paths = sorted(_event_files(path.iterdir()), key=_written) if path.is_dir() else [path]
+    total = sum(one.stat().st_size for one in paths)
+    points = Points()
+    events = _EventReader(points)
+    files: list[RecordFile] = []
+    done, latest, overlap = 0, 0.0, False
+    for one in paths:
+        files.append(RecordFile(one, _part_of(progress, done, total)))
+        first = len(points)
+        for records in files[-1].records():
+            events.add(records)
+        times = points.times_from(first)
+        times = times[np.isfinite(times)]
+        if len(times):
+            overlap |= float(times.min()) < latest
+            latest = max(latest, float(times.max()))
+        done += one.stat().st_size
+    counts = {
+        "Records that are not what was written (by their checksum), left out": events.num_malformed
+        + sum(file.num_bad for file in files),
+        "Damaged places, skipped": sum(file.num_gaps for file in files),
+        "Records too long to hold scalars, left out": sum(file.num_long for file in files),
+        "Last record cut off, left out": sum(file.is_cut for file in files),
+    }
+    notes = [f"{sentence}: {count}." for sentence, count in counts.items() if count]
+    if overlap:
+        notes.append("Several event files were written at the same time; ordered by the clock.")
+    if not len(points):
+        found = " ".join(notes) or "nothing is damaged"
+        raise UnreadableLog(
+            f"{path} holds no scalar that can be read ({found}); check that the run logged any"
+        )
+    table = points.to_table(by_time=overlap)
+    table.add_note(*notes)
+    restore_if_hf(table, HF_PREFIX)
+    return table
 
 
 def _recognises(head: bytes) -> bool:
@@ -53,57 +81,6 @@ def _runs_among(files: Sequence[Path]) -> list[Path]:
     return list(dict.fromkeys(file.parent for file in newest))
 
 
-class _Log:
-    """Collects the events of a run into a table."""
-
-    def __init__(self) -> None:
-        self._points = Points()
-        self._events = _EventReader(self._points)
-        self._files: list[RecordFile] = []
-        self._latest = 0.0
-        self._overlap = False
-
-    def add(self, path: Path, progress: Progress) -> None:
-        file = RecordFile(path, progress)
-        self._files.append(file)
-        first = len(self._points)
-        for records in file.records():
-            self._events.add(records)
-        times = self._points.times_from(first)
-        times = times[np.isfinite(times)]
-        if len(times):
-            self._overlap |= float(times.min()) < self._latest
-            self._latest = max(self._latest, float(times.max()))
-
-    def finish(self, path: Path) -> Table:
-        """Return the table; raises UnreadableLog if there is no scalar in it."""
-        notes = self._notes()
-        if not len(self._points):
-            found = " ".join(notes) or "nothing is damaged"
-            raise UnreadableLog(
-                f"{path} holds no scalar that can be read ({found}); check that the run logged any"
-            )
-        table = self._points.to_table(by_time=self._overlap)
-        table.add_note(*notes)
-        restore_if_hf(table, HF_PREFIX)
-        return table
-
-    def _notes(self) -> list[str]:
-        """Return sentences on what had to be left out."""
-        files = self._files
-        bad = sum(file.num_bad for file in files) + self._events.num_malformed
-        counts = {
-            "Records that are not what was written (by their checksum), left out": bad,
-            "Damaged places, skipped": sum(file.num_gaps for file in files),
-            "Records too long to hold scalars, left out": sum(file.num_long for file in files),
-            "Last record cut off, left out": sum(file.is_cut for file in files),
-        }
-        notes = [f"{sentence}: {count}." for sentence, count in counts.items() if count]
-        if self._overlap:
-            notes.append("Several event files were written at the same time; ordered by the clock.")
-        return notes
-
-
 def _part_of(progress: Progress, before: int, total: int) -> Progress:
     return lambda done, _: progress(before + done, total)
 
@@ -113,7 +90,6 @@ def _event_files(files: Iterable[Path]) -> list[Path]:
 
 
 def _written(path: Path) -> tuple[int, str]:
-    """Return when a file was begun, by its name."""
     found = _WRITTEN.search(path.name)
     return int(found[1][:18]) if found else 0, path.name
 
@@ -342,7 +318,6 @@ def _is_single(data: bytes, start: int, end: int) -> bool:
 TENSORBOARD = Format(
     name="tensorboard",
     description="TensorBoard event files",
-    suffixes=(),
     matches=_recognises,
     load=_read,
     binary=True,

@@ -21,7 +21,7 @@ from trimtab.readers.csv_log import is_csv, read_csv
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
-from trimtab.readers.table import Table
+from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import conventions, protowire
 from trimtab.readers.trackers.protowire import BYTES, FIXED64, VARINT, BadMessage
 
@@ -130,7 +130,7 @@ def _read_block(file: BinaryIO, size: int) -> bytes:
     return file.read(max(0, min(BLOCK_BYTES, size - file.tell())))
 
 
-def _read_run_file(path: Path, progress: Progress) -> Table:
+def _read_run_file(path: Path, progress: Progress, wanted: Wanted) -> Table:
     log = ChunkLog(path, progress, header_bytes=_FILE_HEADER_BYTES)
     table = Table()
     rows: list[dict[str, _Cell]] = []
@@ -224,11 +224,11 @@ def _is_export(head: bytes) -> bool:
     return _MIN.encode() in first and _MAX.encode() in first and is_csv(head)
 
 
-def _read_export(path: Path, progress: Progress, run: str | None = None) -> Table:
-    whole = read_csv(path, progress)
+def _read_export(path: Path, progress: Progress, wanted: Wanted) -> Table:
+    whole = read_csv(path, progress, wanted)
     names = dict.fromkeys(name.rpartition(" - ")[0] for name in whole.names if " - " in name)
     runs = [conventions.StoredRun(id=name, name=name) for name in names or ("",)]
-    chosen = conventions.choose_run(path, runs, run)
+    chosen = conventions.choose_run(path, runs, wanted.run)
     table = _only(whole, names, chosen.name)
     conventions.note_choice(table, chosen, runs)
     _drop_bounds(table)
@@ -273,8 +273,7 @@ def _drop_bounds(table: Table) -> None:
 WANDB_CSV = Format(
     name="wandb-csv",
     description="CSV exported from a chart of W&B",
-    suffixes=(),
     matches=_is_export,
     load=_read_export,
-    load_run=_read_export,
+    has_runs=True,
 )

@@ -17,7 +17,7 @@ from trimtab.core.incidents import SEVERE
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.goodput import lost_records
+from trimtab.explain.time_use import lost_records
 from trimtab.report.pages.series import (
     BUCKETS,
     RunLines,
@@ -195,8 +195,9 @@ def run_data(
 
 
 def tone(diagnosis: Diagnosis) -> str:
-    """Return `alarm` for what hurts a run, `warn` for what passed."""
-    return "alarm" if diagnosis.incident_class in SEVERE else "warn"
+    """Return `alarm` for what hurts a run, `warn` for what passed or was dismissed."""
+    is_severe = diagnosis.incident_class in SEVERE and not diagnosis.dismissed
+    return "alarm" if is_severe else "warn"
 
 
 def _span(diagnosis: Diagnosis) -> dict[str, Any]:

@@ -9,9 +9,8 @@ from typing import Any
 from trimtab.core.block import Block
 from trimtab.core.text import counted, digits
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.goodput import compute_goodput
 from trimtab.explain.measures import compute_discards
-from trimtab.explain.time_use import ROLLING, compute_time_use
+from trimtab.explain.time_use import ROLLING, compute_goodput, compute_time_use
 from trimtab.report.document import ReportDocument, section_html, text_html
 from trimtab.report.escaping import Html, Text, html, html_table, join, tag
 from trimtab.report.figures import draw_small
@@ -159,6 +158,8 @@ def _card(
         said = [cause, tag("p", tag("b", "Do"), f" {diagnosis.action.instruction}")]
     else:
         said = [tag("p", f"Cause and advice as in incident {like}.")]
+    if diagnosis.dismissal:
+        said.append(tag("p", tag("b", "Note"), f" {diagnosis.dismissal}"))
     loss = f"loss {digits(symptoms.loss_before)} → {digits(symptoms.loss_peak)}"
     return tag(
         "article",

@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.journal.checkpoints.index import CheckpointEntry
 from trimtab.state.checkpoints.data_cursor import Mark
-from trimtab.state.checkpoints.index import CheckpointEntry
 from trimtab.state.checkpoints.store import CheckpointStore
 from trimtab.state.rng import RandomState
 

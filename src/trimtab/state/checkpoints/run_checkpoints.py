@@ -23,8 +23,9 @@ from torch.optim import Optimizer
 
 from trimtab.core.checkpointer import Checkpointer, find_checkpointer
 from trimtab.core.errors import ConfigError, RestoreError
-from trimtab.core.incidents import Incident
 from trimtab.journal import RunDirectory
+from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict, mark_given_up
+from trimtab.journal.checkpoints.manifest import CheckpointFacts
 from trimtab.state.checkpoints.cadence import Cadence
 from trimtab.state.checkpoints.content import (
     DcpCheckpointer,
@@ -34,12 +35,9 @@ from trimtab.state.checkpoints.content import (
     put_content,
 )
 from trimtab.state.checkpoints.data_cursor import DataCursor, LoaderPass
-from trimtab.state.checkpoints.index import CheckpointEntry, Verdict
-from trimtab.state.checkpoints.manifest import CheckpointFacts
 from trimtab.state.checkpoints.rank_state import RankState, read_rank_state
 from trimtab.state.checkpoints.selection import Selection
 from trimtab.state.checkpoints.store import CheckpointStore, Ranks, report_failure
-from trimtab.state.checkpoints.verdicts import RunHistory, mark_given_up
 from trimtab.state.rng import get_random_state, set_random_state
 from trimtab.state.training_state import HasState, TrainingState
 
@@ -104,6 +102,8 @@ class Checkpoints:
         if keep < 1:
             raise ConfigError(f"keep must be at least 1, got {keep}")
         run = RunDirectory(Path(run_dir).absolute())
+        self._run = run
+        self._has_warned = False
         self._ranks = Ranks(process_group)
         if isinstance(checkpointer, str):
             checkpointer = find_checkpointer(checkpointer)
@@ -132,7 +132,7 @@ class Checkpoints:
         self.guard_state: dict[str, Any] = {}
         """What the guard had learnt when the checkpoint was saved."""
         self._attempt: Callable[[], int] = lambda: 0
-        self._judge_now: Callable[[], None] = lambda: None
+        self._judge_now: Callable[[], bool] = lambda: True
 
     @property
     def is_first_rank(self) -> bool:
@@ -174,7 +174,7 @@ class Checkpoints:
 
     def proven_step(self, before: int) -> int | None:
         """Return the step of the newest proven checkpoint up to a step; None without one."""
-        self._judge_now()  # the last verdicts are as old as the last save
+        self._read_current_verdicts()
         found = self._store.index.candidates(before)
         proven = [entry.step for entry in found if entry.verdict is Verdict.PROVEN]
         return max(proven, default=None)
@@ -206,7 +206,7 @@ class Checkpoints:
         state = self._require_state()
         began = time.monotonic()
         self._store.wait()
-        self._judge_now()
+        may_delete = self._read_current_verdicts()
         mark, position = self.cursor.mark(data_position)
         try:
             fault = next(filter(None, self._ranks.all(lambda: find_nonfinite(state))), "")
@@ -221,7 +221,13 @@ class Checkpoints:
             facts = self._facts(step, position, fault)
             if fault and self._ranks.is_first:
                 log.warning("trimtab: the checkpoint of step %d is bad: %s", step, fault)
-            self._store.save(facts, content, of_rank.to_plain(), background=self._background)
+            self._store.save(
+                facts,
+                content,
+                of_rank.to_plain(),
+                background=self._background,
+                may_delete=may_delete,
+            )
         except Exception as error:  # a run is worth more than one of its checkpoints
             if self._ranks.is_first:
                 report_failure(step, error)
@@ -233,22 +239,37 @@ class Checkpoints:
         The links keep it when your loop deletes it, for as long as trimtab's retention does.
         """
         self._store.wait()
-        self._judge_now()
+        may_delete = self._read_current_verdicts()
         try:
             facts = self._facts(step, self.cursor.position, "")
-            self._store.adopt(facts, Path(folder))
+            self._store.adopt(facts, Path(folder), may_delete=may_delete)
         except RestoreError as error:
             if self._ranks.is_first:
                 report_failure(step, error)
 
-    def attach(self, *, attempt: Callable[[], int], judge: Callable[[], None]) -> None:
-        """Connect a guard: the present attempt, and what to call before a save to judge."""
+    def attach(self, *, attempt: Callable[[], int], judge: Callable[[], bool]) -> None:
+        """Connect a guard: the present attempt, and what has the run judged before a save.
+
+        `judge` returns whether the verdicts are of that moment: only then anything is deleted.
+        """
         self._attempt, self._judge_now = attempt, judge
 
-    def judge(self, history: RunHistory, incidents: Sequence[Incident]) -> None:
-        """Set the verdicts by the run so far; on the first rank."""
-        self._store.wait()
-        self._selection.judge(history, incidents)
+    def read_verdicts(self) -> None:
+        """Take over the verdicts of the run's observer; on the first rank."""
+        if self._ranks.is_first:
+            self._store.index.read_verdicts()
+
+    def _read_current_verdicts(self) -> bool:
+        is_current = self._judge_now()
+        self.read_verdicts()
+        if not is_current and self._ranks.is_first and not self._has_warned:
+            self._has_warned = True
+            log.warning(
+                "trimtab: the run is not judged, so no old checkpoint is deleted: trimtab observe "
+                "%s",
+                self._run.root,
+            )
+        return is_current
 
     def give_up_after(self, step: int) -> None:
         """Doubt the checkpoints after a step: their updates have been undone; on the first rank."""

@@ -4,12 +4,11 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from trimtab.core.errors import RestoreError
-from trimtab.core.incidents import Incident
 from trimtab.core.plugins import describe_error
-from trimtab.journal import RunDirectory
-from trimtab.state.checkpoints.index import INDEX, CheckpointEntry
+from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal.checkpoints.index import INDEX, CheckpointEntry
+from trimtab.journal.observer_command import judge_to_end
 from trimtab.state.checkpoints.store import CheckpointStore
-from trimtab.state.checkpoints.verdicts import RunHistory, judge_checkpoints, judge_from_journal
 
 log = logging.getLogger("trimtab")
 
@@ -22,12 +21,6 @@ class Selection:
         self._run = run
         self._is_judged = False
         """Whether the verdicts are those of the present run."""
-
-    def judge(self, history: RunHistory, incidents: Sequence[Incident]) -> None:
-        """Set the verdicts by the run so far; on the first rank."""
-        self._is_judged = True
-        index = self._store.index
-        index.update(judge_checkpoints(index.entries, history, incidents))
 
     def find(
         self, step: int | None = None, before: int | None = None
@@ -63,9 +56,18 @@ class Selection:
         if index.problem:
             log.warning("trimtab: %s; the list was made again from the folders", index.problem)
         try:
-            index.update(judge_from_journal(self._run, index.entries))
+            if index.entries and not self._is_current(index.judged_tick):
+                judge_to_end(self._run)
+            index.read_verdicts()
         except Exception as error:  # verified files are worth more than the latest verdicts
             log.warning("trimtab: the verdicts are those of %s: %s", INDEX, describe_error(error))
+
+    def _is_current(self, judged_tick: int) -> bool:
+        """Return whether the observer of the last launch has judged the whole journal."""
+        if not self._run.exists():
+            return True
+        block = read_journal(self._run, signals=(), find_damage=False).block
+        return not len(block) or judged_tick >= int(block.tick[-1])
 
 
 def _why(

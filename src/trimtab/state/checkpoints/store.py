@@ -24,16 +24,16 @@ import torch.distributed as dist
 from trimtab.core.checkpointer import BackgroundCheckpointer, Checkpointer
 from trimtab.core.errors import RestoreError
 from trimtab.core.plugins import describe_error
-from trimtab.journal.files import inside
-from trimtab.state.checkpoints import manifest as manifests
-from trimtab.state.checkpoints.index import (
+from trimtab.journal.checkpoints import manifest as manifests
+from trimtab.journal.checkpoints.index import (
     NAME,
     CheckpointEntry,
     CheckpointIndex,
     Verdict,
     delete_folder,
 )
-from trimtab.state.checkpoints.manifest import CheckpointFacts, Manifest, link_files
+from trimtab.journal.checkpoints.manifest import CheckpointFacts, Manifest, link_files
+from trimtab.journal.files import inside
 
 T = TypeVar("T")
 
@@ -116,10 +116,12 @@ class CheckpointStore:
         of_rank: Any = None,
         *,
         background: bool = False,
+        may_delete: bool = True,
     ) -> None:
         """Save a checkpoint; raises RestoreError, on all ranks, if it fails on one.
 
-        `of_rank` is what only this rank needs. In the background a failure is logged.
+        `of_rank` is what only this rank needs. In the background a failure is logged. Old ones are
+        deleted only if the first rank has `may_delete`.
         """
         self.wait()
         partial = self.ranks.first(lambda: self._make_partial(facts.step))
@@ -127,7 +129,9 @@ class CheckpointStore:
         if background and isinstance(self._checkpointer, BackgroundCheckpointer):
             written = _start(self._checkpointer, partial, state)
             self._background = threading.Thread(
-                target=self._finish, args=(written, partial, facts, data), name="trimtab-checkpoint"
+                target=self._finish,
+                args=(written, partial, facts, data, may_delete),
+                name="trimtab-checkpoint",
             )
             self._background.start()
             return
@@ -138,12 +142,12 @@ class CheckpointStore:
 
         try:
             self.ranks.all(write)
-            self._commit(partial, facts)
+            self._commit(partial, facts, may_delete=may_delete)
         except RestoreError:
             self._abandon(partial)
             raise
 
-    def adopt(self, facts: CheckpointFacts, source: Path) -> None:
+    def adopt(self, facts: CheckpointFacts, source: Path, *, may_delete: bool = True) -> None:
         """Take over a checkpoint that the training loop has written; its files are not copied."""
         self.wait()
         partial = self.ranks.first(lambda: self._make_partial(facts.step))
@@ -157,7 +161,7 @@ class CheckpointStore:
                         "proven or not",
                         problem,
                     )
-            self._commit(partial, facts)
+            self._commit(partial, facts, may_delete=may_delete)
         except RestoreError:
             self._abandon(partial)
             raise
@@ -230,7 +234,12 @@ class CheckpointStore:
         return partial
 
     def _finish(
-        self, written: "Future[Any]", partial: Path, facts: CheckpointFacts, data: bytes
+        self,
+        written: "Future[Any]",
+        partial: Path,
+        facts: CheckpointFacts,
+        data: bytes,
+        may_delete: bool,
     ) -> None:
         """The part of a save that runs in the background."""
 
@@ -240,12 +249,12 @@ class CheckpointStore:
 
         try:
             self.ranks.all(complete)
-            self._commit(partial, facts)
+            self._commit(partial, facts, may_delete=may_delete)
         except Exception as error:
             report_failure(facts.step, error)
             self._abandon(partial)
 
-    def _commit(self, partial: Path, facts: CheckpointFacts) -> None:
+    def _commit(self, partial: Path, facts: CheckpointFacts, *, may_delete: bool) -> None:
         """Checksums by all ranks; then the first one makes the checkpoint visible."""
         where = self.index.folder.parents[1] / facts.source if facts.source else partial
         names = self.ranks.first(lambda: manifests.list_files(where))
@@ -265,7 +274,7 @@ class CheckpointStore:
             if is_bad:
                 entry = dataclasses.replace(entry, verdict=Verdict.BAD, reason=whole.fault)
             self.index.add(entry)
-            for spare in self.index.spare(self._keep):
+            for spare in self.index.spare(self._keep) if may_delete else ():
                 self.index.remove(spare)
 
         self.ranks.first(publish)

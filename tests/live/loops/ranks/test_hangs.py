@@ -105,8 +105,9 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
         monitor = Part(
             next_step=7,
             num_calls=7,
-            sync=Part(is_closed=False, num_exchanges=7),
-            recorder=Part(journal=Part(event=lambda *args, **facts: None)),
+            is_closed=False,
+            sync=Part(num_exchanges=7),
+            recorder=Part(is_recording=True, journal=Part(event=lambda *args, **facts: None)),
         )
         run = RunDirectory(pathlib.Path(sys.argv[1]))
         HangWatchdog(run, 0, 0.2, monitor, Part(training=True), ends_run=True)
@@ -124,13 +125,15 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
 def test_a_disk_that_cannot_be_written_hides_no_hang(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    sync = SimpleNamespace(is_closed=False, num_exchanges=3)
-    monitor: Any = SimpleNamespace(next_step=3, num_calls=3, recorder=None, sync=sync)
+    sync, recorder = SimpleNamespace(num_exchanges=3), SimpleNamespace(is_recording=False)
+    monitor: Any = SimpleNamespace(
+        next_step=3, num_calls=3, is_closed=False, recorder=recorder, sync=sync
+    )
     (tmp_path / "trimtab").write_text("a file where the folder should be")
     with caplog.at_level(logging.ERROR):
         HangWatchdog(RunDirectory(tmp_path), 2, 0.1, monitor, make_model(), ends_run=False)
         time.sleep(0.4)
-        sync.is_closed = True
+        monitor.is_closed = True
         time.sleep(0.1)
     assert "rank 2 has stood still" in caplog.text
     assert "its stacks cannot be written" in caplog.text

@@ -84,7 +84,6 @@ class KeptState:
         """Return values that differ if a bit of the objects differs."""
         inputs, parameters = self._inputs, self._parameters()
         modules = list(inputs.model.modules())
-        groups = [group for optimizer in inputs.optimizers for group in optimizer.param_groups]
         return {
             "parameters": _checksum(parameters),
             "buffers": _checksum(dict(inputs.model.named_buffers())),
@@ -94,7 +93,10 @@ class KeptState:
                 [dict(o.state.get(p, {})) for o in inputs.optimizers for p in _held(o)]
             ),
             "options of the optimizer": repr(
-                [{name: v for name, v in group.items() if name != "params"} for group in groups]
+                [
+                    {name: v for name, v in group.items() if name != "params"}
+                    for group in inputs.groups
+                ]
             ),
             "frozen parameters": [p.requires_grad for p in parameters.values()],
             "training mode": [module.training for module in modules],

@@ -149,7 +149,6 @@ class Measurements:
 
     @measured
     def label_shift(self) -> passes.LabelShift:
-        """How many places the targets are ahead of the tokens."""
         return passes.label_shift(self.first_pass.trace)
 
     @measured
@@ -214,7 +213,6 @@ class Measurements:
 
     @measured
     def ranks(self) -> loaders.RankBatches:
-        """Batches, loss and number of targets of every rank."""
         try:
             first = self.first_pass
             calls = first.trace.losses

@@ -34,7 +34,6 @@ class BatchPass:
 
     @property
     def num_classes(self) -> int:
-        """The size of the vocabulary, or the number of classes."""
         return main_loss(self.trace).num_classes
 
 
@@ -101,7 +100,6 @@ EvalPass = tuple[float, Trace]
 
 
 def run_eval(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> EvalPass:
-    """Run a forward pass without dropout and gradients."""
     model = inputs.model if model is None else model
     exchange("a pass", None)
     model.eval()

@@ -64,7 +64,7 @@ def run_steps(
     exchange("steps", None)  # all ranks begin together: the loss may communicate
     inputs.model.train()
     set_rates(inputs, rates)
-    held = {p for o in inputs.optimizers for group in o.param_groups for p in group["params"]}
+    held = set(inputs.held)
     losses: list[float] = []
     norms: list[float] = []
     for step in range(num_steps):
@@ -104,7 +104,7 @@ def set_rates(inputs: Inputs, rates: Sequence[Sequence[float]]) -> None:
 
 def short_run(inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[float]]) -> ShortRun:
     """Make ten steps, then trace one more forward pass."""
-    held = {p for o in inputs.optimizers for group in o.param_groups for p in group["params"]}
+    held = set(inputs.held)
     before = {
         name: p.detach().clone()
         for name, p in inputs.model.named_parameters()
@@ -183,7 +183,7 @@ def simulate_schedule(inputs: Inputs) -> Simulation:
         if saved is not None:
             for scheduler, state in zip(inputs.schedulers, saved, strict=True):
                 scheduler.load_state_dict(state)
-            for group, values in zip(_groups(inputs), options, strict=True):
+            for group, values in zip(inputs.groups, options, strict=True):
                 group.update(values)
             for _ in range(min(3, len(rates) - half)):
                 resumed.append(_rates(inputs))
@@ -202,17 +202,13 @@ def _advance(inputs: Inputs) -> None:
         scheduler.step()
 
 
-def _groups(inputs: Inputs) -> list[dict[str, object]]:
-    return [group for optimizer in inputs.optimizers for group in optimizer.param_groups]
-
-
 def _rates(inputs: Inputs) -> list[float]:
-    return [float(group.get("lr", np.nan)) for group in _groups(inputs)]  # type: ignore[arg-type]
+    return [float(group.get("lr", np.nan)) for group in inputs.groups]
 
 
 def _options(inputs: Inputs) -> list[dict[str, object]]:
     """Return what a checkpoint of the optimizer would hold."""
     return [
         {name: copy.copy(value) for name, value in group.items() if name != "params"}
-        for group in _groups(inputs)
+        for group in inputs.groups
     ]

@@ -9,7 +9,7 @@ from torch import nn
 
 from trimtab.checks.objects.measure.measurements import FirstAttempt, named_trained
 from trimtab.checks.objects.measure.passes import BatchPass
-from trimtab.checks.rule import Fault, Level, brief, listed, rule
+from trimtab.checks.rule import Fault, Level, advice, brief, error, listed
 from trimtab.live.measure.roles import role_of
 from trimtab.live.measure.sites import find_blocks
 
@@ -38,9 +38,8 @@ _RESIDUAL = re.compile(r"(?:o_proj|out_proj|c_proj|down_proj|wo|w2|fc2|dense_4h_
 _INDEX = re.compile(r"\.(\d+)\.")
 
 
-@rule(
+@error(
     "PF001",
-    Level.ERROR,
     "The first step does not run, or its loss is not finite",
     source="follows from the definition of a step",
     cannot_see="batches after the first, and rows and tokens beyond the cut of the first",
@@ -63,9 +62,8 @@ def first_step(attempt: FirstAttempt) -> Fault | str:
     return f"first loss {found.loss:.4g}, all gradients finite"
 
 
-@rule(
+@error(
     "PF002",
-    Level.ERROR,
     "The first loss is not that of a guess",
     source="Karpathy 2019, A Recipe for Training Neural Networks: verify the loss at init; the "
     "thresholds follow from the deviation of the logits",
@@ -88,9 +86,8 @@ def first_loss(fresh_pass: BatchPass) -> Fault | str:
     return what
 
 
-@rule(
+@error(
     "PF003",
-    Level.ERROR,
     "The std of a weight fits no rule",
     source="0.02 (GPT-2), sqrt(1/(3d)) (torch's Linear), sqrt(2/(5d)) (Nguyen and Salazar 2019), "
     "1/sqrt(d), sqrt(2/d) (He et al. 2015), sqrt(2/(d_in + d_out)) (Glorot and Bengio 2010), each "
@@ -128,9 +125,8 @@ def weight_std(fresh_model: nn.Module) -> Fault | str:
     return f"{len(weights)} matrices within the range of the rules"
 
 
-@rule(
+@error(
     "PF004",
-    Level.ERROR,
     "A layer is initialised unlike its neighbours",
     source="depth-scaled rules change by at most sqrt(2) from one layer to the next",
     cannot_see="layers that are not numbered in their names",
@@ -162,9 +158,8 @@ def siblings(fresh_model: nn.Module) -> Fault | str:
     return f"{len(rows)} kinds of matrices agree over the layers"
 
 
-@rule(
+@advice(
     "PF005",
-    Level.ADVICE,
     "Residual outputs are not scaled with depth",
     source="GPT-2 (Radford et al. 2019); Llama and Qwen in transformers train without it",
     cannot_see="factors that are applied in the forward pass, and outputs under other names",

@@ -10,16 +10,15 @@ from trimtab.checks.objects.measure.loader import (
     batch_fingerprint,
     row_fingerprints,
 )
-from trimtab.checks.rule import Fault, Level, NotMeasured, rule
+from trimtab.checks.rule import Fault, Level, NotMeasured, advice, error, warning
 
 REPEATED_ROWS = 0.1
 """Share of rows. Corpora have duplicates; deduplicated ones have under 1 % of them (Lee et al. 2022
 report 0.4 to 14 % before)."""
 
 
-@rule(
+@error(
     "PF070",
-    Level.ERROR,
     "The loader gives the same batch twice",
     source="F03 of the catalogue",
     cannot_see="batches after the first 12",
@@ -36,9 +35,8 @@ def same_batch(batches: list[Any]) -> Fault | str:
     return f"{len(marks)} batches, all different"
 
 
-@rule(
+@warning(
     "PF071",
-    Level.WARNING,
     "The loader repeats rows",
     source="torch: an IterableDataset must be split over workers by hand; Lee et al. 2022",
     cannot_see="batches after the first 12, and rows that are nearly the same",
@@ -53,14 +51,12 @@ def same_rows(batches: list[Any]) -> Fault | str:
     repeated = total - len(counts)
     what = f"{repeated} of {total} rows came before"
     if repeated > REPEATED_ROWS * total:
-        fix = "split the dataset over workers with get_worker_info()"
-        return Fault(what, how=fix)
+        return Fault(what, how="split the dataset over workers with get_worker_info()")
     return what
 
 
-@rule(
+@error(
     "PF072",
-    Level.ERROR,
     "Ranks get the same data",
     source="F03 of the catalogue; torch's DistributedSampler",
     cannot_see="batches after the first 12; ranks that share data on purpose (tensor parallel)",
@@ -77,9 +73,8 @@ def rank_data(ranks: RankBatches) -> Fault | str:
     return what
 
 
-@rule(
+@advice(
     "PF073",
-    Level.ADVICE,
     "The next epoch has the same order",
     source="torch: DistributedSampler repeats its order unless set_epoch is called",
     cannot_see="whether the training loop calls set_epoch",
@@ -99,9 +94,8 @@ def epoch_order(next_epoch: NextEpoch) -> Fault | str:
     )
 
 
-@rule(
+@error(
     "PF074",
-    Level.ERROR,
     "The loader does not return to its saved state",
     source="F18 of the catalogue",
     cannot_see="loaders without state_dict; random numbers of worker processes",
@@ -115,9 +109,8 @@ def loader_state(round_trip: tuple[list[int], list[int]]) -> Fault | str:
     return Fault("after its state is loaded the loader gives different batches", how=fix)
 
 
-@rule(
+@advice(
     "PF075",
-    Level.ADVICE,
     "Batches have different shapes",
     source="torch.compile recompiles for new shapes",
     cannot_see="batches after the first 12",

@@ -12,7 +12,7 @@ from trimtab.checks.objects.measure.loader import RankBatches
 from trimtab.checks.objects.measure.measurements import MIN_FALL, FirstAttempt
 from trimtab.checks.objects.measure.passes import LabelShift, Split, main_loss
 from trimtab.checks.objects.measure.training import Overfit
-from trimtab.checks.rule import Fault, Level, NotMeasured, rule
+from trimtab.checks.rule import Fault, Level, NotMeasured, error, warning
 
 APART, FAR_APART = 1e-3, 1e-2
 """Relative. Losses in fp32 agree to 1e-6, in bf16 to 4e-3; a sum in the place of a mean is off by
@@ -23,9 +23,8 @@ FEW_TARGETS = 0.01
 10 %."""
 
 
-@rule(
+@error(
     "PF050",
-    Level.ERROR,
     "One batch cannot be learned",
     source="Karpathy 2019: overfit one batch; the limit of 10 % in 30 steps is a quarter of the "
     "least of 13 healthy architectures (RESULTS.md)",
@@ -48,9 +47,8 @@ def overfits(overfit: Overfit) -> Fault | str:
     return what
 
 
-@rule(
+@error(
     "PF051",
-    Level.ERROR,
     "Micro-batches do not add up to the batch",
     source="F22 of the catalogue; transformers issues 34191 and 35204 (TT015 of `trimtab check`)",
     cannot_see="how the training loop divides: the mean of the losses of micro-batches is assumed",
@@ -75,9 +73,8 @@ def accumulation(split: Split) -> Fault | str:
     )
 
 
-@rule(
+@warning(
     "PF052",
-    Level.WARNING,
     "Ranks with unequal numbers of targets count alike",
     source="transformers issues 34191 and 35204",
     cannot_see="losses that are already divided by the targets of all ranks",
@@ -92,14 +89,12 @@ def rank_reduction(ranks: RankBatches) -> Fault | str:
     weighted = sum(loss * count for loss, count in pairs) / sum(counts)
     what = f"mean over ranks {mean:.5g}, over targets {weighted:.5g}"
     if abs(mean - weighted) > APART * max(abs(weighted), 1e-6):
-        fix = "divide the summed loss by all targets of all ranks"
-        return Fault(what, how=fix)
+        return Fault(what, how="divide the summed loss by all targets of all ranks")
     return what
 
 
-@rule(
+@warning(
     "PF053",
-    Level.WARNING,
     "Next to no target counts",
     source="follows from the mean over targets; masked language models train on 15 % of the tokens",
     cannot_see="batches after the first",
@@ -120,9 +115,8 @@ def ignored_targets(attempt: FirstAttempt) -> Fault | str:
     return what
 
 
-@rule(
+@warning(
     "PF054",
-    Level.WARNING,
     "The end of a text is never a target",
     source="TRL issues on endless answers: padding with the end token masks it, and a template of "
     "another model has an end token of its own",
@@ -161,9 +155,8 @@ LEAK = 1e-3
 """Deviations of the logits. Rounding of fp32 gives 1e-6; a leak through one layer 1e-2 and more."""
 
 
-@rule(
+@error(
     "PF060",
-    Level.ERROR,
     "Labels are not shifted by one",
     source="the definition of next-token prediction; transformers shifts labels itself",
     cannot_see="losses other than cross_entropy and nll_loss; targets that are not tokens",
@@ -181,9 +174,8 @@ def shifted_once(label_shift: LabelShift) -> Fault | str:
     )
 
 
-@rule(
+@error(
     "PF061",
-    Level.ERROR,
     "A position sees the future",
     source="the definition of a causal model; rounding is 1e-6 of the logits' deviation",
     cannot_see="leaks between rows of a batch, and tokens beyond the cut of the batch",
@@ -198,9 +190,8 @@ def causal(future_leak: float) -> Fault | str:
     return what
 
 
-@rule(
+@error(
     "PF062",
-    Level.ERROR,
     "Packed texts see each other",
     source="position_ids that start anew mark the texts; rounding is 1e-6 of the logits' deviation",
     cannot_see="packed rows without position_ids",

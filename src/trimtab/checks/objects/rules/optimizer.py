@@ -13,7 +13,7 @@ from torch import nn
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.trace import is_norm
 from trimtab.checks.objects.measure.training import ShortRun, Simulation
-from trimtab.checks.rule import Fault, Level, NotMeasured, brief, listed, rule
+from trimtab.checks.rule import Fault, Level, NotMeasured, advice, brief, error, listed, warning
 from trimtab.checks.rules.schedule import RESUME_RATIO
 from trimtab.live.measure.roles import role_of
 
@@ -25,16 +25,15 @@ larger."""
 _INDEX = re.compile(r"\.\d+\.")
 
 
-@rule(
+@error(
     "PF030",
-    Level.ERROR,
     "No optimizer holds a trained parameter",
     source="F19 of the catalogue",
     cannot_see="optimizers that were not given",
 )
 def not_held(inputs: Inputs) -> Fault | str:
     """It gets gradients at every step and never moves."""
-    held = {id(p) for p in _held(inputs)}
+    held = {id(p) for p in inputs.held}
     named = dict(inputs.model.named_parameters())
     missing = [name for name, p in named.items() if p.requires_grad and id(p) not in held]
     if missing:
@@ -43,16 +42,15 @@ def not_held(inputs: Inputs) -> Fault | str:
     return f"all {len(named)} parameters are held or frozen"
 
 
-@rule(
+@error(
     "PF031",
-    Level.ERROR,
     "A parameter is held twice",
     source="torch refuses it within one optimizer, and not over two",
     cannot_see="optimizers that were not given",
 )
 def held_twice(inputs: Inputs) -> Fault | str:
     """Each step moves it twice, by two moments that know nothing of each other."""
-    counts = Counter(id(p) for p in _held(inputs))
+    counts = Counter(id(p) for p in inputs.held)
     names = {id(p): name for name, p in inputs.model.named_parameters()}
     twice = [names.get(key, "a foreign tensor") for key, count in counts.items() if count > 1]
     if twice:
@@ -61,9 +59,8 @@ def held_twice(inputs: Inputs) -> Fault | str:
     return f"{len(counts)} parameters, each held once"
 
 
-@rule(
+@warning(
     "PF032",
-    Level.WARNING,
     "The optimizer holds tensors that are not the model's",
     source="torch.optim: construct the model's parameters first",
     cannot_see="parameters of a second module that is trained too",
@@ -72,7 +69,7 @@ def foreign(inputs: Inputs) -> Fault | str:
     """The optimizer was made before the model was copied, moved or wrapped: it moves the old
     tensors, and the model stays as it is."""
     own = {id(p) for p in inputs.model.parameters()}
-    held = _held(inputs)
+    held = inputs.held
     strange = [p for p in held if id(p) not in own]
     if strange:
         what = f"{len(strange)} of {len(held)} tensors of the optimizer are not in the model"
@@ -83,9 +80,8 @@ def foreign(inputs: Inputs) -> Fault | str:
     return f"all {len(held)} tensors of the optimizer are the model's"
 
 
-@rule(
+@warning(
     "PF033",
-    Level.WARNING,
     "A parameter looks frozen by mistake",
     source="F19 of the catalogue",
     cannot_see="what was meant: whole parts that are frozen together pass",
@@ -93,7 +89,7 @@ def foreign(inputs: Inputs) -> Fault | str:
 def frozen(inputs: Inputs) -> Fault | str:
     """A frozen parameter is held by an optimizer, or its siblings in other layers are trained."""
     named = dict(inputs.model.named_parameters())
-    held = {id(p) for p in _held(inputs)}
+    held = {id(p) for p in inputs.held}
     kept = [name for name, p in named.items() if not p.requires_grad and id(p) in held]
     trained = Counter(_kind(name) for name, p in named.items() if p.requires_grad)
     odd = [
@@ -113,9 +109,8 @@ def frozen(inputs: Inputs) -> Fault | str:
     return f"{count} of {len(named)} parameters are frozen, none by itself"
 
 
-@rule(
+@advice(
     "PF034",
-    Level.ADVICE,
     "Norms, biases or embeddings are decayed",
     source="TT008 and TT009 of `trimtab check`; GPT-3, Megatron-LM; OLMo 2 for embeddings",
     cannot_see="decay that is not an option of a parameter group",
@@ -136,28 +131,23 @@ def decayed(inputs: Inputs) -> Fault | str:
         if isinstance(module, nn.Embedding)
     }
     bad: dict[str, list[str]] = {"norms": [], "biases": [], "embeddings": []}
-    for optimizer in inputs.optimizers:
-        for group in optimizer.param_groups:
-            if not group.get("weight_decay"):
-                continue
-            for parameter in group["params"]:
-                name = names.get(id(parameter), "")
-                if name in norms or (parameter.dim() < 2 and role_of(name) == "norm"):
-                    bad["norms"].append(name)
-                elif name.endswith("bias"):
-                    bad["biases"].append(name)
-                elif name in tables:
-                    bad["embeddings"].append(name)
+    groups = [group for group in inputs.groups if group.get("weight_decay")]
+    for parameter in (parameter for group in groups for parameter in group["params"]):
+        name = names.get(id(parameter), "")
+        if name in norms or (parameter.dim() < 2 and role_of(name) == "norm"):
+            bad["norms"].append(name)
+        elif name.endswith("bias"):
+            bad["biases"].append(name)
+        elif name in tables:
+            bad["embeddings"].append(name)
     found = [f"{kind}: {listed(those)}" for kind, those in bad.items() if those]
     if found:
-        fix = "give them a parameter group with weight_decay 0"
-        return Fault("; ".join(found), how=fix)
+        return Fault("; ".join(found), how="give them a parameter group with weight_decay 0")
     return "no norm, bias or embedding is decayed"
 
 
-@rule(
+@warning(
     "PF035",
-    Level.WARNING,
     "The clip threshold does not fit the gradients",
     source="TT003 of `trimtab check`: the median norm of 30 public logs is 0.1 to 5, clipped at 1",
     cannot_see="norms after the first ten steps, and those of the full batch",
@@ -177,10 +167,6 @@ def clip(short_run: ShortRun, inputs: Inputs) -> Fault | str:
     return what
 
 
-def _held(inputs: Inputs) -> list[nn.Parameter]:
-    return [p for o in inputs.optimizers for group in o.param_groups for p in group["params"]]
-
-
 def _kind(name: str) -> str:
     return _INDEX.sub(".*.", name, count=1)
 
@@ -195,9 +181,8 @@ def _is_odd(name: str, named: dict[str, nn.Parameter]) -> bool:
     return sum(same) > len(same) / 2 and any(near)
 
 
-@rule(
+@error(
     "PF040",
-    Level.ERROR,
     "The learning rate jumps at a resume",
     source="F05 of the catalogue; the ratio is that of TT031 of `trimtab check`",
     cannot_see="what the training script saves; state_dict of scheduler and optimizer are assumed",

@@ -6,7 +6,7 @@ import torch
 
 from trimtab.checks.objects.measure.passes import BatchPass, Precisions
 from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Fault, Level, NotMeasured, listed, rule
+from trimtab.checks.rule import Fault, Level, NotMeasured, error, listed, warning
 
 LOSS_APART, LOSS_FAR_APART = 0.01, 0.05
 """Relative. bf16 rounds to 2^-9 = 0.2 %."""
@@ -19,9 +19,8 @@ LOST = 0.5
 an update below 2^-9 of the weight is rounded away."""
 
 
-@rule(
+@warning(
     "PF020",
-    Level.WARNING,
     "A softmax is taken in low precision",
     source="TT047 of `trimtab check`; PaLM, Llama and OLMo take softmax and loss in fp32",
     cannot_see="softmaxes inside fused kernels, which sum up in fp32 themselves",
@@ -41,9 +40,8 @@ def low_softmax(first_pass: BatchPass) -> Fault | str:
     return f"{trace.num_softmaxes} softmaxes, none in low precision"
 
 
-@rule(
+@error(
     "PF021",
-    Level.ERROR,
     "The model in bf16 is not the model in fp32",
     source="rounding of bf16 is 0.2 %; the logits of 13 healthy architectures differ by at most "
     "0.013 of their deviation (RESULTS.md), the limit is 0.1",
@@ -65,9 +63,8 @@ def bf16(precisions: Precisions) -> Fault | str:
     return what
 
 
-@rule(
+@warning(
     "PF022",
-    Level.WARNING,
     "Updates do not change the weights",
     source="F19 of the catalogue; Zamirai et al. 2020 (bf16 weights need master weights or "
     "stochastic rounding)",
@@ -87,9 +84,8 @@ def lost_updates(short_run: ShortRun) -> Fault | str:
     return f"at most {100 * max(lost.values()):.1f} % of a matrix stays as it is"
 
 
-@rule(
+@warning(
     "PF023",
-    Level.WARNING,
     "The same seed does not give the same bits",
     source="torch's notes on reproducibility",
     cannot_see="other batches, and kernels that differ only now and then",

@@ -8,7 +8,7 @@ from torch import nn
 
 from trimtab.checks.objects.measure.passes import BatchPass
 from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Fault, Level, NotMeasured, listed, rule
+from trimtab.checks.rule import Fault, Level, NotMeasured, error, listed, warning
 from trimtab.live.measure.sites import find_blocks
 
 DEPTH_RATIO, DEPTH_RATIO_BAD = 30.0, 1000.0
@@ -37,9 +37,8 @@ LARGE_LOGIT = 100.0
 """Kimi K2 (arXiv 2507.20534) clips attention logits at 100."""
 
 
-@rule(
+@warning(
     "PF010",
-    Level.WARNING,
     "Activations explode or vanish with depth",
     source="sqrt(2L) for a residual stream (GPT-2); He et al. 2015 for g^L without norms",
     cannot_see="layers that are not in the model's longest list of blocks",
@@ -49,9 +48,8 @@ def activations(fresh_pass: BatchPass) -> Fault | str:
     return _by_depth(fresh_pass.trace.block_rms, "block outputs", DEPTH_RATIO, DEPTH_RATIO_BAD)
 
 
-@rule(
+@warning(
     "PF011",
-    Level.WARNING,
     "Gradients explode or vanish with depth",
     source="Glorot and Bengio 2010; 13 healthy architectures have a ratio of at most 3.3",
     cannot_see="layers that are not in the model's longest list of blocks",
@@ -64,9 +62,8 @@ def gradients(fresh_pass: BatchPass, model: nn.Module) -> Fault | str:
     )
 
 
-@rule(
+@error(
     "PF012",
-    Level.ERROR,
     "Parameters get no gradient",
     source="F19 of the catalogue",
     cannot_see="parameters that later batches use, such as experts that no token chose",
@@ -98,9 +95,8 @@ def _is_zero(gradient: torch.Tensor | None) -> bool:
     return gradient is None or not bool((gradient != 0).any())
 
 
-@rule(
+@warning(
     "PF013",
-    Level.WARNING,
     "Units are dead",
     source="Lu et al. 2019, Dying ReLU; a fresh unit is 0 for all of n rows with a chance of 2^-n",
     cannot_see="activations other than ReLU, which do not die exactly",
@@ -119,9 +115,8 @@ def dead_units(first_pass: BatchPass) -> Fault | str:
     )
 
 
-@rule(
+@error(
     "PF014",
-    Level.ERROR,
     "Activations blow up in the first ten steps",
     source="a live run's detectors take a factor of 10 for a jump",
     cannot_see="growth that takes longer than ten steps; the steps are made at the peak rate",
@@ -143,9 +138,8 @@ def after_ten_steps(short_run: ShortRun, first_pass: BatchPass) -> Fault | str:
     return what
 
 
-@rule(
+@warning(
     "PF015",
-    Level.WARNING,
     "A norm gets inputs without variance",
     source="the definition of LayerNorm and RMSNorm",
     cannot_see="norms that are not modules with norm in the name of their class",
@@ -171,9 +165,8 @@ def norm_inputs(first_pass: BatchPass) -> Fault | str:
     )
 
 
-@rule(
+@error(
     "PF016",
-    Level.ERROR,
     "Attention looks at one token only",
     source="Zhai et al. 2023 (entropy collapse); Kimi K2 clips logits at 100",
     cannot_see="attention in fused kernels other than scaled_dot_product_attention; sequences "
@@ -198,9 +191,8 @@ def attention(first_pass: BatchPass) -> Fault | str:
     return what
 
 
-@rule(
+@warning(
     "PF017",
-    Level.WARNING,
     "A query of attention is masked completely",
     source="F12 of the catalogue",
     cannot_see="sequences after the first of the batch",

@@ -1,0 +1,1 @@
+"""The observer: what is there after any end of a run, the same verdict as `diagnose`, its cost."""

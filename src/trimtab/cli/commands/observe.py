@@ -1,0 +1,399 @@
+"""`trimtab observe` and `note`: runs are judged, watched, sent on and annotated from outside.
+
+`follow` and `ship` are what it was called before 0.4; they go with 0.5.
+"""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from trimtab.cli.options import (
+    AsJson,
+    ConfigFile,
+    ExitCode,
+    Settings,
+    load_config,
+    print_json,
+    sinks,
+)
+
+if TYPE_CHECKING:
+    from trimtab.core.config import ShipConfig
+    from trimtab.observe.server.run_feed import RunFeed
+    from trimtab.observe.shipping.shipper import RunShippers
+
+INTERVAL_SECONDS = 0.25
+
+Web = Annotated[bool, typer.Option("--web", help="Show the runs in the browser.")]
+Address = Annotated[
+    str,
+    typer.Option(
+        metavar="HOST:PORT",
+        help="Where --web listens; port 0 is any free one. Other hosts than loopback need the "
+        "token that is printed, or that of TRIMTAB_TOKEN.",
+    ),
+]
+LOOPBACK = "127.0.0.1:8765"
+_TO_HELP = (
+    "mlflow, wandb, tensorboard, trackio, prometheus, alerts, or a plug-in; may be given several "
+    "times."
+)
+
+
+def observe(
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run directories, or folders of runs.")
+    ],
+    web: Web = False,
+    address: Address = LOOPBACK,
+    to: Annotated[
+        list[str] | None, typer.Option("--to", help=_TO_HELP, autocompletion=sinks)
+    ] = None,
+    once: Annotated[
+        bool, typer.Option("--once", help="Judge to the end of the journal, write, and end.")
+    ] = False,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Judge runs as they train, show them, and send them to trackers and alerts.
+
+    One run is drawn in the terminal. Of several, or without a terminal, each change is a line; new
+    runs in a folder appear. What is found is written into the run, unless another observer of the
+    run does so: the training process starts one by itself. Ctrl-C leaves; nothing is lost.
+
+    Example: trimtab observe runs/x1 --to mlflow
+
+    Exit code: 0 the runs ended or you left, 1 something was not sent, 2 usage error, 3 no readable
+    journal or no such folder.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from rich.console import Console
+
+    from trimtab.cli.output import reported_errors
+    from trimtab.cli.progress import shows_progress
+
+    if web and (as_json or once):
+        raise typer.BadParameter("--web shows pages; leave out --json and --once")
+    with reported_errors():
+        config = load_config(None, settings).ship
+        if once:
+            _judge_once(runs, as_json=as_json)
+            return
+        shippers = _shippers(to or (), config)
+        if web:
+            _serve(runs, address, shippers)
+        elif len(runs) == 1 and not as_json and shows_progress(Console()) and _is_run(runs[0]):
+            _draw(runs[0], shippers)
+        else:
+            _print_changes(runs, shippers, as_json=as_json)
+    _leave(shippers)
+
+
+def follow(
+    runs: Annotated[
+        list[Path],
+        typer.Argument(metavar="RUN", help="A run directory; with --web also folders of runs."),
+    ],
+    web: Web = False,
+    address: Address = LOOPBACK,
+    as_json: AsJson = False,
+) -> None:
+    """Watch a run as it trains: `trimtab observe` under its old name.
+
+    Example: trimtab observe runs/x1
+
+    Exit code: 0 the run ended or you left, 2 usage error, 3 no readable journal or no such folder.
+    """
+    from trimtab.cli.output import reported_errors
+    from trimtab.core.config import ShipConfig
+
+    if web and as_json:
+        raise typer.BadParameter("--web shows pages; leave out --json")
+    if len(runs) > 1 and not web:
+        raise typer.BadParameter("the terminal shows one run; --web shows several")
+    typer.echo("trimtab: follow is now: trimtab observe RUN", err=True)
+    with reported_errors():
+        shippers = _shippers((), ShipConfig())
+        if web:
+            _serve(runs, address, shippers)
+        else:
+            _draw(runs[0], shippers, as_json=as_json)
+
+
+def ship(
+    run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
+    to: Annotated[list[str], typer.Option("--to", help=_TO_HELP, autocompletion=sinks)],
+    config: ConfigFile = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Send a run to trackers and alerts: `trimtab observe RUN --to` under its old name.
+
+    A live run is followed until it ends. Addresses and credentials come from the environment
+    (docs/integrations). Ctrl-C stops; the next call sends the rest.
+
+    Example: trimtab observe runs/x1 --to mlflow
+
+    Exit code: 0 everything was sent, 1 something was not, 2 usage error, 3 no readable journal.
+    """
+    from trimtab.cli.output import find_run, reported_errors
+
+    typer.echo(f"trimtab: ship is now: trimtab observe RUN --to {to[0]}", err=True)
+    with reported_errors():
+        shippers = _shippers(to, load_config(config, settings).ship)
+        shippers.follow(find_run(run))
+    _leave(shippers, run if as_json else None)
+
+
+def _shippers(names: "list[str] | tuple[str, ...]", config: "ShipConfig") -> "RunShippers":
+    """Return what sends runs to sinks; raises ConfigError for a sink that there is not."""
+    import signal
+
+    from trimtab.core.text import printable
+    from trimtab.observe.shipping.shipper import RunShippers, shadowed
+
+    def warn(line: str) -> None:
+        typer.echo(printable(line), err=True)
+
+    shippers = RunShippers(names, config, warn)
+    for plugin in shadowed() if names else ():
+        warn(f"trimtab: its own sink is used, not that of {plugin}")
+    # Also where a shell that started it in the background has SIGINT ignored.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.default_int_handler)
+    return shippers
+
+
+def _leave(shippers: "RunShippers", json_run: Path | None = None) -> None:
+    """Wait for what is being sent, say what was, and end the process if anything was."""
+    import os
+    import sys
+
+    from trimtab.core.text import printable
+
+    if not shippers.shippers:
+        return
+    is_complete = shippers.close()
+    shipments = [one for shipper in shippers.shippers for one in shipper.shipments]
+    if json_run is not None:
+        sent = [
+            {
+                "sink": shipment.sink.name,
+                "records": shipment.cursor.num_records,
+                "refused": shipment.cursor.num_refused,
+                "link": shipment.cursor.memory.values.get("link"),
+            }
+            for shipment in shipments
+        ]
+        print_json("ship", {"run": str(json_run), "complete": is_complete, "sinks": sent})
+        shipments = []
+    for shipment in shipments:
+        cursor = shipment.cursor
+        line = f"{shipment.sink.name}: {cursor.num_records:,} records sent"
+        if cursor.num_refused:
+            line += f", {cursor.num_refused:,} points refused (see the notes of the run)"
+        if link := cursor.memory.values.get("link"):
+            line += f"; {link}"
+        typer.echo(printable(line))
+    sys.stdout.flush()
+    # A sink may hang in a library; its threads and exit hooks must not hold this process.
+    os._exit(ExitCode.CLEAN if is_complete else ExitCode.FINDINGS)
+
+
+def _is_run(path: Path) -> bool:
+    from trimtab.journal import RunDirectory
+
+    return RunDirectory.find(path) is not None
+
+
+def _draw(path: Path, shippers: "RunShippers", *, as_json: bool = False) -> None:
+    """Draw a run in the terminal, or print its state as lines of JSON, until it ends."""
+    import time
+    from contextlib import nullcontext
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from trimtab.cli.output import find_run
+    from trimtab.cli.progress import shows_progress
+    from trimtab.core.sink import RunStatus
+    from trimtab.observe.observed_run import ObservedRun
+    from trimtab.observe.run_stream import RunStream
+    from trimtab.report.terminal import LiveView
+
+    run = find_run(path)
+    console = Console(highlight=False)
+    observed, stream = ObservedRun(run), RunStream(run)
+    view = LiveView(str(path), stream.totals)
+    drawing = nullcontext() if as_json else Live(console=console, auto_refresh=False)
+    shown: dict[str, object] = {}
+    with drawing as live:
+        try:
+            while True:
+                observed.poll()
+                shippers.update(run, observed.standing)
+                view.update(stream.poll())
+                if stream.has_more:
+                    continue
+                view.ended = stream.ended
+                standing = stream.standing
+                view.died = standing.how if standing.status is RunStatus.DIED else ""
+                if live is None:
+                    if shown != (shown := view.to_dict()):
+                        print_json("follow", shown, is_line=True)
+                else:
+                    # Outside a terminal, and in CI, only the last state is printed, at the end.
+                    live.update(view.draw(console.width), refresh=shows_progress(console))
+                if observed.standing.status.is_over and not shippers.is_alive:
+                    break
+                time.sleep(INTERVAL_SECONDS)
+        except KeyboardInterrupt:
+            shippers.stop()
+    observed.close()
+    stream.close()
+
+
+def _print_changes(runs: list[Path], shippers: "RunShippers", *, as_json: bool) -> None:
+    """Print a line for each change of any run, until all of them are over."""
+    import time
+
+    from trimtab.observe.server.hub import Hub
+
+    _check_folders(runs)
+    known: set[Path] = set()
+
+    def on_change(feed: "RunFeed") -> None:
+        shippers.update(feed.directory, feed.observed.standing)
+        _print_news(feed, is_first=feed.directory.root not in known, as_json=as_json)
+        known.add(feed.directory.root)
+
+    hub = Hub(runs, on_change=on_change)
+    may_grow = not all(map(_is_run, runs))
+    try:
+        while True:
+            hub.poll()
+            if not may_grow and hub.is_over and not shippers.is_alive:
+                break
+            time.sleep(INTERVAL_SECONDS)
+    except KeyboardInterrupt:
+        shippers.stop()
+    finally:
+        hub.close()
+
+
+def _print_news(feed: "RunFeed", *, is_first: bool, as_json: bool) -> None:
+    """Print how a run stands when it is found, and then what is new about it."""
+    from trimtab.core.text import printable
+
+    for line in [feed.state_line()] if is_first else feed.news_lines():
+        if as_json:
+            print_json("observe", {"run": feed.name, **line}, is_line=True)
+        else:
+            typer.echo(printable(f"{feed.name}: step {line['step']}: {line['text']}"))
+
+
+def _judge_once(runs: list[Path], *, as_json: bool) -> None:
+    """Judge runs to the end of their journals, write everything, and print how they stand."""
+    from trimtab.core.errors import JournalError
+    from trimtab.journal import RunDirectory
+    from trimtab.observe.observed_run import observe_once
+    from trimtab.observe.server.hub import find_run_folders
+    from trimtab.observe.server.run_feed import RunFeed
+
+    _check_folders(runs)
+    found = [
+        (name, run) for name, path in find_run_folders(runs) if (run := RunDirectory.find(path))
+    ]
+    if not found:
+        raise JournalError(f"no run is at or below {runs[0]}; check the path")
+    for name, run in found:
+        observe_once(run)
+        feed = RunFeed(run, name)
+        feed.poll()
+        _print_news(feed, is_first=True, as_json=as_json)
+        feed.close()
+
+
+def _check_folders(runs: list[Path]) -> None:
+    from trimtab.core.errors import UnreadableLog
+
+    for path in runs:
+        if not path.is_dir():
+            raise UnreadableLog(f"{path} is not a folder; give a run directory or a folder of runs")
+
+
+def _serve(runs: list[Path], address: str, shippers: "RunShippers") -> None:
+    """Serve the pages of runs until the process is interrupted."""
+    import os
+
+    from trimtab.core.errors import ConfigError
+    from trimtab.diagnosis import diagnose
+    from trimtab.observe.server.http_server import RunServer
+    from trimtab.observe.server.hub import Hub
+
+    _check_folders(runs)
+    host, port = _parse_address(address)
+    hub = Hub(runs, on_change=lambda feed: shippers.update(feed.directory, feed.observed.standing))
+    try:
+        # By the environment alone: the arguments of a process are visible to every local user.
+        server = RunServer(host, port, hub, diagnose, os.environ.get("TRIMTAB_TOKEN") or None)
+    except OSError as error:
+        raise ConfigError(
+            f"cannot listen on {address}: {error}; choose another with --address"
+        ) from error
+    try:
+        hub.start()
+        secret = f"?token={server.access.token}" if server.access.token else ""
+        shown = f"[{host}]" if ":" in host else host
+        typer.echo(
+            f"{len(hub.feeds)} runs at http://{shown}:{server.access.port}/{secret} (Ctrl-C ends)"
+        )
+        server.serve_forever()
+    except KeyboardInterrupt:
+        shippers.stop()
+    finally:
+        hub.close()
+        server.server_close()
+
+
+def _parse_address(text: str) -> tuple[str, int]:
+    """Return host and port; the host of an IPv6 address stands in brackets."""
+    from trimtab.core.errors import ConfigError
+
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise ConfigError(
+            f"--address takes HOST:PORT, got {text!r}; for example --address 127.0.0.1:8765"
+        )
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def note(
+    run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
+    text: Annotated[str, typer.Argument(help="What happened, for example 'lowered LR by hand'.")],
+    incident: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="The incident that this is a follow-up of."),
+    ] = None,
+    dismiss: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="The incident that needs nothing, as TEXT says."),
+    ] = None,
+) -> None:
+    """Add a note to a run, at the step where the run is now, with your user name.
+
+    A note with --incident is listed in that incident's post-mortem, under "Follow-ups". An incident
+    with --dismiss is shown as dismissed by you everywhere, and no longer counts as open.
+
+    Example: trimtab note runs/x1 "lowered the rate by hand"
+
+    Exit code: 0 written, 2 usage error, 3 no readable journal.
+    """
+    # Imported here so that `trimtab --help` does not wait for numpy.
+    from trimtab.cli.output import find_run, reported_errors
+    from trimtab.journal import add_note
+
+    with reported_errors():
+        step = add_note(find_run(run), text, incident, dismiss=dismiss)
+    typer.echo(f"noted at step {step}")

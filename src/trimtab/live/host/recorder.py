@@ -1,0 +1,290 @@
+"""Recorder: the numbers of a step become a record of the journal; on the first rank alone.
+
+What it writes is judged by the observer, a process of its own (`observer_process`).
+"""
+
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
+
+from trimtab.core import signals
+from trimtab.core.block import Block, Record
+from trimtab.core.config import Config
+from trimtab.core.incidents import Incident
+from trimtab.core.signals import Quality
+from trimtab.core.text import counted
+from trimtab.core.token_losses import NUM_BINS, shares
+from trimtab.journal import JournalWriter, RunDirectory, read_journal
+from trimtab.journal.exit_request import announce_run
+from trimtab.journal.resume.journal_past import JournalPast
+from trimtab.live.host.bad_data import BadData
+from trimtab.live.host.batch_memory import BatchMemory
+from trimtab.live.host.clip_detector import ClipDetector
+from trimtab.live.host.observer_process import Callbacks, NoObserver, ObserverProcess
+from trimtab.live.host.resume_facts import ResumeFacts, report_audit
+from trimtab.live.ranks.exchange import TrainStep
+from trimtab.live.shield import Shield, log
+
+
+class JournalHealth:
+    """Reports what the journal loses or cannot write, once in the log."""
+
+    def __init__(self, journal: JournalWriter) -> None:
+        self._journal = journal
+        self._num_dropped = 0
+        self._error: Exception | None = None
+
+    def check(self, step: int) -> None:
+        """Report records that were lost and what the disk has said."""
+        dropped, error = self._journal.dropped, self._journal.error
+        if dropped > self._num_dropped and self._num_dropped == 0:
+            log.warning("trimtab: the journal loses records from step %d on", step)
+        self._num_dropped = dropped
+        if error is not None and self._error is None:
+            log.warning("trimtab: the journal cannot be written: %s", error)
+            self._error = error
+
+
+POST_CLIP_ADVICE = (
+    "the gradient norm is seen after clipping only; use guard.clip_grad_norm_(...) or "
+    "guard.record(grad_norm=...)"
+)
+
+CLIPPED_BEFORE_ADVICE = 5
+"""Norms at one ceiling before the user is advised: by chance two or three may coincide."""
+
+OBSERVER_SECONDS = 1.0
+"""From one look at the observer's pipe to the next."""
+
+LAST_SECONDS = 10.0
+"""How long closing waits until the last records are judged. Chosen: an observer that has just been
+started needs a second, on a busy machine several."""
+
+RECENT_RECORDS = 512
+"""Records that are kept to tell whether an undo helped, and which data a relaunch leaves out."""
+
+HIGHER = 1.1
+"""A loss above that of the last telemetry by this factor: its token losses are worth recording."""
+
+MAX_UNRECORDED = 20
+"""Updates in a row that no rank has recorded before the log says so."""
+
+
+class Recorder:
+    """Writes the journal of a run, and hears its observer."""
+
+    is_recording: Literal[True] = True
+    """Whether this rank records; False of a `NoRecorder`."""
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        config: Config,
+        manifest: Mapping[str, Any],
+        *,
+        first_step: int,
+        batches: BatchMemory,
+        shield: Shield,
+        on_incident: Callable[[Incident], None] | None = None,
+        observer: bool = True,
+    ) -> None:
+        self.run = run
+        earlier = read_journal(run, find_damage=False).block if run.exists() else Block.empty()
+        self.past = _past(earlier, first_step)
+        """What the journal says about the state that the run resumes from."""
+        self.bad_data = BadData.of_events(earlier.events)
+        """The batches that earlier attempts were relaunched because of."""
+        self._resume: ResumeFacts | None = None
+        self._is_planned = False
+        """Whether a change was announced since the start."""
+        self.attempt = int(earlier.attempt[-1]) if len(earlier) else 0
+        """Number of times that the run went back to an earlier step."""
+        self._last_clock: float | None = None
+        self._last_step, self._last_tick = first_step - 1, -1
+        self._recent: deque[Record] = deque(maxlen=RECENT_RECORDS)
+        self._batches = batches
+        self._shield = shield
+        self._clip_detector = ClipDetector()
+        self._has_advised = False
+        self._num_unrecorded = self._num_elsewhere = 0
+        self._has_unrecorded = False
+        self._telemetry_loss = math.nan
+        """The loss of the last step with telemetry."""
+        self._next_check = 0.0
+        self.num_records = self.num_discarded = self.num_nonfinite = 0
+        self.journal = JournalWriter(run)
+        self._health = JournalHealth(self.journal)
+        try:
+            run.write_manifest(manifest)
+            announce_run(run)
+            if len(earlier):
+                self.attempt += int(first_step <= earlier.step[-1])
+                self.event("resume", first_step, {"last_step": int(earlier.step[-1])})
+            self._observer: ObserverProcess | NoObserver = NoObserver()
+            if observer:
+                self._observer = ObserverProcess(
+                    run,
+                    Callbacks(on_incident),
+                    self._batches.freeze,
+                    stall_seconds=config.ship.stall_seconds,
+                )
+        except BaseException:
+            self.journal.close("could not start", seconds=1.0)
+            raise
+
+    @property
+    def num_incidents(self) -> int:
+        """How many incidents the observer has found so far."""
+        return len(self._observer.incidents)
+
+    @property
+    def num_changes(self) -> int:
+        """How many changes of incidents the observer has reported so far."""
+        return self._observer.num_changes
+
+    @property
+    def incidents(self) -> tuple[Incident, ...]:
+        """The incidents that the observer has found, up to a second ago."""
+        self._check_observer()
+        return self._observer.incidents
+
+    @property
+    def recent(self) -> Sequence[Record]:
+        """The last records, oldest first."""
+        return list(self._recent)
+
+    def number_of(self, note: TrainStep) -> int:
+        """The number of a step, with those counted that only other ranks have recorded."""
+        return note.step + self._num_elsewhere
+
+    def audit(self, resume: ResumeFacts) -> None:
+        """Compare the first records with the state that was saved."""
+        self._resume = resume
+
+    def catch_up(self) -> bool:
+        """Return whether the verdicts on checkpoints are of this moment; waits a little."""
+        return self._observer.catch_up(self._last_tick)
+
+    def record(self, note: TrainStep, numbers: Mapping[str, float]) -> None:
+        """Write the record of one step."""
+        self._num_unrecorded = 0
+        step = self._last_step = self.number_of(note)
+        self._num_elsewhere += int(not note.is_recorded_here)
+        values = dict(numbers)
+        norm = values.get(signals.GRAD_NORM)
+        if note.norm_is_after_clip and norm is not None and self._clip_detector.is_clipped(norm):
+            values[signals.CLIPPED_GRAD_NORM] = values.pop(signals.GRAD_NORM)
+            self.journal.quality(signals.CLIPPED_GRAD_NORM, Quality.POST_CLIP)
+            if self._clip_detector.num_clipped >= CLIPPED_BEFORE_ADVICE and not self._has_advised:
+                self._has_advised = True
+                log.warning("trimtab: %s", POST_CLIP_ADVICE)
+        # What the user has measured stands: `max_attention_logit` may be both.
+        found = {**values, **note.user_signals(), signals.CLOCK: note.clock, **note.signals}
+        found |= self._derive(found)
+        found |= self._token_losses(note, found)
+        if self._resume is not None:
+            self._compare_with(self._resume, step, found)
+        tick = self._last_tick = self.journal.append(step, found, self.attempt, note.data_position)
+        record = Record(
+            step=step,
+            tick=tick,
+            signals=found,
+            attempt=self.attempt,
+            data_position=note.data_position,
+        )
+        self._batches.add(record, note)
+        self.num_records += 1
+        self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
+        heads = (found.get(name, 0.0) for name in (signals.LOSS, signals.GRAD_NORM))
+        self.num_nonfinite += int(not all(map(math.isfinite, heads)))
+        self._recent.append(record)
+        self._health.check(step)
+        now = time.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + OBSERVER_SECONDS
+            self._check_observer()
+
+    def _token_losses(self, note: TrainStep, found: Mapping[str, float]) -> dict[str, float]:
+        """Return the histogram of token losses: with telemetry, and where the loss is higher."""
+        if not note.row_losses:
+            return {}
+        loss = found.get(signals.LOSS, math.nan)
+        if not note.has_telemetry and not loss > HIGHER * self._telemetry_loss:
+            return {}
+        if note.has_telemetry:
+            self._telemetry_loss = loss
+        counts = [copy.read()[-NUM_BINS:] for copy in note.row_losses]
+        return shares([sum(column) for column in zip(*counts, strict=True)])
+
+    def unrecorded(self, note: TrainStep) -> None:
+        """An update that no rank has recorded: the first is an event, the 20th a warning."""
+        self._num_unrecorded += 1
+        if not self._has_unrecorded:
+            self._has_unrecorded = True
+            self.event("unobserved step", note.step, {})
+        if self._num_unrecorded == MAX_UNRECORDED:
+            log.warning(
+                "trimtab: %d steps in a row without a record; call guard.record(loss=...) before "
+                "every optimizer.step()",
+                MAX_UNRECORDED,
+            )
+
+    def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
+        """Journal something that happened."""
+        self.journal.add_event(kind, step, facts)
+        self._is_planned = self._is_planned or kind == "planned change"
+
+    def close(self, how: str) -> None:
+        """End the journal, and wait, bounded, until the observer has written its files."""
+        self.journal.close(how)
+        self._health.check(self._last_step)
+        with self._shield.guarding("last incidents"):
+            # The batches of an incident in the last steps are to be in its post-mortem.
+            self._observer.catch_up(self._last_tick, LAST_SECONDS)
+            self._batches.close()
+        with self._shield.guarding("observer"):
+            self._observer.close()
+
+    def summary(self) -> str:
+        """Return the run in one line."""
+        words = [f"{self.num_records} steps recorded", counted(self.num_incidents, "incident")]
+        if self.num_discarded:
+            words.append(f"{counted(self.num_discarded, 'step')} discarded")
+        if self.journal.dropped:
+            words.append(f"{self.journal.dropped} records LOST by the journal")
+        return f"{', '.join(words)}; {self.run.home}"
+
+    def _check_observer(self) -> None:
+        if not self._shield.is_down:
+            with self._shield.guarding("observer"):
+                self._observer.check()
+
+    def _derive(self, found: Mapping[str, float]) -> dict[str, float]:
+        """What follows from the numbers of a step and the clock of the one before."""
+        derived = {}
+        if self._last_clock is not None and found[signals.CLOCK] > self._last_clock:
+            seconds = found[signals.CLOCK] - self._last_clock
+            derived[signals.STEP_SECONDS] = seconds
+            if signals.TOKENS in found:
+                derived[signals.TOKENS_PER_SECOND] = found[signals.TOKENS] / seconds
+        self._last_clock = found[signals.CLOCK]
+        if signals.UPDATE_NORM in found and found.get(signals.LR, 0.0) > 0:
+            derived[signals.UPDATE_PER_LR] = found[signals.UPDATE_NORM] / found[signals.LR]
+        return derived
+
+    def _compare_with(self, resume: ResumeFacts, step: int, found: dict[str, float]) -> None:
+        """Name what a resume has not restored, in the record of a first step."""
+        report_audit(resume, self.journal, step, found, is_planned=self._is_planned)
+        if resume.is_done or resume.shield.is_down:
+            self._resume = None
+
+
+def _past(earlier: Block, first_step: int) -> JournalPast | None:
+    """What the journal says; None if it is empty, or so odd that it cannot be compared with."""
+    try:
+        return JournalPast.of(earlier, first_step) if len(earlier) else None
+    except Exception:
+        log.exception("trimtab: the journal cannot be read for the resume audit; it is left out")
+        return None

@@ -1,0 +1,95 @@
+"""StepFacts: what the host of the first rank adds to a step before it is recorded."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from trimtab.core import signals
+from trimtab.core.block import NO_POSITION
+from trimtab.journal.batches.rows import TokenRows
+from trimtab.live.host.bad_data import BadData
+from trimtab.live.measure.batch_facts import RowLosses
+from trimtab.live.measure.state_facts import OptionWatch
+from trimtab.live.measure.step_loop import StepLoop
+from trimtab.live.measure.step_meter import UserSignals, main_learning_rate
+from trimtab.live.ranks.exchange import HostCopy, StepState, TrainStep, copy_to_host
+from trimtab.live.shield import Shields
+
+
+class StepFacts:
+    """Collects the facts of a step."""
+
+    def __init__(
+        self,
+        optimizers: Sequence[Optimizer],
+        scaler: Any,
+        shields: Shields,
+        device: torch.device,
+        row_losses: RowLosses,
+    ) -> None:
+        self.user = UserSignals(device)
+        self.row_losses = row_losses
+        self.options = OptionWatch(optimizers)
+        self.loop: StepLoop | None = None
+        """Only if the user goes through the data by `guard.steps`."""
+        self._optimizers = optimizers
+        self._scaler = scaler
+        self._shield = shields.user
+        self._batch_shield = shields.batches
+
+    def go_through(self, loop: StepLoop) -> None:
+        self.loop = loop
+
+    def note_loss_scale(self) -> None:
+        """Take the scale that this step is computed with; `scaler.update()` changes it."""
+        scale = getattr(self._scaler, "_scale", None)  # get_scale() would wait for the device
+        if isinstance(scale, torch.Tensor):  # made by the first use of the scaler
+            self.user.add(signals.LOSS_SCALE, scale)
+
+    def has_bad_data(self, bad: BadData) -> bool:
+        """Return whether the data of the present step is known to be bad."""
+        if self.loop is None or self.loop.data_position not in bad.marks:
+            return False
+        mark = None
+        if not self._batch_shield.is_down:
+            with self._batch_shield.guarding("fingerprint"):
+                mark = self.loop.fingerprint()
+        return bad.has(self.loop.data_position, mark)
+
+    def fill(self, step: TrainStep) -> None:
+        """Add the facts of a step that ends."""
+        found: dict[str, float] = {}
+        for name, rate in main_learning_rate(self._optimizers).items():
+            if isinstance(rate, torch.Tensor):
+                self.user.add(name, rate)
+            else:
+                found[name] = rate
+        position = NO_POSITION
+        token_rows: tuple[TokenRows, ...] = ()
+        if self.loop is not None:
+            position = self.loop.data_position
+            found[signals.DATA_SECONDS] = self.loop.data_seconds
+            # Under a shield of its own: a batch may hold anything.
+            if not self._batch_shield.is_down:
+                with self._batch_shield.guarding("batch facts"):
+                    found |= self.loop.facts()
+                    token_rows = self.loop.pop_token_rows()
+        on_host: dict[str, float] = {}
+        names: tuple[str, ...] = ()
+        copy: HostCopy | None = None
+        with self._shield.guarding("note"):
+            if step.state is StepState.APPLIED and not self._shield.is_down:
+                self.note_loss_scale()  # a skipped step is closed after `scaler.update()`
+            on_host, on_device, values = self.user.pop()
+            if values is not None and values.device.type != "meta":
+                names, copy = on_device, copy_to_host(values)
+        step.fill(
+            signals=on_host | found,
+            data_position=position,
+            token_rows=token_rows,
+            row_losses=self.row_losses.pop(),
+            device_names=names,
+            device_values=copy,
+        )

@@ -1,0 +1,101 @@
+"""A change of an incident in one line, for the log of the run, and its facts for observer.jsonl.
+
+WARNING when an incident opens, comes back, or turns out to need more than waiting; INFO for its
+end, DEBUG for any other class and for each further symptom. Silence means health.
+"""
+
+import logging
+import math
+import re
+from typing import Any
+
+from trimtab.core.actions import ActionKind
+from trimtab.core.block import Event
+from trimtab.core.findings import Severity
+from trimtab.core.incidents import Incident, IncidentChange, Transition
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.report.wording import cause_text, short_cause
+
+MAX_CHARS = 120 - len("trimtab: ")
+"""Characters of a line; chosen, the width of a terminal."""
+
+_WORDS = {
+    Transition.OPENED: "opened",
+    Transition.REOPENED: "opened again",
+    Transition.WORSENED: "got worse",
+    Transition.CLASSIFIED: "classified",
+    Transition.CLOSED: "closed",
+}
+
+_IN_BRACKETS = re.compile(r" \([^)]*\)")
+"""What a title explains: `logic NaN (log 0, 0/0, full mask)`. A line has 120 characters."""
+
+_NEWS = frozenset({Transition.OPENED, Transition.WORSENED})
+
+
+def level_of(change: IncidentChange, diagnosis: Diagnosis) -> int | None:
+    """Return the level at which a change is logged; None for one that is not."""
+    if change.transition not in _WORDS:
+        return None
+    is_loud = _is_alarm(change.incident) and (
+        change.transition in (Transition.OPENED, Transition.REOPENED)
+        or (
+            change.transition is Transition.CLASSIFIED
+            and diagnosis.action.kind is not ActionKind.WAIT
+        )
+    )
+    is_detail = change.transition in (Transition.WORSENED, Transition.CLASSIFIED)
+    return logging.WARNING if is_loud else logging.DEBUG if is_detail else logging.INFO
+
+
+def facts_of(change: IncidentChange, diagnosis: Diagnosis) -> dict[str, Any]:
+    """Return what pages, alerts and trackers know about a change."""
+    incident, cause = change.incident, diagnosis.cause
+    return {
+        "transition": change.transition,
+        "number": incident.number,
+        "onset": incident.onset.step,
+        "peak_loss": incident.peak.loss if incident.peak.loss is not None else math.nan,
+        "incident_class": incident.incident_class,
+        "symptoms": incident.symptoms,
+        "is_alarm": _is_alarm(incident),
+        "cause": None if cause is None else f"{cause.id} {cause.title}",
+        "explanation": cause_text(diagnosis),
+        "action": diagnosis.action.instruction,
+    }
+
+
+def describe(change: IncidentChange, diagnosis: Diagnosis) -> str:
+    """Return one change of an incident in one line."""
+    incident = change.incident
+    steps = f"step {incident.onset.step}"
+    if incident.last.step > incident.onset.step:
+        steps = f"steps {incident.onset.step} to {incident.last.step}"
+    words = [_symptoms(incident)] if change.transition in _NEWS else []
+    if incident.incident_class is not None:
+        words.append(incident.incident_class.value)
+    if change.transition is not Transition.CLOSED:
+        words.append(f"do: {diagnosis.action.kind.value}")
+        cause = _IN_BRACKETS.sub("", short_cause(diagnosis)).replace("about ", "")
+        words.append(f"cause: {cause}")
+    head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
+    line = f"{head}{': ' if words else ''}{'; '.join(words)}"
+    if len(line) > MAX_CHARS and len(words) == 4:
+        line = f"{head}: {'; '.join([words[0], *words[2:]])}"  # the class comes again, at the end
+    return line if len(line) <= MAX_CHARS else f"{line[: MAX_CHARS - 1]}…"
+
+
+def dismissal_text(event: Event) -> str:
+    """Return who has dismissed an incident, and why, in one line."""
+    facts = event.facts
+    return f"incident {facts['number']} dismissed by {facts['dismissed']}: {facts['text']}"
+
+
+def _symptoms(incident: Incident) -> str:
+    """Return the first symptom, and how many more there are."""
+    more = len(incident.symptoms) - 1
+    return "".join(incident.symptoms[:1]) + (f" and {more} more" if more > 0 else "")
+
+
+def _is_alarm(incident: Incident) -> bool:
+    return any(finding.severity is Severity.ALARM for finding in incident.findings)

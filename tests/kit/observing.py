@@ -1,0 +1,31 @@
+"""The observer of a run, in this process or as the child that `watch` starts."""
+
+from pathlib import Path
+
+import pytest
+
+from trimtab.core.incidents import Incident
+from trimtab.core.sink import RunStatus
+from trimtab.journal import RunDirectory
+from trimtab.journal.observer_command import OBSERVER_SETTING
+from trimtab.observe.liveness import Standing
+from trimtab.observe.run_observer import RunObserver
+
+STOPPED = Standing(status=RunStatus.ENDED, how="finished")
+"""The end of a run whose journal was closed."""
+
+
+def observe(run_dir: Path) -> tuple[Incident, ...]:
+    """Judge a run to the end of its journal, as its observer would; returns the incidents."""
+    observer = RunObserver(RunDirectory(run_dir))
+    observer.poll()
+    observer.note_standing(Standing(status=RunStatus.ENDED, how=observer.ended or "stopped"))
+    found = observer.incidents
+    observer.close()
+    return found
+
+
+@pytest.fixture
+def with_observer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `watch` start an observer, as it does for users."""
+    monkeypatch.delenv(OBSERVER_SETTING)

@@ -1,0 +1,178 @@
+"""Where an undo cannot help, a relaunch does: said to a person, or done with `unattended`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from tests.kit.observing import with_observer  # noqa: F401
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+
+import trimtab
+from trimtab.core.block import Event
+from trimtab.core.config import Config, LadderConfig
+from trimtab.core.errors import RunStopped
+from trimtab.core.incidents import IncidentClass
+from trimtab.journal import RunDirectory
+from trimtab.journal.exit_request import ExitRequest, RunExit
+from trimtab.live.host.bad_data import BadData
+from trimtab.live.recover.relaunch import Relaunch
+from trimtab.live.shield import Shield
+
+
+class Recorder:
+    """Keeps what is journalled, and has the incidents that an observer would report."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+        self.incidents: tuple[Any, ...] = ()
+        self.num_changes = 0
+        self.recent = ()
+
+    def report(self, incident: Any) -> None:
+        self.incidents, self.num_changes = (incident,), self.num_changes + 1
+
+    def event(self, kind: str, step: int, facts: dict[str, Any]) -> None:
+        self.events.append(kind)
+
+
+def incident(incident_class: IncidentClass | None, number: int = 1) -> Any:
+    place = SimpleNamespace(step=900)
+    last = SimpleNamespace(step=1000)
+    return SimpleNamespace(number=number, incident_class=incident_class, onset=place, last=last)
+
+
+def relaunches(
+    classes: Sequence[IncidentClass | None], *, proven: int | None = 800, unattended: bool = True
+) -> tuple[list[str], Recorder]:
+    """Return the reasons for which a run with these reports of an incident ends itself."""
+    recorder, reasons = Recorder(), list[str]()
+    made = Relaunch(
+        recorder,  # type: ignore[arg-type]
+        LadderConfig(unattended=unattended),
+        Shield("proposals", "nothing is proposed"),
+        proven_step=lambda before: proven if proven is not None and proven <= before else None,
+        relaunch=reasons.append,
+    )
+    for incident_class in classes:
+        recorder.report(incident(incident_class))
+        made.poll()
+    return reasons, recorder
+
+
+def test_unattended_a_lost_run_ends_once() -> None:
+    reasons, recorder = relaunches([IncidentClass.DIVERGENT, IncidentClass.DIVERGENT])
+    assert reasons == ["incident 1 since step 900 does not recover"]
+    assert recorder.events == ["relaunch"]
+
+
+def test_attended_the_log_says_which_checkpoint(caplog: pytest.LogCaptureFixture) -> None:
+    reasons, _ = relaunches([IncidentClass.DIVERGENT], unattended=False)
+    assert reasons == []
+    assert "stop the run and relaunch from the proven checkpoint of step 800" in caplog.text
+
+
+def test_nothing_else_ends_a_run() -> None:
+    assert relaunches([None, IncidentClass.RECOVERABLE, IncidentClass.LINGERING])[0] == []
+    assert relaunches([IncidentClass.DIVERGENT], proven=None)[0] == []
+
+
+def run_until_lost(
+    folder: Path, config: Config, *, steps: int = 280, is_harmed: bool = True, **planted: Any
+) -> Any:
+    """Train, save, and lose the weights past everything that an undo can prove."""
+    torch.manual_seed(0)
+    model = make_model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    checkpoints = trimtab.Checkpoints(model, optimizer, run_dir=folder)
+    checkpoints.resume()
+    guard = trimtab.watch(
+        model, optimizer, run_dir=folder, mode="recover", config=config, checkpoints=checkpoints
+    )
+    data = batches(4, size=16)
+    with guard:
+        for step in guard.steps(data[at % 4] for at in range(steps)):
+            if step.number == 160 and is_harmed:  # by code, so it is not undone
+                with torch.no_grad():
+                    for parameter in model.parameters():
+                        parameter.normal_(std=4.0)
+                for group in optimizer.param_groups:
+                    group["lr"] = 1e-7
+            (batch,) = step
+            loss = loss_of(model, batch)
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            if step.number == 40:
+                guard.checkpoint()
+            if step.number == 130:
+                plant(guard, **planted)
+    return guard
+
+
+def plant(guard: Any, *, into: str = "") -> None:
+    def fail(*_: Any) -> None:
+        raise RuntimeError("planted")
+
+    undo = guard._monitor.state_guard
+    if into == "poll":
+        relaunch = undo._polls[1].__self__
+        relaunch._num_changes, relaunch._recorder = -1, SimpleNamespace(num_changes=0)
+    elif into == "report":
+        undo._report._give_up_after = fail
+        undo.request(1)
+
+
+@pytest.mark.usefixtures("with_observer")
+def test_unattended_a_lost_run_ends_and_its_relaunch_discards_the_data_of_the_onset(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(RunStopped) as stopped:
+        run_until_lost(tmp_path, Config().override({"ladder.unattended": True}), steps=2000)
+    assert stopped.value.code == 75
+    request = ExitRequest.read(RunDirectory(tmp_path).home)
+    assert request is not None
+    assert request.code == RunExit.RELAUNCH
+    assert "does not recover" in request.reason
+    first = journal_of(tmp_path)
+    assert first.step[-1] < 1900
+    bad = next(e.facts["bad_data"] for e in first.events if e.kind == "relaunch")
+    positions = [position for position, _ in bad]
+    assert 160 in positions
+    assert len(bad) == 20
+    run_until_lost(tmp_path, Config(), steps=190, is_harmed=False)
+    both = journal_of(tmp_path)
+    again = both[len(first) :]
+    assert again.step[0] == 41  # from the checkpoint, with its data
+    discarded = again.column("discarded").values == 1.0
+    assert again.data_position[discarded].tolist() == positions
+    reasons = {str(e.facts["reasons"]) for e in both.events if e.kind == "step discarded"}
+    assert reasons == {"['the run diverged at this data before it was relaunched']"}
+
+
+def test_data_that_was_shuffled_anew_is_not_discarded() -> None:
+    def relaunch(given: object) -> Event:
+        return Event(kind="relaunch", tick=9, step=9, facts={"bad_data": given})
+
+    bad = BadData.of_events([relaunch([[7, 11.0], [8, None], [9], 7, ["a", 1]]), relaunch(3)])
+    assert bad.to_json() == [(7, 11.0), (8, None)]
+    assert bad.has(7, 11.0)
+    assert not bad.has(7, 12.0)  # another batch is at its place
+    assert bad.has(7, None)
+    assert bad.has(8, 12.0)
+    assert not bad.has(9, 11.0)
+
+
+@pytest.mark.parametrize("into", ["poll", pytest.param("report", marks=pytest.mark.slow)])
+def test_a_part_that_fails_takes_down_itself_alone(
+    into: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    guard = run_until_lost(tmp_path, Config(), into=into)
+    shields = guard._monitor.shields
+    expected = ["reports of undos"] if into == "report" else ["proposals"]
+    assert shields.failed == expected
+    assert caplog.text.count("failed in") == 1
+    assert len(journal_of(tmp_path)) == 280

@@ -1,0 +1,207 @@
+"""Whatever becomes of the training process or of its observer, the verdict is there."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.kit.ended_run import SPIKE, STEPS, children, train
+from tests.kit.observing import observe, with_observer  # noqa: F401
+from tests.kit.plugins import install_plugin
+from tests.kit.tiny import journal_of
+
+import trimtab
+from trimtab.journal import RunDirectory
+from trimtab.journal.news import read_news
+from trimtab.journal.observer_command import judge_to_end
+from trimtab.live.host import observer_process
+from trimtab.observe.news_writer import NewsWriter
+
+pytestmark = pytest.mark.usefixtures("with_observer")
+
+
+def start(run_dir: Path, how: str) -> "subprocess.Popen[bytes]":
+    """Start a run in a process of its own."""
+    command = [sys.executable, "-m", "tests.kit.ended_run", str(run_dir), how]
+    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+
+
+def status_of(run_dir: Path) -> dict[str, Any]:
+    """Return the last standing of a run that its observer has said."""
+    said = [event for event in read_news(RunDirectory(run_dir)) if event.kind == "run status"]
+    return dict(said[-1].facts) if said else {}
+
+
+def wait_for_end(run_dir: Path, seconds: float = 90.0) -> dict[str, Any]:
+    """Wait until the observer has written its report."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if status_of(run_dir) and (run_dir / "trimtab" / "verdict.json").exists():
+            break
+        time.sleep(0.05)
+    return status_of(run_dir)
+
+
+def postmortems(run_dir: Path) -> list[str]:
+    return [path.read_text() for path in (run_dir / "trimtab").rglob("postmortem.md")]
+
+
+@pytest.mark.parametrize(
+    ("how", "status", "said"),
+    [
+        ("close", "ended", "closed"),
+        ("raise", "ended", "raised RuntimeError"),
+        ("kill", "died", "no end was written"),
+        pytest.param("segv", "died", "no end was written", marks=pytest.mark.slow),
+        pytest.param("_exit", "died", "no end was written", marks=pytest.mark.slow),
+        pytest.param("oom", "died", "no end was written", marks=pytest.mark.slow),
+        ("hang", "stalled", "no record for over 1 s"),
+    ],
+)
+def test_the_postmortem_and_how_the_run_ended_are_there(
+    tmp_path: Path, how: str, status: str, said: str
+) -> None:
+    with start(tmp_path, how) as process:
+        facts = wait_for_end(tmp_path)
+        process.kill()
+    assert facts["status"] == status
+    assert said in facts["how"]
+    assert any(str(SPIKE) in text for text in postmortems(tmp_path))
+    report = trimtab.diagnose(tmp_path)
+    if status == "died":
+        assert any(note.startswith("the run died after step") for note in report.notes)
+
+
+def test_where_everything_was_killed_a_later_observer_writes_it_elsewhere(tmp_path: Path) -> None:
+    with start(tmp_path / "run", "group"):
+        pass
+    shutil.copytree(tmp_path / "run", tmp_path / "other machine")
+    lock = tmp_path / "other machine" / "trimtab" / "journal.lock"
+    for place in (tmp_path / "run", tmp_path / "other machine"):
+        judge_to_end(RunDirectory(place))
+        assert any(str(SPIKE) in text for text in postmortems(place))
+        assert status_of(place)["status"] == "died"
+    assert lock.exists()
+
+
+def test_an_observer_that_is_killed_again_and_again_ends_with_the_same_bytes(
+    tmp_path: Path,
+) -> None:
+    train(str(tmp_path), "close")
+    forget(tmp_path)
+    observe(tmp_path)
+    expected = files(tmp_path)
+    forget(tmp_path)
+    for delay in (0.35, 0.45, 0.6):
+        command = [sys.executable, "-P", "-m", "trimtab.observe", str(tmp_path), "--once"]
+        with subprocess.Popen(command) as process:
+            time.sleep(delay)
+            process.kill()
+    observe(tmp_path)
+    assert files(tmp_path) == expected
+
+
+def forget(run_dir: Path) -> None:
+    """Remove everything that an observer has written."""
+    home = run_dir / "trimtab"
+    shutil.rmtree(home / "incidents")
+    for name in ("observer.jsonl", "verdict.json", "judge.json", "verdicts.json"):
+        (home / name).unlink()
+
+
+def files(run_dir: Path) -> dict[str, str]:
+    """Return the files of an observer."""
+    home = run_dir / "trimtab"
+    chosen = [home / "observer.jsonl", home / "verdict.json", *home.rglob("incidents/*/*")]
+    return {str(path.relative_to(home)): path.read_text() for path in chosen}
+
+
+def test_an_observer_that_dies_is_started_once_more_and_then_said(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.live.host.recorder.OBSERVER_SECONDS", 0.0)
+    model = torch.nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for _ in range(3):
+            for child in children(os.getpid()):
+                os.kill(child, signal.SIGKILL)
+            time.sleep(0.05)
+            for _ in range(5):
+                loss = model(torch.randn(4, 2)).square().mean()
+                guard.record(loss=loss)
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+    assert len(journal_of(tmp_path)) == 15
+    said = [message for message in caplog.messages if "nobody judges this run" in message]
+    assert len(said) == 1
+    assert f"trimtab observe {tmp_path}" in said[0]
+
+
+def test_the_trained_bits_are_the_same_with_and_without_an_observer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_one = train(str(tmp_path / "with"), "close").state_dict()
+    monkeypatch.setenv("TRIMTAB_OBSERVER", "off")
+    without = train(str(tmp_path / "without"), "close").state_dict()
+    assert all(torch.equal(with_one[name], without[name]) for name in without)
+    assert not (tmp_path / "without" / "trimtab" / "observer.jsonl").exists()
+
+
+RAISES = "raise ZeroDivisionError('planted')"
+LOOPS = "while True: pass"
+EATS = "self.taken = [bytearray(2**28) for _ in range(2**10)]"
+
+
+@pytest.mark.parametrize("what", [RAISES, LOOPS, EATS])
+def test_a_detector_that_misbehaves_does_not_touch_training(
+    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    # One that loops is waited for in vain; the others must get the time that they need here.
+    monkeypatch.setattr(observer_process, "CLOSE_SECONDS", 4.0 if what is LOOPS else 60.0)
+    plugin = f"""
+from trimtab.core.detector import Detector
+
+
+class Planted(Detector):
+    name = "planted"
+
+    def update(self, row):
+        {what}
+        return []
+"""
+    install_plugin(tmp_path, monkeypatch, "trimtab.detectors", "planted", plugin, "Planted")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
+    began = time.monotonic()
+    trained = train(str(tmp_path / "run"), "close").state_dict()
+    assert what is not LOOPS or time.monotonic() - began < 30.0
+    assert len(journal_of(tmp_path / "run")) == STEPS
+    monkeypatch.setenv("TRIMTAB_OBSERVER", "off")
+    expected = train(str(tmp_path / "plain"), "close").state_dict()
+    assert all(torch.equal(trained[name], expected[name]) for name in expected)
+    if what is LOOPS:
+        assert "the observer still works" in caplog.text
+    else:
+        assert postmortems(tmp_path / "run")
+    for child in children(os.getpid()):
+        os.kill(child, signal.SIGKILL)
+
+
+def test_a_second_observer_of_a_run_writes_nothing(tmp_path: Path) -> None:
+    train(str(tmp_path), "close")
+    before = files(tmp_path)
+    holder = NewsWriter(RunDirectory(tmp_path))
+    (tmp_path / "trimtab" / "verdict.json").write_text("{}")
+    assert observe(tmp_path)
+    assert json.loads((tmp_path / "trimtab" / "verdict.json").read_text()) == {}
+    holder.close()
+    observe(tmp_path)
+    assert files(tmp_path) == before
