@@ -54,7 +54,7 @@ def main() -> None:
 
 
 def _end(how: str) -> tuple[bool, str]:
-    with tempfile.TemporaryDirectory() as name:
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
         place = Path(name) / "run"
         kind = "group" if how == "machine" else how
         command = [sys.executable, "-m", "tests.kit.ended_run", str(place), kind]
