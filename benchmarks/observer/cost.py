@@ -92,7 +92,8 @@ def main() -> None:
                 print(rows[-1], flush=True)
     header = ["step", "mode", "version", "ours in the training thread", "trainer", "both processes"]
     body = (
-        "Microseconds of a step, mean of 1,000 steps (10M: 200): thread time inside the entrances, processor "
+        "Microseconds of a step, mean of 1,000 steps (10M: 200): thread time inside the "
+        "entrances, processor "
         f"time of the training process, and of it with its children. {given.rounds} rounds, "
         "versions in turn.\n\n"
     )
