@@ -132,6 +132,7 @@ def build_report(
         ),
         failures=(*run.failures, *judge.failures),
         packages=judge.packages,
+        shows_text=not isinstance(run, JournalRun) or run_config(run.directory).privacy.text,
     )
 
 

@@ -70,5 +70,4 @@ def children(pid: int) -> list[int]:
 
 
 if __name__ == "__main__":
-    given = Config.from_dict({"ship": {"stall_seconds": 1.0}}) if sys.argv[2] == "hang" else None
-    train(sys.argv[1], sys.argv[2], given)
+    train(sys.argv[1], sys.argv[2], Config.from_dict({"ship": {"stall_seconds": 1.0}}))

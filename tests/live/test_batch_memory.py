@@ -149,7 +149,9 @@ class TestBatchMemory:
         add(memory, 100, rows(100), loss=9.0)
         for examination in memory._examinations:
             examination.wait()
-        add(memory, 101, rows(101))  # and here the process is killed
+        add(memory, 101, rows(101))
+        for examination in memory._writing:
+            examination.wait()  # and here the process is killed
         (report,), _ = read_batches(run)
         assert report.step == 100
         assert report.rows[0].text == "a text"
@@ -163,6 +165,13 @@ class TestBatchMemory:
         memory.freeze(incident(1, 10))
         assert written(run, memory) == []
         assert sum("batch memory failed" in message for message in caplog.messages) == 1
+
+
+def test_a_loop_with_noisy_losses_is_rarely_far_from_usual() -> None:
+    usual, draw = UsualStep(), np.random.default_rng(0)
+    losses = 2.0 * np.exp(0.5 * draw.normal(size=5000))  # one sequence a step
+    far = [usual.is_far(Record(step=0, tick=0, signals={"loss": float(v)})) for v in losses]
+    assert sum(far) < 50
 
 
 def test_usual_steps_are_not_far_and_a_negative_loss_may_be() -> None:

@@ -1,5 +1,6 @@
 """Whatever becomes of the training process or of its observer, the verdict is there."""
 
+import gc
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from tests.kit.ended_run import SPIKE, STEPS, children, train
 from tests.kit.observing import observe, with_observer  # noqa: F401
 from tests.kit.plugins import install_plugin
 from tests.kit.tiny import journal_of
+from tests.live.test_do_no_harm import planted
 
 import trimtab
 from trimtab.journal import RunDirectory
@@ -82,13 +84,34 @@ def test_the_postmortem_and_how_the_run_ended_are_there(
 def test_where_everything_was_killed_a_later_observer_writes_it_elsewhere(tmp_path: Path) -> None:
     with start(tmp_path / "run", "group"):
         pass
-    shutil.copytree(tmp_path / "run", tmp_path / "other machine")
-    lock = tmp_path / "other machine" / "trimtab" / "journal.lock"
-    for place in (tmp_path / "run", tmp_path / "other machine"):
+    shutil.copytree(tmp_path / "run", tmp_path / "copy")
+    lock = tmp_path / "copy" / "trimtab" / "journal.lock"
+    lock.write_text("pid 1 on another-machine\n")
+    for place, status in ((tmp_path / "run", "died"), (tmp_path / "copy", "stalled")):
         judge_to_end(RunDirectory(place))
         assert any(str(SPIKE) in text for text in postmortems(place))
-        assert status_of(place)["status"] == "died"
-    assert lock.exists()
+        assert status_of(place)["status"] == status
+
+
+# A process whose end cannot be heard is not waited for.
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("name", ["_start", "check", "_hear", "_take", "catch_up", "close"])
+def test_a_bug_in_what_hears_the_observer_costs_no_record_and_no_bit(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trimtab.live.host.recorder.OBSERVER_SECONDS", 0.0)
+    with planted(f"trimtab.live.host.observer_process.ObserverProcess.{name}", lambda: True):
+        try:
+            trained = train(str(tmp_path / "run"), "close").state_dict()
+        finally:
+            for child in children(os.getpid()):
+                os.kill(child, signal.SIGKILL)
+    monkeypatch.setenv("TRIMTAB_OBSERVER", "off")
+    expected = train(str(tmp_path / "plain"), "close").state_dict()
+    assert all(torch.equal(trained[key], expected[key]) for key in expected)
+    if name != "_start":  # else `watch` has stepped aside, with one line
+        assert len(journal_of(tmp_path / "run")) == STEPS
+    gc.collect()  # here, where an abandoned process is expected, and not in the next test
 
 
 def test_an_observer_that_is_killed_again_and_again_ends_with_the_same_bytes(

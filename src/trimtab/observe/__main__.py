@@ -43,7 +43,7 @@ for."""
 
 MAX_MEMORY = 2 * 2**30
 """Bytes that an observer may take: a detector that wants more fails, and the machine of a run is
-not exhausted. Chosen: a journal of a million records needs some 300 MB."""
+not exhausted. Chosen: columns of a journal that take more stay on disk."""
 
 MAX_SECONDS_OF_WORK = 600.0
 """After so long without an end of one look at the journal the observer ends, to be started again:

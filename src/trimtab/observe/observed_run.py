@@ -77,15 +77,15 @@ class ObservedRun:
 
 
 def observe_once(run: RunDirectory) -> None:
-    """Judge what the journal has, and end."""
-    observer = RunObserver(run)
-    observer.poll()
+    """Judge what the journal has, write it, and end."""
     process = WriterProcess(run)
-    if process.has_ended(observer.ended, was_gone=True) or process.is_gone():
-        liveness = Liveness(run, process, stall_seconds=float("inf"))
-        observer.note_standing(
-            liveness.standing(observer.totals, observer.ended, was_gone=process.is_gone())
-        )
-    else:
-        observer.judge_checkpoints(now=True)
+    liveness = Liveness(run, process, run_config(run).ship.stall_seconds)
+    observer = RunObserver(run)
+    was_gone = process.is_gone()
+    observer.poll()
+    standing = liveness.standing(observer.totals, observer.ended, was_gone=was_gone)
+    observer.note_standing(standing)
+    if standing.status is RunStatus.RUNNING:  # as far as is known: it may be of another machine
+        observer.finish()
+        observer.write_report()
     observer.close()

@@ -103,9 +103,7 @@ class RunObserver:
     def _begin(self, *, anew: bool = False) -> None:
         """Begin at the first record; unless `anew`, with what an earlier observer knew."""
         self._follower = Follower(self.run)
-        config = run_config(self.run)
-        self._with_text = config.privacy.text
-        self._judge = Judge(config, plugins=True)
+        self._judge = Judge(run_config(self.run), plugins=True)
         self._saved = JudgeState(self.run)
         self._history = RunHistory()
         self._waiting: list[Event] = []
@@ -186,7 +184,7 @@ class RunObserver:
         elif has_changed:
             self.finish()
             self._say(RUN_STATUS, facts)
-            self._write_report()
+            self.write_report()
             self._say(REPORT_WRITTEN, {"bytes": journal_size(self.run)})
 
     def _say(self, kind: str, facts: dict[str, Any]) -> None:
@@ -210,7 +208,7 @@ class RunObserver:
                 is_new = True
                 self._listener.line(logging.INFO, dismissal_text(event))
         if is_new and self._standing.status is not RunStatus.RUNNING:
-            self._write_report()
+            self.write_report()
 
     def finish(self) -> None:
         """Classify what is open, as far as the records allow."""
@@ -220,14 +218,14 @@ class RunObserver:
             self._finished_from = self._judge.state_dict()
             self._report(self._judge.finish().changes)
 
-    def _write_report(self) -> None:
+    def write_report(self) -> None:
         """Explain every incident from the whole run, and write all files."""
         if not self.is_writer:
             return
         report = build_report(self._judge, self._read(), name=str(self.run.root))
         content = json.dumps(report.to_dict(), indent=1, allow_nan=False)
         try:
-            write_incidents(report, self.run.incidents, with_text=self._with_text)
+            write_incidents(report, self.run.incidents)
             replace_file(self.run.home / VERDICT_FILE, content + "\n")
         except OSError as error:
             self._listener.line(logging.WARNING, f"the report could not be written: {error}")
@@ -292,7 +290,7 @@ class RunObserver:
             diagnosis = report.incidents[0]
             if self.is_writer and incident.number <= MAX_INCIDENTS:
                 with contextlib.suppress(OSError):  # the end writes it again
-                    write_incident(self.run.incidents, diagnosis, report, with_text=self._with_text)
+                    write_incident(self.run.incidents, diagnosis, report)
             event = Event(
                 kind=INCIDENT,
                 tick=change.tick + 1,

@@ -61,28 +61,23 @@ def report_folder(out: Path, source: Path) -> Path:
 
 
 MAX_INCIDENTS = 1000
-"""Incidents of a run that have files, the most severe ones: some 300 kB each. The others are in the
-report. Chosen: 300 MB, and nobody reads a thousand post-mortems."""
+"""Incidents of a run that have files, the most severe ones; the others are in the report. Chosen:
+nobody reads a thousand post-mortems, and a run directory has a limit."""
 
 
 def write_incidents(
-    report: RunReport,
-    folder: Path,
-    progress: Callable[[int, int], None] | None = None,
-    *,
-    with_text: bool = True,
+    report: RunReport, folder: Path, progress: Callable[[int, int], None] | None = None
 ) -> list[Path]:
     """Write the files of every incident; return the post-mortems.
 
     Files of an earlier report in the same folder are removed first, so none of its incidents stay.
-    Anything that trimtab did not write is kept. Without `with_text`, text of the data is in
-    batch.json alone.
+    Anything that trimtab did not write is kept.
     """
     remove_incidents(folder)
     written = []
     chosen = report.most_severe(MAX_INCIDENTS)
     for incident in chosen:
-        written.append(write_incident(folder, incident, report, with_text=with_text))
+        written.append(write_incident(folder, incident, report))
         if progress is not None:
             progress(len(written), len(chosen))
     return written
@@ -109,9 +104,7 @@ def _put(path: Path, text: str) -> None:
         file.write(text.encode("utf-8"))
 
 
-def write_incident(
-    folder: Path, diagnosis: Diagnosis, report: RunReport, *, with_text: bool = True
-) -> Path:
+def write_incident(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Path:
     """Write the files of one incident into its folder inside `folder`; return its post-mortem.
 
     Its earlier files are replaced, but for those of a batch, which stay if it has none now; other
@@ -125,9 +118,10 @@ def write_incident(
             _remove(old)
     if (batch := diagnosis.batch) is not None:
         _put(folder / _BATCH, json.dumps(to_jsonable(batch), allow_nan=False) + "\n")
-        _put(folder / TOKEN_FIGURE, draw_tokens(batch if with_text else batch.decoded(None)))
-        if not with_text:
-            diagnosis = dataclasses.replace(diagnosis, batch=batch.decoded(None))
+        if not report.shows_text:  # what trackers get; the text stays in batch.json
+            batch = batch.decoded(None)
+            diagnosis = dataclasses.replace(diagnosis, batch=batch)
+        _put(folder / TOKEN_FIGURE, draw_tokens(batch))
     machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
     _put(folder / _MACHINE, machine + "\n")
     if checks := verification_checks(diagnosis):

@@ -45,6 +45,8 @@ class RunReport:
     """The notes about plug-ins that failed and were left out."""
     packages: Mapping[str, str] = field(default_factory=dict)
     """The package of each detector that is not trimtab's, by the name of the detector."""
+    shows_text: bool = True
+    """Whether its files may show the run's data as text (the setting `privacy.text`)."""
     price_per_hour: float | None = None
     """What an hour of the whole job costs, if given."""
 

@@ -70,23 +70,21 @@ def observe(
     # Imported here so that `trimtab --help` does not wait for numpy.
     from rich.console import Console
 
-    from trimtab.cli.output import reported_errors
     from trimtab.cli.progress import shows_progress
 
     if web and (as_json or once):
         raise typer.BadParameter("--web shows pages; leave out --json and --once")
-    with reported_errors():
-        config = load_config(None, settings).ship
-        if once:
-            _judge_once(runs, as_json=as_json)
-            return
-        shippers = _shippers(to or (), config)
-        if web:
-            _serve(runs, address, shippers)
-        elif len(runs) == 1 and not as_json and shows_progress(Console()) and _is_run(runs[0]):
-            _draw(runs[0], shippers)
-        else:
-            _print_changes(runs, shippers, as_json=as_json)
+    config = load_config(None, settings).ship
+    if once:
+        _judge_once(runs, as_json=as_json)
+        return
+    shippers = _shippers(to or (), config)
+    if web:
+        _serve(runs, address, shippers)
+    elif len(runs) == 1 and not as_json and shows_progress(Console()) and _is_run(runs[0]):
+        _draw(runs[0], shippers)
+    else:
+        _print_changes(runs, shippers, as_json=as_json)
     _leave(shippers)
 
 
@@ -105,7 +103,6 @@ def follow(
 
     Exit code: 0 the run ended or you left, 2 usage error, 3 no readable journal or no such folder.
     """
-    from trimtab.cli.output import reported_errors
     from trimtab.core.config import ShipConfig
 
     if web and as_json:
@@ -113,12 +110,11 @@ def follow(
     if len(runs) > 1 and not web:
         raise typer.BadParameter("the terminal shows one run; --web shows several")
     typer.echo("trimtab: follow is now: trimtab observe RUN", err=True)
-    with reported_errors():
-        shippers = _shippers((), ShipConfig())
-        if web:
-            _serve(runs, address, shippers)
-        else:
-            _draw(runs[0], shippers, as_json=as_json)
+    shippers = _shippers((), ShipConfig())
+    if web:
+        _serve(runs, address, shippers)
+    else:
+        _draw(runs[0], shippers, as_json=as_json)
 
 
 def ship(
@@ -137,12 +133,11 @@ def ship(
 
     Exit code: 0 everything was sent, 1 something was not, 2 usage error, 3 no readable journal.
     """
-    from trimtab.cli.output import find_run, reported_errors
+    from trimtab.cli.output import find_run
 
     typer.echo(f"trimtab: ship is now: trimtab observe RUN --to {to[0]}", err=True)
-    with reported_errors():
-        shippers = _shippers(to, load_config(config, settings).ship)
-        shippers.follow(find_run(run))
+    shippers = _shippers(to, load_config(config, settings).ship)
+    shippers.follow(find_run(run))
     _leave(shippers, run if as_json else None)
 
 
@@ -391,9 +386,8 @@ def note(
     Exit code: 0 written, 2 usage error, 3 no readable journal.
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
-    from trimtab.cli.output import find_run, reported_errors
+    from trimtab.cli.output import find_run
     from trimtab.journal import add_note
 
-    with reported_errors():
-        step = add_note(find_run(run), text, incident, dismiss=dismiss)
+    step = add_note(find_run(run), text, incident, dismiss=dismiss)
     typer.echo(f"noted at step {step}")

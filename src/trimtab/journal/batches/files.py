@@ -11,7 +11,7 @@ from trimtab.journal.directory import RunDirectory
 from trimtab.journal.files import inside, replace_file
 
 MAX_FILES = 256
-"""Batch reports that a run directory keeps, the newest. Chosen: 256 of at most 200 kB are 50 MB."""
+"""Batch reports that a run directory keeps, the newest. Chosen: a run directory has a limit."""
 
 _NAME = re.compile(r"[0-9]{10,19}\.json")
 

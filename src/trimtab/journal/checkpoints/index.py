@@ -210,6 +210,11 @@ def write_verdicts(home: Path, tick: int, entries: Iterable[CheckpointEntry]) ->
     replace_file(home / VERDICTS, json.dumps(content, indent=1) + "\n")
 
 
+def judged_tick(home: Path) -> int:
+    """Return the last record that the verdicts follow from; -1 if nobody has judged the run."""
+    return _read_verdicts(home / VERDICTS)[0]
+
+
 def _read_verdicts(path: Path) -> tuple[int, dict[str, Any]]:
     try:
         content = read_json(path)

@@ -4,8 +4,8 @@
     freeze   the batches around a bad step stay, and what is unusual about them is written
 
 Batches are frozen when a step is far from what is usual, before anybody has judged it, and when the
-observer reports an incident. They are examined on a thread; the user's tokenizer is called in the
-thread that trains, because most tokenizers must not be used by two at once.
+observer reports an incident. They are examined and written on threads; the user's tokenizer is
+called in the one that trains, because most tokenizers must not be used by two at once.
 Batches are host memory only and bounded; the counts take 8 bytes for each entry of the vocabulary.
 """
 
@@ -13,7 +13,9 @@ import dataclasses
 import math
 import statistics
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -54,9 +56,15 @@ DATA_SYMPTOMS = (Symptom.ODD_TOKENS, Symptom.TEXT_CHANGED, Symptom.REPEATED_BATC
 
 
 USUAL_RECORDS, FAR_LOSS, FAR_NORM = 64, 1.3, 4.0
-"""A step is far from usual if its loss or its gradient norm is this many times the median of so
-many records before it, or not finite. Chosen: spikes that a person marks begin at 1.1 times the
-loss, and a report that nobody needs costs one file."""
+"""A step is far from usual if it is not finite, or if its loss or its gradient norm is above all of
+so many records before it, by more than the median times the factor less one. Chosen: spikes that a
+person marks begin at 1.1 times the loss; a loop with noisy losses, such as one sequence a step, has
+its own highest ones in the window."""
+
+FREEZE_SECONDS = 60.0
+"""Least time between two steps that are examined because they are far from usual, without an
+incident: examining takes processor time of the training process. Chosen: a run that is bad for
+longer has an incident by then."""
 
 
 class UsualStep:
@@ -85,30 +93,53 @@ class UsualStep:
         for name, factor in ((LOSS, FAR_LOSS), (GRAD_NORM, FAR_NORM)):
             recent = self._recent[name]
             if len(recent) == USUAL_RECORDS:
-                usual = statistics.median(recent)
-                self._limits[name] = usual + (factor - 1) * abs(usual)
+                margin = (factor - 1) * abs(statistics.median(recent))
+                self._limits[name] = max(recent) + margin
 
 
 class _Examination:
-    """Batches that are examined on a thread."""
+    """Batches that are examined on a thread, and the report that is written by one.
 
-    def __init__(self, kept: KeptBatches, shield: Shield) -> None:
-        self.report: BatchReport | None = None
+    Between the two the training thread calls the user's tokenizer, if there is one.
+    """
+
+    def __init__(self, kept: KeptBatches, run: RunDirectory, shield: Shield) -> None:
         self._kept = kept
+        self._run = run
         self._shield = shield
-        self._thread = threading.Thread(target=self._run, name="trimtab-batches", daemon=True)
-        self._thread.start()
+        self._report: BatchReport | None = None
+        self._thread = self._start(self._examine)
 
     @property
     def is_done(self) -> bool:
+        """Whether the thread has ended: the report is known, or written."""
         return not self._thread.is_alive()
 
     def wait(self) -> None:
         self._thread.join()
 
-    def _run(self) -> None:
+    def write(self, decode: Decode | None) -> None:
+        """Write the report once it is known, with text if the user allows it; does not wait."""
+        if self._report is not None and decode is not None:
+            try:
+                self._report = self._report.decoded(decode)
+            except Exception:  # the user's code
+                log.warning("trimtab: the tokenizer failed; tokens are shown by id", exc_info=True)
+        self._thread = self._start(self._write)
+
+    def _start(self, work: Callable[[], None]) -> threading.Thread:
+        thread = threading.Thread(target=work, name="trimtab-batches", daemon=True)
+        thread.start()
+        return thread
+
+    def _examine(self) -> None:
         with self._shield.guarding("examination"):
-            self.report = examine(self._kept)
+            self._report = examine(self._kept)
+
+    def _write(self) -> None:
+        with self._shield.guarding("writing"):
+            if self._report is not None:
+                write_batch(self._run, self._report)
 
 
 class BatchMemory:
@@ -138,15 +169,18 @@ class BatchMemory:
         self._frozen: dict[int, KeptBatches] = {}
         """Batches around a bad step, by the tick of that step, until enough have followed."""
         self._examinations: list[_Examination] = []
+        self._writing: list[_Examination] = []
+        self._next_freeze = 0.0
 
-    def add(self, record: Record, note: TrainStep) -> None:
+    def add(self, record: Record, train_step: TrainStep) -> None:
         """Keep the batch of a step, if its token ids are known."""
         if not self._max_steps or self._shield.is_down:
             return
         with self._shield.guarding("step"):
-            if note.token_rows or note.row_losses:
-                self._add(record, note)
-            if self._usual.is_far(record):
+            if train_step.token_rows or train_step.row_losses:
+                self._add(record, train_step)
+            if self._usual.is_far(record) and time.monotonic() >= self._next_freeze:
+                self._next_freeze = time.monotonic() + FREEZE_SECONDS
                 self._freeze(record.tick, record.tick)
             if self._examinations:
                 self._write_examined()
@@ -166,14 +200,18 @@ class BatchMemory:
             for examination in self._examinations:
                 examination.wait()
             self._write_examined()
+            for examination in self._writing:
+                examination.wait()
 
-    def _add(self, record: Record, note: TrainStep) -> None:
-        losses = [np.array(copy.read()[:-NUM_BINS]).reshape(-1, VALUES) for copy in note.row_losses]
+    def _add(self, record: Record, train_step: TrainStep) -> None:
+        losses = [
+            np.array(copy.read()[:-NUM_BINS]).reshape(-1, VALUES) for copy in train_step.row_losses
+        ]
         batch = KeptBatch(
             tick=record.tick,
             step=record.step,
-            data_position=note.data_position,
-            parts=note.token_rows,
+            data_position=train_step.data_position,
+            parts=train_step.token_rows,
             losses=tuple(losses),
         )
         self._batches.append(batch)
@@ -210,21 +248,15 @@ class BatchMemory:
         )
 
     def _examine(self, kept: KeptBatches) -> None:
-        self._examinations.append(_Examination(kept, self._shield))
+        self._examinations.append(_Examination(kept, self._run, self._shield))
 
     def _write_examined(self) -> None:
-        """Write the reports that are done, with text if the user allows it."""
+        """Begin to write the reports that are known."""
         done = [one for one in self._examinations if one.is_done]
         self._examinations = [one for one in self._examinations if one not in done]
-        for report in (one.report for one in done):
-            if report is None:
-                continue
-            if self._decode is not None:
-                try:
-                    report = report.decoded(self._decode)
-                except Exception:  # the user's code
-                    log.warning("trimtab: the tokenizer failed; tokens are shown by id")
-            write_batch(self._run, report)
+        self._writing = [one for one in self._writing if not one.is_done] + done
+        for one in done:
+            one.write(self._decode)
 
     def _freeze_first(self, onset: int, peak: int) -> KeptBatches:
         first = onset - MARGIN

@@ -25,7 +25,7 @@ from trimtab.core.incidents import Incident
 from trimtab.core.sink import GUARD_CLOSED
 from trimtab.core.text import printable
 from trimtab.journal import RunDirectory
-from trimtab.journal.checkpoints.index import CheckpointIndex
+from trimtab.journal.checkpoints.index import judged_tick
 from trimtab.journal.observer_command import observer_command, observer_environment
 from trimtab.live.shield import log
 
@@ -157,12 +157,9 @@ class ObserverProcess:
         while self._process is not None:
             self._hear(self._process)  # a pipe that is full would hold it
             self._write(b"?")
-            try:
-                if CheckpointIndex(self._run.home).judged_tick >= tick:
-                    self.check()
-                    return True
-            except OSError:
-                return False
+            if judged_tick(self._run.home) >= tick:
+                self.check()
+                return True
             if time.monotonic() > deadline or self._process.poll() is not None:
                 break
             time.sleep(0.02)

@@ -155,9 +155,9 @@ class Recorder:
         """The last records, oldest first."""
         return list(self._recent)
 
-    def number_of(self, note: TrainStep) -> int:
+    def number_of(self, train_step: TrainStep) -> int:
         """The number of a step, with those counted that only other ranks have recorded."""
-        return note.step + self._num_elsewhere
+        return train_step.step + self._num_elsewhere
 
     def audit(self, resume: ResumeFacts) -> None:
         """Compare the first records with the state that was saved."""
@@ -167,34 +167,45 @@ class Recorder:
         """Return whether the verdicts on checkpoints are of this moment; waits a little."""
         return self._observer.catch_up(self._last_tick)
 
-    def record(self, note: TrainStep, numbers: Mapping[str, float]) -> None:
+    def record(self, train_step: TrainStep, numbers: Mapping[str, float]) -> None:
         """Write the record of one step."""
         self._num_unrecorded = 0
-        step = self._last_step = self.number_of(note)
-        self._num_elsewhere += int(not note.is_recorded_here)
+        step = self._last_step = self.number_of(train_step)
+        self._num_elsewhere += int(not train_step.is_recorded_here)
         values = dict(numbers)
         norm = values.get(signals.GRAD_NORM)
-        if note.norm_is_after_clip and norm is not None and self._clip_detector.is_clipped(norm):
+        if (
+            train_step.norm_is_after_clip
+            and norm is not None
+            and self._clip_detector.is_clipped(norm)
+        ):
             values[signals.CLIPPED_GRAD_NORM] = values.pop(signals.GRAD_NORM)
             self.journal.quality(signals.CLIPPED_GRAD_NORM, Quality.POST_CLIP)
             if self._clip_detector.num_clipped >= CLIPPED_BEFORE_ADVICE and not self._has_advised:
                 self._has_advised = True
                 log.warning("trimtab: %s", POST_CLIP_ADVICE)
         # What the user has measured stands: `max_attention_logit` may be both.
-        found = {**values, **note.user_signals(), signals.CLOCK: note.clock, **note.signals}
+        found = {
+            **values,
+            **train_step.user_signals(),
+            signals.CLOCK: train_step.clock,
+            **train_step.signals,
+        }
         found |= self._derive(found)
-        found |= self._token_losses(note, found)
+        found |= self._token_losses(train_step, found)
         if self._resume is not None:
             self._compare_with(self._resume, step, found)
-        tick = self._last_tick = self.journal.append(step, found, self.attempt, note.data_position)
+        tick = self._last_tick = self.journal.append(
+            step, found, self.attempt, train_step.data_position
+        )
         record = Record(
             step=step,
             tick=tick,
             signals=found,
             attempt=self.attempt,
-            data_position=note.data_position,
+            data_position=train_step.data_position,
         )
-        self._batches.add(record, note)
+        self._batches.add(record, train_step)
         self.num_records += 1
         self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
         heads = (found.get(name, 0.0) for name in (signals.LOSS, signals.GRAD_NORM))
@@ -206,24 +217,24 @@ class Recorder:
             self._next_check = now + OBSERVER_SECONDS
             self._check_observer()
 
-    def _token_losses(self, note: TrainStep, found: Mapping[str, float]) -> dict[str, float]:
+    def _token_losses(self, train_step: TrainStep, found: Mapping[str, float]) -> dict[str, float]:
         """Return the histogram of token losses: with telemetry, and where the loss is higher."""
-        if not note.row_losses:
+        if not train_step.row_losses:
             return {}
         loss = found.get(signals.LOSS, math.nan)
-        if not note.has_telemetry and not loss > HIGHER * self._telemetry_loss:
+        if not train_step.has_telemetry and not loss > HIGHER * self._telemetry_loss:
             return {}
-        if note.has_telemetry:
+        if train_step.has_telemetry:
             self._telemetry_loss = loss
-        counts = [copy.read()[-NUM_BINS:] for copy in note.row_losses]
+        counts = [copy.read()[-NUM_BINS:] for copy in train_step.row_losses]
         return shares([sum(column) for column in zip(*counts, strict=True)])
 
-    def unrecorded(self, note: TrainStep) -> None:
+    def unrecorded(self, train_step: TrainStep) -> None:
         """An update that no rank has recorded: the first is an event, the 20th a warning."""
         self._num_unrecorded += 1
         if not self._has_unrecorded:
             self._has_unrecorded = True
-            self.event("unobserved step", note.step, {})
+            self.event("unobserved step", train_step.step, {})
         if self._num_unrecorded == MAX_UNRECORDED:
             log.warning(
                 "trimtab: %d steps in a row without a record; call guard.record(loss=...) before "
