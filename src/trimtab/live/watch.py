@@ -34,6 +34,7 @@ from trimtab.live.measure.sites import find_sites
 from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.measure.telemetry import SlowMeter, Telemetry
+from trimtab.live.measure.time_budget import StepClock
 from trimtab.live.optimizers import find_optimizers
 from trimtab.live.protect.gate import Gate, NoGate
 from trimtab.live.ranks.rank_group import (
@@ -69,6 +70,8 @@ class Parts:
     gate: Gate | NoGate
     row_losses: RowLosses
     """The losses of sequences, from the user or from the model's output."""
+    clock: StepClock
+    """The time of a step, for those who measure by time."""
 
     @classmethod
     def build(
@@ -103,7 +106,7 @@ class Parts:
         gate: Gate | NoGate = NoGate()
         if mode.is_protected:
             gate = Gate(model, optimizers, device, shields.gate, promote=config.gate.promote)
-        return cls(optimizers, meter, slow, shields, gate, row_losses)
+        return cls(optimizers, meter, slow, shields, gate, row_losses, StepClock())
 
     def undo(self) -> None:
         """Remove every trace of a start that failed."""
@@ -280,6 +283,7 @@ def watch(
                 first_step=step,
                 scaler=given.scaler,
                 row_losses=parts.row_losses,
+                clock=parts.clock,
                 join=ranks.join,
             )
             state_guard = StateGuard()

@@ -39,6 +39,7 @@ from trimtab.live.measure.batch_facts import RowLosses
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter
 from trimtab.live.measure.telemetry import SlowMeter
+from trimtab.live.measure.time_budget import StepClock
 from trimtab.live.protect.gate import Gate, NoGate
 from trimtab.live.protect.gate_reporter import report_promotion
 from trimtab.live.ranks.exchange import ExchangeFailed, StepState, TrainStep
@@ -64,11 +65,13 @@ class StepMonitor:
         first_step: int,
         scaler: Any,
         row_losses: RowLosses,
+        clock: StepClock,
         join: Callable[[], RankGroup | None],
     ) -> None:
         """Prepare to watch these optimizers, from `start` on.
 
-        `meter` measures every step, `slow` some of them. `join` finds the other ranks.
+        `meter` measures every step, `slow` some of them. `clock` hears of every step, for those
+        who measure by time. `join` finds the other ranks.
         """
         self.shields = shields
         self.entrance = Entrance(self._step_aside)
@@ -94,6 +97,7 @@ class StepMonitor:
         """Calls of the guard by the user's loop, evaluation included: a sign of life."""
         self._pid = os.getpid()
         self._join = join
+        self.clock = clock
         self._is_closed = self._is_started = self._is_in_backward = False
         self._is_before_first = True
         """Whether no recorded step has come to its update yet."""
@@ -340,6 +344,8 @@ class StepMonitor:
         if self.is_out or self._is_in_backward or self.sync.ranks.has_left:
             return
         self._moved.add(id(optimizer))
+        if len(self._moved) == len(self.optimizers):
+            self.clock.update_ended()
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1] and self.is_watching:
             with self.shields.telemetry.guarding("after the update"):
@@ -435,6 +441,7 @@ class StepMonitor:
         self.sync.flush()
         with self.shields.telemetry.guarding("new step"):
             self.slow.begin_step()
+        self.clock.step_ended()
 
     def _begin_step(self) -> None:
         self.meter.reset()
