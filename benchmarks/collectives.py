@@ -20,6 +20,7 @@ from torch import nn
 
 from benchmarks.results import publish, table
 from trimtab.lab.trainer.local_ranks import run_ranks
+from trimtab.live.measure.arithmetic import DeviceMath
 from trimtab.live.measure.step_meter import HEAD
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.exchange import RankSync
@@ -38,14 +39,15 @@ def _times(rank: int) -> dict[str, list[float]]:
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
     group = RankGroup(rank=rank, world=dist.get_world_size(), handle=dist.group.WORLD)
-    sync = RankSync(group, device)
+    arithmetic = DeviceMath(device)
+    sync = RankSync(group, device, arithmetic)
     shield = Shield("gate", "it stops")
-    gate = Gate(model, [optimizer], device, shield)
+    gate = Gate(model, [optimizer], device, shield, arithmetic=arithmetic)
     head = torch.zeros(len(HEAD))
     head[HEAD.index("loss")], head[HEAD.index("tokens")] = 2.0, 1.0
     head[HEAD.index("given_norm")], head[HEAD.index("num_given")] = 1.0, 1.0
     head[HEAD.index("recorded")] = 1.0
-    loss, vote = torch.tensor(2.0), torch.zeros(1, dtype=torch.int64)
+    loss, vote = torch.tensor(2.0), torch.zeros((), dtype=torch.int64)
     sums, votes = torch.zeros(1 + len(HEAD)), torch.zeros(2, dtype=torch.int64)
 
     def bare() -> None:

@@ -18,7 +18,8 @@ from torch.optim import Optimizer
 from benchmarks.gate.session import Session, gradients_of
 from trimtab.core.block import Block, Column
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, UPDATE_NORM, UPDATE_PER_LR
-from trimtab.live.measure.step_meter import StepMeter
+from trimtab.live.measure.arithmetic import HostMath
+from trimtab.live.measure.step_meter import GradientNorm
 from trimtab.live.measure.telemetry import Telemetry, read_telemetry
 
 TELEMETRY_EVERY = 10
@@ -79,7 +80,7 @@ class Recording(Session):
         if meter is None:
             parameters = [p for group in optimizer.param_groups for p in group["params"]]
             device = torch.device("cpu")
-            gradients = StepMeter((optimizer,), device).gradients
+            gradients = GradientNorm(HostMath())
             meter = Telemetry(nn.ParameterList(parameters), (optimizer,), gradients, device)
             self._meters[id(optimizer)] = meter
         return read_telemetry(dict(zip(meter.slots, meter.measure().tolist(), strict=True)), 1)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tests.kit.public_runs import RealRun, real_runs
+from trimtab.live.measure.arithmetic import HostMath, Math
 from trimtab.live.protect.rule import GateThresholds, Rule
 
 
@@ -23,20 +24,23 @@ class Outcome:
     """Whether the step is one of too many odd ones in a row."""
 
 
-def make_rule(**thresholds: Any) -> Rule:
-    return Rule(torch.device("cpu"), GateThresholds(**thresholds))
+def make_rule(arithmetic: Math | None = None, **thresholds: Any) -> Rule:
+    """The rule on a host, or with the arithmetic of a device."""
+    return Rule(arithmetic or HostMath(), GateThresholds(**thresholds))
 
 
-def head(loss: float, norm: float, tokens: float = 100.0) -> torch.Tensor:
+def head(loss: float, norm: float, tokens: float = 100.0) -> list[float]:
     """A step's numbers as they come from the ranks."""
     finite = loss * tokens if math.isfinite(loss) else 0.0
     nan, inf = float(math.isnan(loss)), float(math.isinf(loss))
-    return torch.tensor([finite, tokens, nan, inf, norm, 1.0, 0.0, 0.0], dtype=torch.float32)
+    return [float(finite), tokens, nan, inf, float(norm), 1.0, 0.0, 0.0]
 
 
 def decide(rule: Rule, loss: float, norm: float) -> Outcome:
     """Let the rule judge one step and learn from it."""
-    verdict = rule.judge(head(loss, norm))
+    numbers = head(loss, norm)
+    on_device = torch.tensor(numbers, dtype=torch.float32)
+    verdict = rule.judge(numbers if rule.arithmetic.is_host else on_device)
     rule.learn(verdict)
     shrink = float(verdict.shrink)
     return Outcome(bool(verdict.discards), shrink, bool(verdict.lets_through))

@@ -33,7 +33,7 @@ FAILS_AT = 15
 
 NUMBERS = [
     "trimtab.live.measure.step_meter.StepMeter.add_loss",
-    "trimtab.live.measure.step_meter.as_scalar",
+    "trimtab.live.measure.arithmetic.HostMath.number",
     "trimtab.live.measure.step_meter.StepMeter.set_norm",
     "trimtab.live.measure.step_meter.StepMeter.head",
 ]
@@ -48,12 +48,12 @@ ALONE = {
     ],
     "checksums": ["trimtab.live.measure.state_hash.StateHash.measure"],
     "activations": ["trimtab.live.measure.activations.Activations.measure"],
-    "user signals": ["trimtab.live.loop.step_facts.StepFacts.note_loss_scale"],
+    "user signals": ["trimtab.live.measure.state_facts.OptionWatch.resized"],
 }
 """These fail alone: every step is still recorded."""
 
 JOURNAL = [
-    "trimtab.live.loop.step_sync.RecordAssembler.add_step",
+    "trimtab.live.loop.step_sync.RecordAssembler.add",
     "trimtab.live.loop.step_sync.read_head",
     "trimtab.live.loop.step_sync.read_telemetry",
     "trimtab.live.host.recorder.Recorder.record",

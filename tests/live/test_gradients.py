@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from trimtab.live.measure.arithmetic import HostMath
 from trimtab.live.measure.step_meter import (
     MANY_TENSORS,
     Change,
@@ -74,7 +75,7 @@ class TestMarks:
 
 class TestNorm:
     def squares(self, parameters: list[nn.Parameter], copies: list[float] | None = None) -> float:
-        norm = GradientNorm(torch.device("cpu"))
+        norm = GradientNorm(HostMath())
         if copies is not None:
             norm.set_copies(parameters, copies)
         found = norm.squares([torch.optim.SGD(parameters, lr=0.1)])
@@ -98,7 +99,7 @@ class TestNorm:
     def test_a_parameter_that_was_added_is_in_it(self) -> None:
         parameters = parameters_with_gradients()
         optimizer = torch.optim.SGD(parameters[:1], lr=0.1)
-        norm = GradientNorm(torch.device("cpu"))
+        norm = GradientNorm(HostMath())
         norm.set_copies(parameters[:1], [1.0])
         optimizer.add_param_group({"params": parameters[1:]})
         found = norm.squares([optimizer])
@@ -115,4 +116,4 @@ class TestNorm:
 
     def test_without_gradients_there_is_none(self) -> None:
         optimizer = torch.optim.SGD([nn.Parameter(torch.zeros(2))], lr=0.1)
-        assert GradientNorm(torch.device("cpu")).squares([optimizer]) is None
+        assert GradientNorm(HostMath()).squares([optimizer]) is None

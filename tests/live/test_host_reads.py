@@ -12,6 +12,8 @@ import trimtab
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.selftest.promises import READS, Counting
 
+pytestmark = pytest.mark.usefixtures("device_path")
+
 
 def steps(
     guard: Any,
@@ -81,7 +83,7 @@ def test_the_step_runs_on_meta_where_any_read_raises(tmp_path: Path) -> None:
 def test_a_planted_read_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = StepMeter.head
 
-    def reading(self: StepMeter, phase: int) -> torch.Tensor:
+    def reading(self: StepMeter, phase: int) -> Any:
         measured = original(self, phase)
         measured[0].item()
         return measured

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import torch
 from torch import nn
-from torch._compile import _disable_dynamo
 from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
 from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.measure.arithmetic import OddNumber, Scalar
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
-from trimtab.live.measure.step_meter import Number, OddNumber
+from trimtab.live.measure.step_meter import Number
 from trimtab.live.measure.user_events import plain_event
-from trimtab.live.shield import Shield, log
+from trimtab.live.shield import Shield, log, never_compiled
 from trimtab.live.step_iterator import CheckpointBoundary, NoMonitor, StateJournal, StepIterator
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class Guard(LoopServices):
     def _judged(self) -> tuple[Incident, ...]:
         return self._monitor.recorder.incidents
 
-    @_disable_dynamo
+    @never_compiled
     @entrance
     def record(
         self,
@@ -198,7 +198,8 @@ class Guard(LoopServices):
         """
         monitor = self._monitor
         monitor.count_call()
-        if loss is not None and self._is_evaluation(loss):
+        is_trained = isinstance(loss, torch.Tensor) and loss.requires_grad
+        if loss is not None and not is_trained and self._is_evaluation():
             self._report_once(
                 "trimtab: a loss recorded in evaluation mode or without gradients belongs to no "
                 "training step and is left out; give it as record(eval_loss=...)"
@@ -208,8 +209,9 @@ class Guard(LoopServices):
             grew = monitor.begin_record(loss)
         if not monitor.is_watching:
             return
-        with monitor.shields.user.guarding("record"):
-            monitor.facts.note_loss_scale()
+        if monitor.facts.has_scaler:
+            with monitor.shields.user.guarding("record"):
+                monitor.facts.note_loss_scale()
         if loss is not None and monitor.num_losses == 1:
             with monitor.shields.resume.guarding("record"):
                 monitor.resume.note_first_record()
@@ -236,9 +238,10 @@ class Guard(LoopServices):
                     )
         if batch is not None:
             monitor.state_guard.remember(batch)
-        with monitor.shields.user.guarding("record"):
-            for name, value in metrics.items():
-                self._add(name, value)
+        if metrics:
+            with monitor.shields.user.guarding("record"):
+                for name, value in metrics.items():
+                    self._add(name, value)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does, in every mode; returns the norm before."""
@@ -248,7 +251,7 @@ class Guard(LoopServices):
         entrance(name, self._note_clip, norm, max_norm, squares)
         return norm
 
-    def _squares_before_clip(self) -> torch.Tensor | None:
+    def _squares_before_clip(self) -> Scalar | None:
         """Return the sum of squares over all ranks' gradients; None if torch's norm says it all.
 
         Where ranks hold different parts, each clips by its own as torch does, and recorded is the
@@ -264,7 +267,7 @@ class Guard(LoopServices):
             return None
         return monitor.meter.gradients.squares(monitor.optimizers)
 
-    def _note_clip(self, norm: torch.Tensor, max_norm: float, squares: torch.Tensor | None) -> None:
+    def _note_clip(self, norm: torch.Tensor, max_norm: float, squares: Scalar | None) -> None:
         monitor = self._monitor
         gate, meter = monitor.gate, monitor.meter
         is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
@@ -364,10 +367,8 @@ class Guard(LoopServices):
             entrance(name, self._monitor.close, how or self._ending)
             entrance(name, self._boundary.close)
 
-    def _is_evaluation(self, loss: Any) -> bool:
-        """Whether a loss cannot be one that is trained on."""
-        if isinstance(loss, torch.Tensor) and loss.requires_grad:
-            return False
+    def _is_evaluation(self) -> bool:
+        """Whether a loss without a graph cannot be one that is trained on."""
         return not torch.is_grad_enabled() or not self._model.training
 
     def _add(self, name: str, value: Any) -> None:

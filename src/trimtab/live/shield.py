@@ -8,8 +8,13 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from functools import wraps
 from types import TracebackType
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
+
+from torch._C._dynamo.eval_frame import get_eval_frame_callback
+from torch._compile import _disable_dynamo
+from torch.compiler import is_dynamo_compiling
 
 from trimtab.core.errors import NonFiniteRun, RestoreError, RunStopped
 
@@ -40,6 +45,26 @@ def log_to_stderr_by_default() -> None:
 
 
 Result = TypeVar("Result")
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def never_compiled(function: Function) -> Function:
+    """Keep `torch.compile` out of a function, at no cost while nothing is compiled.
+
+    What turns the compiler off for a call takes five calls itself, and imports it.
+    """
+    apart = _disable_dynamo(function)
+
+    @wraps(function)
+    def choosing(*args: Any, **kwargs: Any) -> Any:
+        # The first is True where this very line is traced, the second in a frame that is not.
+        if is_dynamo_compiling() or get_eval_frame_callback() is not None:
+            return apart(*args, **kwargs)
+        return function(*args, **kwargs)
+
+    choosing._torchdynamo_disable = True  # type: ignore[attr-defined]
+    return cast("Function", choosing)
 
 
 class Entrance:
@@ -83,6 +108,21 @@ class Shield:
     def guarding(self, place: str) -> "_Guarding":
         """Run code of trimtab in this context; no exception of it reaches the user."""
         return _Guarding(self, place)
+
+    def call(self, place: str, function: Callable[..., Result], *args: Any) -> Result | None:
+        """Return what a function of trimtab returns, or None if it fails or this part is down.
+
+        In every step, where a context would cost four calls.
+        """
+        if self.is_down:
+            return None
+        try:
+            return function(*args)
+        except DELIBERATE:
+            raise
+        except Exception as error:
+            self.catch(place, error)
+            return None
 
     def catch(self, place: str, error: Exception) -> None:
         """Handle what was raised where `guarding` cannot stand."""

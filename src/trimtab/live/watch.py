@@ -29,6 +29,7 @@ from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
+from trimtab.live.measure.arithmetic import math_of
 from trimtab.live.measure.batch_facts import RowLosses
 from trimtab.live.measure.sites import find_sites
 from trimtab.live.measure.state_hash import StateHash
@@ -91,7 +92,8 @@ class Parts:
             raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
         device = local(parameters[0]).device
         shields = Shields()
-        meter = StepMeter(optimizers, device)
+        arithmetic = math_of(device)
+        meter = StepMeter(optimizers, device, arithmetic)
         live, row_losses = config.live, RowLosses()
         found = find_sites(model, sites) if live.activations else []
         take_losses = row_losses.add_measured if is_first and live.activations else None
@@ -105,7 +107,11 @@ class Parts:
         )
         gate: Gate | NoGate = NoGate()
         if mode.is_protected:
-            gate = Gate(model, optimizers, device, shields.gate, promote=config.gate.promote)
+            gate = Gate(
+                *(model, optimizers, device, shields.gate),
+                arithmetic=arithmetic,
+                promote=config.gate.promote,
+            )
         return cls(optimizers, meter, slow, shields, gate, row_losses, StepClock())
 
     def undo(self) -> None:

@@ -6,15 +6,15 @@ import numpy as np
 from tests.kit.gate_rule import Outcome
 
 from trimtab.core.robust import SIGMA
-from trimtab.live.protect.rule import (
+from trimtab.live.protect.baseline import (
     LOSS_FLOOR,
     LOSS_ZERO,
     NORM_FLOOR,
     ONE_OF_TWO,
     REFRESH_STEPS,
     SIZE_SIGMAS,
-    GateThresholds,
 )
+from trimtab.live.protect.rule import GateThresholds
 
 
 class HostRule:

@@ -46,10 +46,18 @@ def faults_at(seed: int, count: int, steps: int) -> dict[int, str]:
     return {place: dice.choice(FAULTS) for place in places}
 
 
-def check(name: str, dtype: torch.dtype, faults: dict[int, str], steps: int, folder: Path) -> None:
+def check(
+    name: str,
+    dtype: torch.dtype,
+    faults: dict[int, str],
+    steps: int,
+    folder: Path,
+    *,
+    on_device: bool = False,
+) -> None:
     make, reference = CASES[name]
-    if name == "SGD momentum promoted" and dtype != torch.float32:
-        reference = make  # there the fused form cannot be trusted, and it stays as it is
+    if not on_device or (name == "SGD momentum promoted" and dtype != torch.float32):
+        reference = make  # it stays as it is: nothing has to be fused, or could be trusted then
     protected = train(make, steps, folder, faults=faults, dtype=dtype)
     assert_same(protected, train(reference, steps, faults=faults, dtype=dtype), (name, dtype))
 
@@ -59,12 +67,20 @@ def test_a_run_with_bad_steps_is_the_run_without_them(name: str, tmp_path: Path)
     check(name, torch.float32, faults_at(len(name), 6, 16), 16, tmp_path)
 
 
+@pytest.mark.usefixtures("device_path")
+@pytest.mark.parametrize("name", CASES)
+def test_so_it_is_where_the_decision_stays_on_the_device(name: str, tmp_path: Path) -> None:
+    check(name, torch.float32, faults_at(len(name), 6, 16), 16, tmp_path, on_device=True)
+
+
+@pytest.mark.usefixtures("device_path")
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", ["AdamW promoted", "SGD momentum promoted", "RMSprop"])
 def test_in_half_precision_too(name: str, dtype: torch.dtype, tmp_path: Path) -> None:
-    check(name, dtype, faults_at(3, 6, 16), 16, tmp_path)
+    check(name, dtype, faults_at(3, 6, 16), 16, tmp_path, on_device=True)
 
 
+@pytest.mark.usefixtures("device_path")
 def test_promotion_leaves_alone_what_scalers_and_trainers_go_by(tmp_path: Path) -> None:
     # With it Lightning refuses to clip, and Accelerate does not see that a step was skipped.
     def look(number: int, guard: Any, optimizer: Any) -> None:

@@ -192,7 +192,7 @@ class TestFusedSupport:
 
 
 @pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[tuple[nn.Module, Any, Any]]:
+def guarded(device_path: None, tmp_path: Path) -> Iterator[tuple[nn.Module, Any, Any]]:
     model = make_model()
     optimizer = optim.AdamW(model.parameters(), fused=True)
     with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
@@ -203,6 +203,7 @@ def traces(optimizer: Optimizer) -> set[str]:
     return {"found_inf", "grad_scale"} & set(vars(optimizer))
 
 
+@pytest.mark.usefixtures("device_path")
 class TestTraces:
     def step(self, model: nn.Module, optimizer: Optimizer, guard: Any, number: int = 0) -> None:
         give_gradients(model, number)
@@ -495,7 +496,7 @@ def test_a_step_that_raises_leaves_nothing(
             optimizer.step(*[closure] * (then == "closure"))
             is_retried = then == "again" and loss == 1.0
             fresh = then in ("closure", "record")
-            if make is not NADAM or fresh or is_retried:
+            if fresh or is_retried:
                 assert moved(model, before)
     assert not {"found_inf", "grad_scale"} & vars(optimizer).keys()
     before = snapshot(model)

@@ -15,9 +15,9 @@ import trimtab
 IN_THE_GATE = [
     "trimtab.live.protect.rule.Rule.judge",
     "trimtab.live.protect.rule.Rule.learn",
-    "trimtab.live.protect.gate.Gate._report",
+    "trimtab.live.protect.rule.Rule.report",
     "trimtab.live.protect.gate.Gate._prepare",
-    "trimtab.live.protect.discard.BufferKeeper.settle",
+    "trimtab.live.protect.gate.Gate._settle",
     "trimtab.live.protect.discard.Discard.via_found_inf",
     "trimtab.live.protect.discard.Discard.undo",
     "trimtab.live.protect.fused_support.FusedSupport.reads_flag",
@@ -43,6 +43,7 @@ def bare() -> Outcome:
     return train(SETUP, None)
 
 
+@pytest.mark.usefixtures("device_path")
 @pytest.mark.parametrize("place", [*IN_THE_GATE, *IN_THE_NUMBERS, *ELSEWHERE])
 def test_training_goes_on_and_the_failure_is_reported(
     place: str, bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture

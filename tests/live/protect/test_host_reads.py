@@ -15,6 +15,8 @@ from trimtab.core.config import Config, LiveConfig
 from trimtab.live.ranks.exchange import StepState
 from trimtab.selftest.promises import READS, Counting
 
+pytestmark = pytest.mark.usefixtures("device_path")
+
 STEPS = 32
 """Two turns of the grid on which the baseline is worked out."""
 
@@ -54,7 +56,7 @@ def test_no_host_read_and_few_operations_with_adamw(
     extra = (protected.total() - bare.total()) / STEPS
     assert 0 < extra <= 90, protected - bare  # with all that observing needs
     observed = count(tmp_path, optim.AdamW, mode="observe", fused=True)
-    assert 0 < (protected.total() - observed.total()) / STEPS <= 66
+    assert 0 < (protected.total() - observed.total()) / STEPS <= 68
 
 
 def test_one_host_read_with_an_optimizer_that_reads_no_flag(tmp_path: Path) -> None:

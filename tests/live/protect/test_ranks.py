@@ -217,7 +217,7 @@ def protect_real(rank: int, engine: str, schedule: Schedule, folder: Path) -> An
         sync = guard._monitor.sync.ranks  # type: ignore[union-attr]
         vote = sync.vote
 
-        def counting(*args: Any) -> torch.Tensor:
+        def counting(*args: Any) -> Any:
             decisions.append(int(outcome := vote(*args)))
             return outcome
 

@@ -22,6 +22,7 @@ from tests.kit.public_runs import RUNS
 from tests.live.protect.streams import HostRule, healthy
 
 from trimtab.core.errors import ConfigError
+from trimtab.live.measure.arithmetic import DeviceMath
 from trimtab.live.protect.rule import IS_ARMED, REPORT_NAMES, THRESHOLDS, GateThresholds, Rule
 
 NAN, INF = math.nan, math.inf
@@ -47,28 +48,24 @@ def multiply(stream: Stream, at: int, loss: float, norm: float) -> None:
     stream[at] = (stream[at][0] * loss, stream[at][1] * norm)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    seed=st.integers(0, 2**32 - 1),
-    fault_rate=st.sampled_from([0.0, 0.02, 0.3]),
-    level_moves=st.booleans(),
+SHORT_MEMORY = GateThresholds(
+    window=24,
+    min_history=18,
+    min_history_extreme=9,
+    max_consecutive_discards=4,
+    max_discards=6,
+    max_scaled=9,
+    discard_memory_steps=60,
+    scale_memory_steps=40,
 )
-def test_the_rule_decides_as_a_rule_on_the_host(
-    seed: int, fault_rate: float, level_moves: bool
-) -> None:
-    config = GateThresholds(
-        window=24,
-        min_history=18,
-        min_history_extreme=9,
-        max_consecutive_discards=4,
-        max_discards=6,
-        max_scaled=9,
-        discard_memory_steps=60,
-        scale_memory_steps=40,
-    )
+"""Thresholds with which a short stream comes to every decision."""
+
+
+def with_faults(stream: Stream, seed: int, rate: float, *, level_moves: bool) -> Stream:
+    """A healthy stream with steps of every kind in it."""
     dice = np.random.default_rng(seed)
-    stream = healthy(150, seed)
-    for number in np.flatnonzero(dice.random(150) < fault_rate).tolist():
+    stream = list(stream)
+    for number in np.flatnonzero(dice.random(len(stream)) < rate).tolist():
         loss, norm = stream[number]
         stream[number] = (
             (loss * dice.choice([1, 1.3, 4]), norm * dice.choice([1, 6, 50, 1000])),
@@ -78,14 +75,55 @@ def test_the_rule_decides_as_a_rule_on_the_host(
             (loss, 0.0),
         )[dice.choice(5, p=[0.6, 0.1, 0.1, 0.1, 0.1])]
     if level_moves:
-        stream[80:] = [(loss * 2, norm * 30) for loss, norm in stream[80:]]
-    rule, host = make_rule(**asdict(config)), HostRule(config)
-    for number, (found, expected) in enumerate(
-        zip(run_rule(rule, stream), (host.decide(*step) for step in stream), strict=True)
-    ):
-        assert found.discarded == expected.discarded, number
-        assert found.lets_through == expected.lets_through, number
-        assert found.shrink == pytest.approx(expected.shrink, rel=1e-4), number
+        half = len(stream) // 2
+        stream[half:] = [(loss * 2, norm * 30) for loss, norm in stream[half:]]
+    return stream
+
+
+def assert_alike(found: list[Outcome], expected: list[Outcome]) -> None:
+    for number, (one, other) in enumerate(zip(found, expected, strict=True)):
+        assert one.discarded == other.discarded, number
+        assert one.lets_through == other.lets_through, number
+        assert one.shrink == pytest.approx(other.shrink, rel=1e-4), number
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    fault_rate=st.sampled_from([0.0, 0.02, 0.3]),
+    level_moves=st.booleans(),
+)
+def test_the_rule_decides_as_one_written_from_its_description(
+    seed: int, fault_rate: float, level_moves: bool
+) -> None:
+    stream = with_faults(healthy(150, seed), seed, fault_rate, level_moves=level_moves)
+    host = HostRule(SHORT_MEMORY)
+    found = run_rule(make_rule(**asdict(SHORT_MEMORY)), stream)
+    assert_alike(found, [host.decide(*step) for step in stream])
+
+
+@pytest.mark.parametrize("num_steps", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+def test_floats_and_tensors_decide_alike(num_steps: int) -> None:
+    dice = np.random.default_rng(num_steps)
+    done = 0
+    while done < num_steps:
+        seed, thresholds = int(dice.integers(2**32)), (SHORT_MEMORY, THRESHOLDS)[dice.integers(2)]
+        rate = float(dice.choice([0.0, 0.01, 0.3]))
+        stream = with_faults(healthy(500, seed), seed, rate, level_moves=bool(dice.integers(2)))
+        settings = asdict(thresholds)
+        device = make_rule(DeviceMath(torch.device("cpu")), **settings)
+        assert_alike(run_rule(make_rule(**settings), stream), run_rule(device, stream))
+        done += len(stream)
+
+
+@pytest.mark.parametrize("starts_on_host", [True, False])
+def test_a_state_saved_on_a_device_continues_on_a_host(starts_on_host: bool) -> None:
+    stream, _ = with_bloom(healthy(600), 313)
+    rules = [make_rule(), make_rule(DeviceMath(torch.device("cpu")))]
+    first, second = rules if starts_on_host else rules[::-1]
+    before = run_rule(first, stream[:320])
+    second.load_state_dict(first.state_dict())
+    assert_alike(before + run_rule(second, stream[320:]), run_rule(make_rule(), stream))
 
 
 def test_not_finite_is_discarded_from_the_first_step_on_and_leaves_no_trace() -> None:
@@ -221,9 +259,8 @@ def test_the_rule_reports_whether_it_is_armed() -> None:
     rule = make_rule()
     armed = []
     for loss, norm in healthy(128):
-        verdict = rule.judge(torch.tensor([loss, 1.0, 0.0, 0.0, norm, 1.0, 0.0, 0.0]))
-        values = torch.cat(rule.report(verdict)).tolist()
-        armed.append(dict(zip(REPORT_NAMES, values, strict=True))[IS_ARMED])
+        verdict = rule.judge([loss, 1.0, 0.0, 0.0, norm, 1.0, 0.0, 0.0])
+        armed.append(dict(zip(REPORT_NAMES, rule.report(verdict), strict=True))[IS_ARMED])
         rule.learn(verdict)
     assert armed == [0.0] * 96 + [1.0] * 32
 
@@ -232,7 +269,7 @@ def test_gradients_that_were_changed_since_are_not_scaled() -> None:
     rule = make_rule()
     stream = healthy(200)
     run_rule(rule, stream)
-    bad = torch.tensor([stream[-1][0], 1.0, 0.0, 0.0, 30.0, 1.0, 0.0, 0.0])
+    bad = [stream[-1][0], 1.0, 0.0, 0.0, 30.0, 1.0, 0.0, 0.0]
     assert float(rule.judge(bad).shrink) > 10
     assert float(rule.judge(bad, may_scale=False).shrink) == 1
 
@@ -262,7 +299,7 @@ def test_the_rule_decides_alike_in_a_loop_that_runs_in_autocast() -> None:
 
 
 def test_the_rule_runs_where_nothing_can_be_read() -> None:
-    rule = Rule(torch.device("meta"))
+    rule = Rule(DeviceMath(torch.device("meta")))
     for _ in range(20):
         rule.learn(rule.judge(torch.zeros(8, device="meta")))
 

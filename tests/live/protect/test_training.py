@@ -132,6 +132,7 @@ def test_bad_batches_stay_out_are_told_and_the_run_ends_where_its_clean_twin_doe
     assert block.column("update_norm").present[120]
 
 
+@pytest.mark.usefixtures("device_path")
 def test_a_promotion_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train_made_up(lambda parameters: optim.AdamW(parameters), 3, tmp_path)
     assert "AdamW now runs fused" in caplog.text
@@ -161,6 +162,7 @@ def test_a_level_that_stays_is_let_through_and_reported(
 
 
 @pytest.mark.parametrize("promote", [True, False])
+@pytest.mark.usefixtures("device_path")
 def test_excess_is_scaled_down_in_the_update_or_by_hand(
     promote: bool,
     tmp_path: Path,

@@ -176,14 +176,18 @@ class BatchMemory:
         """Keep the batch of a step, if its token ids are known."""
         if not self._max_steps or self._shield.is_down:
             return
-        with self._shield.guarding("step"):
-            if train_step.token_rows or train_step.row_losses:
-                self._add(record, train_step)
-            if self._usual.is_far(record) and time.monotonic() >= self._next_freeze:
-                self._next_freeze = time.monotonic() + FREEZE_SECONDS
-                self._freeze(record.tick, record.tick)
-            if self._examinations:
-                self._write_examined()
+        self._shield.call("step", self._add_step, record, train_step)
+
+    def _add_step(self, record: Record, train_step: TrainStep) -> None:
+        if train_step.token_rows or train_step.row_losses:
+            self._add(record, train_step)
+        if not self._batches:
+            return
+        if self._usual.is_far(record) and time.monotonic() >= self._next_freeze:
+            self._next_freeze = time.monotonic() + FREEZE_SECONDS
+            self._freeze(record.tick, record.tick)
+        if self._examinations:
+            self._write_examined()
 
     def freeze(self, incident: Incident) -> None:
         """Keep the batches around the onset of an incident; more of them with every change."""

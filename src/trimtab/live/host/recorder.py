@@ -192,7 +192,8 @@ class Recorder:
             **train_step.signals,
         }
         found |= self._derive(found)
-        found |= self._token_losses(train_step, found)
+        if train_step.row_losses:
+            found |= self._token_losses(train_step, found)
         if self._resume is not None:
             self._compare_with(self._resume, step, found)
         tick = self._last_tick = self.journal.append(
@@ -208,8 +209,8 @@ class Recorder:
         self._batches.add(record, train_step)
         self.num_records += 1
         self.num_discarded += int(found.get(signals.DISCARDED) == 1.0)
-        heads = (found.get(name, 0.0) for name in (signals.LOSS, signals.GRAD_NORM))
-        self.num_nonfinite += int(not all(map(math.isfinite, heads)))
+        size = found.get(signals.LOSS, 0.0) + found.get(signals.GRAD_NORM, 0.0)
+        self.num_nonfinite += int(not math.isfinite(size))
         self._recent.append(record)
         self._health.check(step)
         now = time.monotonic()
@@ -219,8 +220,6 @@ class Recorder:
 
     def _token_losses(self, train_step: TrainStep, found: Mapping[str, float]) -> dict[str, float]:
         """Return the histogram of token losses: with telemetry, and where the loss is higher."""
-        if not train_step.row_losses:
-            return {}
         loss = found.get(signals.LOSS, math.nan)
         if not train_step.has_telemetry and not loss > HIGHER * self._telemetry_loss:
             return {}

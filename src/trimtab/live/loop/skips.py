@@ -34,6 +34,10 @@ MAX_MISPLACED = 20
 """Steps in a row whose loss was not backpropagated between record and update, or whose gradients
 went elsewhere, before the log says so."""
 
+FIRST_UPDATES, EVERY_UPDATES = 64, 16
+"""In a loop with one loss a step, its backward pass is looked for in the first updates, and then in
+one of so many. Chosen: a loop that records too late does so from its first step on."""
+
 NODES = 3
 """Nodes of a loss's graph that are looked at: what is recorded may be the loss times a number."""
 
@@ -86,13 +90,16 @@ class SkipDetector:
         """A loss is recorded."""
         self._at_record = self._fresh()
         self._scaler_version = self._version()
+        has_gradients = self._at_record.has_gradients
+        # A hook on the graph costs as much as all else here: not in every step of a usual loop.
+        is_usual = self._num_records == 0 and self._records_per_step == 1
+        is_due = self.num_updates < FIRST_UPDATES or self.num_updates % EVERY_UPDATES == 0
         self._num_records += 1
-        has_gradients = self.has_fresh_gradients()
         # A backward pass has run and its gradients are gone: something else has used them.
         went_elsewhere = self._backward.has_run and not has_gradients and self._num_records > 1
         self._num_elsewhere = self._num_elsewhere + 1 if went_elsewhere else 0
         self._began_without_gradients = not has_gradients
-        self._backward = Backward(loss)
+        self._backward = Backward(loss if is_due or not is_usual else None)
         usual = self._records_per_step
         limit = MAX_RECORDS * usual if usual else MAX_FIRST_RECORDS
         is_silent = self._num_records >= limit or self._num_elsewhere >= MAX_MISPLACED
@@ -141,10 +148,12 @@ class SkipDetector:
         return self._version() != self._scaler_version
 
     def has_fresh_gradients(self) -> bool:
-        return any(version is not None for version in self._fresh().versions)
+        return self._fresh().has_gradients
 
     def fresh_optimizers(self, moving: Optimizer) -> list[Optimizer]:
         """The optimizer that moves, and those that wait with gradients they have not used."""
+        if len(self._optimizers) == 1:
+            return [moving]
         return [
             optimizer
             for optimizer in self._optimizers
@@ -169,5 +178,5 @@ class SkipDetector:
 
     def _version(self) -> int:
         """How often `scaler.update()` has run: it writes to its tensor each time."""
-        scale = getattr(self._scaler, "_scale", None)
+        scale = None if self._scaler is None else getattr(self._scaler, "_scale", None)
         return scale._version if isinstance(scale, torch.Tensor) else 0

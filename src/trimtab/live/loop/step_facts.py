@@ -39,6 +39,10 @@ class StepFacts:
         self._shield = shields.user
         self._batch_shield = shields.batches
 
+    @property
+    def has_scaler(self) -> bool:
+        return self._scaler is not None
+
     def go_through(self, loop: StepLoop) -> None:
         self.loop = loop
 
@@ -79,12 +83,13 @@ class StepFacts:
         on_host: dict[str, float] = {}
         names: tuple[str, ...] = ()
         copy: HostCopy | None = None
-        with self._shield.guarding("note"):
-            if step.state is StepState.APPLIED and not self._shield.is_down:
-                self.note_loss_scale()  # a skipped step is closed after `scaler.update()`
-            on_host, on_device, values = self.user.pop()
-            if values is not None and values.device.type != "meta":
-                names, copy = on_device, copy_to_host(values)
+        if self.has_scaler or self.user.has_any:
+            with self._shield.guarding("note"):
+                if step.state is StepState.APPLIED and not self._shield.is_down:
+                    self.note_loss_scale()  # a skipped step is closed after `scaler.update()`
+                on_host, on_device, values = self.user.pop()
+                if values is not None and values.device.type != "meta":
+                    names, copy = on_device, copy_to_host(values)
         step.fill(
             signals=on_host | found,
             data_position=position,

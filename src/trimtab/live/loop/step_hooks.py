@@ -14,10 +14,10 @@ from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from torch._compile import _disable_dynamo
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
 
+from trimtab.live.shield import never_compiled
 from trimtab.state.host_copy import version_of
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class _Before:
     def keep(self, listener: "StepMonitor | None") -> None:
         self._kept = listener
 
-    @_disable_dynamo
+    @never_compiled
     def __call__(
         self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -96,7 +96,7 @@ class _After:
     def __init__(self, listener: "weakref.ref[StepMonitor]") -> None:
         self._listener = listener
 
-    @_disable_dynamo
+    @never_compiled
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         listener = self._listener()
         if listener is not None and not listener.entrance(OPERATION, _is_nested, optimizer):
@@ -109,8 +109,11 @@ def _is_nested(optimizer: Optimizer) -> bool:
     torch runs the hooks for both: for `step` of a subclass, and for `super().step()` in it as soon
     as there has been an instance of the base class.
     """
-    steps = (vars(kind).get("step") for kind in type(optimizer).__mro__)
-    if sum(getattr(step, "hooked", False) for step in steps) < 2:
+    num_hooked = 0
+    for kind in type(optimizer).__mro__:
+        if (step := vars(kind).get("step")) is not None:
+            num_hooked += getattr(step, "hooked", False)
+    if num_hooked < 2:
         return False
     frame: FrameType | None = sys._getframe()
     num_steps = 0

@@ -37,7 +37,7 @@ from trimtab.live.loop.step_hooks import ExitHooks, StepHooks
 from trimtab.live.loop.step_sync import Packet, StepSync
 from trimtab.live.measure.batch_facts import RowLosses
 from trimtab.live.measure.step_loop import StepLoop
-from trimtab.live.measure.step_meter import HEAD, PHASES, StepMeter
+from trimtab.live.measure.step_meter import PHASES, StepMeter
 from trimtab.live.measure.telemetry import SlowMeter
 from trimtab.live.measure.time_budget import StepClock
 from trimtab.live.protect.gate import Gate, NoGate
@@ -110,6 +110,7 @@ class StepMonitor:
             shields,
             config,
             meter.device,
+            meter.arithmetic,
             on_leave=self._leave,
             on_failure=self._report_failure,
         )
@@ -179,8 +180,9 @@ class StepMonitor:
         self.gate.forget()
         grew = False
         if not self._step.is_recorded_here:
-            with self.shields.telemetry.guarding("record"):
-                self.slow.note_loss()
+            if self.sync.ranks.world > 1:
+                with self.shields.telemetry.guarding("record"):
+                    self.slow.note_loss()
         else:
             if self._moved:
                 self._skips.take_turns()  # the others have not moved
@@ -321,8 +323,9 @@ class StepMonitor:
                 "on this one: restart from the last checkpoint",
                 RunExit.RELAUNCH,
             )
-        for name in self.gate.pop_promoted() if self.recorder.is_recording else ():
-            report_promotion(self.recorder, self.next_step, name)
+        if self.gate.has_promoted and self.recorder.is_recording:
+            for name in self.gate.pop_promoted():
+                report_promotion(self.recorder, self.next_step, name)
 
     def _complete_exchange(self) -> None:
         """Make what this rank owes the exchange of this update, if it has failed or is closed."""
@@ -338,24 +341,26 @@ class StepMonitor:
         """Runs after the update: leave no trace on the optimizer, close the step."""
         self.gate.after(optimizer)
         self.state_guard.after_update(optimizer)
-        if self.is_out:
+        is_out = self.is_out
+        if is_out:
             self.next_step += int(self._step.is_recorded_here)
             self._step = TrainStep(step=self.next_step)
-        if self.is_out or self._is_in_backward or self.sync.ranks.has_left:
+        if is_out or self._is_in_backward or self.sync.ranks.has_left:
             return
         self._moved.add(id(optimizer))
         if len(self._moved) == len(self.optimizers):
             self.clock.update_ended()
         self._skips.note_update(optimizer)
-        if optimizer is self.optimizers[-1] and self.is_watching:
-            with self.shields.telemetry.guarding("after the update"):
-                is_measured = self.slow.after_update(self._step)
-                self._step.note_telemetry(is_measured=is_measured)
-            if self.recorder.is_recording:
-                with self.shields.user.guarding("options"):
-                    self._note_changes()
+        if optimizer is self.optimizers[-1]:
+            shields = self.shields
+            shields.telemetry.call("after the update", self._measure_slowly)
+            if self.sync.recorder.is_recording:
+                shields.user.call("options", self._note_changes)
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
+
+    def _measure_slowly(self) -> None:
+        self._step.note_telemetry(is_measured=self.slow.after_update(self._step))
 
     def _note_changes(self) -> None:
         """Journal what code has changed about the optimizers."""
@@ -395,21 +400,19 @@ class StepMonitor:
     def _measure(self, optimizer: Optimizer) -> Packet:
         step, meter = self._step, self.meter
         if self._moved:  # one more optimizer of the same step: has it gone bad since?
-            sums = meter.empty_head()
             squares = meter.gradients.squares([optimizer]) if self.gate.is_voting else None
-            if squares is not None:
-                sums[HEAD.index("grad_squares")] = squares
-            return Packet(step=step, sums=sums)
+            return Packet(step=step, sums=meter.head_of_norm(squares))
         is_after_clip = not meter.norm_is_given
         self._inspect_gradients(optimizer)
         has_bad_data = False
-        with self.shields.batches.guarding("bad data"):
-            has_bad_data = self.facts.has_bad_data(self.recorder.bad_data)
+        if self.facts.loop is not None:
+            with self.shields.batches.guarding("bad data"):
+                has_bad_data = self.facts.has_bad_data(self.recorder.bad_data)
         step.measure(norm_is_after_clip=is_after_clip, has_bad_data=has_bad_data)
         return Packet(
             step=step,
             sums=meter.head(self._num_steps % PHASES if step.is_recorded_here else 0),
-            loss=meter.local_loss(self.sync.ranks.world),
+            loss=meter.local_loss(self.sync.ranks.world) if self.gate.is_voting else None,
             may_shrink=meter.norm_is_of_gradients,
         )
 
@@ -427,9 +430,8 @@ class StepMonitor:
         step = self._step
         step.end(state)
         if self.is_watching:
-            if step.is_recorded_here and self.recorder.is_recording:
-                with self.shields.host.guarding("note"):
-                    self.facts.fill(step)
+            if step.is_recorded_here and self.sync.recorder.is_recording:
+                self.shields.host.call("note", self.facts.fill, step)
             if state in (StepState.SKIPPED, StepState.OVERFLOW):
                 self.sync.send_skipped(step, self.meter.head(0))
         step.close()
@@ -439,8 +441,9 @@ class StepMonitor:
         self._skips.end_step()
         self._begin_step()
         self.sync.flush()
-        with self.shields.telemetry.guarding("new step"):
-            self.slow.begin_step()
+        if self.sync.ranks.world > 1:
+            with self.shields.telemetry.guarding("new step"):
+                self.slow.begin_step()
         self.clock.step_ended()
 
     def _begin_step(self) -> None:
@@ -475,7 +478,7 @@ class StepMonitor:
     @property
     def is_joining(self) -> bool:
         """Whether DDP's join is at work: then not all ranks come to every step."""
-        return any(module._join_config.enable for module in self._parallel)
+        return bool(self._parallel) and any(m._join_config.enable for m in self._parallel)
 
     def _report_failure(self, part: str, place: str, error: str) -> None:
         facts = {"part": part, "place": place, "error": error}

@@ -13,7 +13,6 @@ their order. A rank that failed keeps coming to the exchanges, with zeros and a 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import torch
@@ -29,6 +28,7 @@ from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.host.recorder import Recorder
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.measure.activations import read_activations, silent_sites
+from trimtab.live.measure.arithmetic import Math, Scalar, Vector
 from trimtab.live.measure.by_rank import SlowRank, read_maxima
 from trimtab.live.measure.state_hash import read_hashes
 from trimtab.live.measure.step_meter import HEAD, have_slipped, is_finite_step, read_head
@@ -71,8 +71,13 @@ class RecordAssembler:
         self._num_partial = 0
         self._slow_rank = SlowRank(world)
 
-    def add_step(self, packet: "Packet") -> None:
-        """Take the numbers of one exchange, or of a step that had none."""
+    def add(self, packet: "Packet") -> None:
+        """Take the numbers of one exchange, or of a step that had none, and what came with them."""
+        if packet.telemetry_of is not None:
+            self.add_telemetry(packet.telemetry_of, packet.telemetry)
+        self._add_step(packet)
+
+    def _add_step(self, packet: "Packet") -> None:
         step, sums = packet.step, packet.step_sums
         if step not in self._waiting:
             self._waiting.append(step)
@@ -145,9 +150,9 @@ class Packet:
     """
 
     step: TrainStep
-    sums: torch.Tensor
+    sums: Vector
     """What this rank has measured, in the order of HEAD."""
-    loss: torch.Tensor | None = None
+    loss: Scalar | None = None
     """The loss of this rank alone; None if it is not known."""
     may_shrink: bool = False
     """Whether the norm is that of the gradients, so that they may be scaled down by it."""
@@ -175,16 +180,13 @@ class Packet:
 
     def unpack(self, values: list[float], *, num_state: int, num_telemetry: int) -> None:
         """Split the vector that arrived: leaving, step sums, state, telemetry, gate report."""
-        queue = iter(values)
-
-        def take(count: int) -> list[float]:
-            return list(islice(queue, count))
-
-        self.num_leaving = next(queue)
-        self.step_sums = dict(zip(HEAD, take(len(HEAD)), strict=True))
-        self.state = take(num_state if self.is_exchange else 0)
-        self.telemetry = take(0 if self.telemetry_of is None else num_telemetry)
-        self.report = dict(zip(self.report_names, queue, strict=True))
+        state = 1 + len(HEAD)
+        telemetry = state + (num_state if self.is_exchange else 0)
+        report = telemetry + (0 if self.telemetry_of is None else num_telemetry)
+        self.num_leaving = values[0]
+        self.step_sums = dict(zip(HEAD, values[1:state], strict=True))
+        self.state, self.telemetry = values[state:telemetry], values[telemetry:report]
+        self.report = dict(zip(self.report_names, values[report:], strict=True))
         if self.report and self.state:
             self.report[HARM] = self.state[-1]
         if self.report and self.step.has_bad_data:
@@ -202,6 +204,7 @@ class StepSync:
         shields: Shields,
         config: LiveConfig,
         device: torch.device,
+        arithmetic: Math,
         *,
         on_leave: Callable[[], None],
         on_failure: Callable[[str, str, str], None],
@@ -214,6 +217,7 @@ class StepSync:
         self._shields = shields
         self._config = config
         self._device = device
+        self._math = arithmetic
         self._on_leave = on_leave
         self._on_failure = on_failure
         self._in_flight = InFlight(config.lag_steps)
@@ -232,6 +236,7 @@ class StepSync:
         self.ranks = RankSync(
             group,
             self._device,
+            self._math,
             lag=self._config.lag_steps,
             num_values=len(HEAD) + self._state_guard.num_fields + len(slots),
             votes=self._gate.is_voting,
@@ -259,8 +264,11 @@ class StepSync:
         self.num_exchanges += 1
         telemetry_of, telemetry = self._pop_telemetry()
         check, found = self._findings(optimizer)
+        parts = [packet.sums, *found]
+        if telemetry_of is not None or self.ranks.world > 1:  # else zeros that nobody reads
+            parts.append(telemetry)
         try:
-            total = self.ranks.sum(packet.sums, *found, telemetry, is_alone=is_alone)
+            total = self.ranks.sum(*parts, is_alone=is_alone)
             if not is_alone:
                 self._decide(packet, total)
         except ExchangeFailed as error:
@@ -270,32 +278,34 @@ class StepSync:
             return
         if telemetry_of is None:  # zeros, that the host need not see
             total = total[: 1 + len(HEAD) + self._state_guard.num_fields]
-        else:
+        elif self.ranks.world > 1:
             with self._shields.telemetry.guarding("exchange"):
-                self._slow.learn(total)
+                self._slow.learn(torch.tensor(total) if self._math.is_host else total)
         self._last_decision = decision = self._gate.decision
         self._has_restored = False
-        names, report = ((), ()) if decision is None else decision.values()
         packet.step.count_exchange()
-        packet.load(telemetry_of, check, names)
-        self._send(packet, torch.cat((total, *report)) if report else total)
+        if decision is None:
+            packet.load(telemetry_of, check, ())
+        else:
+            packet.load(telemetry_of, check, decision.report_names)
+            total = self._joined(total, self._math.vector(decision.report))
+        self._send(packet, total)
 
     def arrivals(self) -> Iterator[Packet]:
         """Yield what was sent `lag` exchanges ago: the same on every rank."""
         return map(self._unpack, self._in_flight.arrivals())
 
-    def send_skipped(self, step: TrainStep, sums: torch.Tensor) -> None:
+    def send_skipped(self, step: TrainStep, sums: Vector) -> None:
         """Send the numbers of a step without an exchange: those of this rank."""
         if self.recorder.is_recording:
             packet = Packet(step=step, sums=sums, is_exchange=False)
-            self._send(packet, torch.cat((sums.new_zeros(1), sums)))
+            self._send(packet, self._joined(self._math.vector((self._math.zero,)), sums))
             self.recorder.event("step not applied", step.step, {"why": step.state.value})
 
     def flush(self) -> None:
         """Record what is complete, when a step was closed."""
         if self.recorder.is_recording and not self._shields.host.is_down:
-            with self._shields.host.guarding("release"):
-                self._assembler.flush()
+            self._shields.host.call("release", self._assembler.flush)
 
     def drain(self) -> None:
         """Record everything; what ranks would do about it does not matter any more."""
@@ -308,20 +318,27 @@ class StepSync:
         self._assembler.flush(everything=True)
 
     def _pop_telemetry(self) -> tuple[TrainStep | None, torch.Tensor]:
-        with self._shields.telemetry.guarding("exchange"):
-            return self._slow.pop()
-        return None, self._slow.nothing
+        return self._shields.telemetry.call("exchange", self._slow.pop) or (
+            None,
+            self._slow.nothing,
+        )
 
     def _findings(self, optimizer: Optimizer) -> tuple[Any, tuple[torch.Tensor, ...]]:
         """Return what the guard of the state must know later, and what it has found."""
-        with self._shields.recovery.guarding("exchange"):
-            return self._state_guard.to_send(optimizer)
-        return None, self._state_guard.unable
+        guard = self._state_guard
+        return self._shields.recovery.call("exchange", guard.to_send, optimizer) or (
+            None,
+            guard.unable,
+        )
 
-    def _decide(self, packet: Packet, total: torch.Tensor) -> None:
+    def _joined(self, vector: Vector, further: Vector) -> Vector:
+        return vector + further if self._math.is_host else torch.cat((vector, further))
+
+    def _decide(self, packet: Packet, total: Vector) -> None:
         step, gate = packet.step, self._gate
         if gate.has_left:
-            self.ranks.accept()
+            if self.ranks.world > 1:
+                self.ranks.accept()
         elif step.num_exchanges == 0:
             is_unable = self._shields.recovery.is_down
             gate.decide(
@@ -371,7 +388,7 @@ class StepSync:
                 self.deliver(arrived)
             self.connect(RankGroup(slots=self._slow.slots))
 
-    def _send(self, packet: Packet, values: torch.Tensor) -> None:
+    def _send(self, packet: Packet, values: Vector) -> None:
         """Begin to copy the numbers of a step to the host."""
         if self._device.type != "meta":  # there are only shapes
             self._in_flight.send(packet, values, is_exchange=packet.is_exchange)
@@ -384,12 +401,8 @@ class StepSync:
 
     def deliver(self, packet: Packet) -> None:
         """Hand numbers to the assembler, on the rank that records."""
-        if not self.recorder.is_recording or self._shields.host.is_down:
-            return
-        with self._shields.host.guarding("deliver"):
-            if packet.telemetry_of is not None:
-                self._assembler.add_telemetry(packet.telemetry_of, packet.telemetry)
-            self._assembler.add_step(packet)
+        if self.recorder.is_recording:
+            self._shields.host.call("deliver", self._assembler.add, packet)
 
     def act_upon(self, packet: Packet) -> None:
         """Act upon what all ranks read alike, at the same exchange."""

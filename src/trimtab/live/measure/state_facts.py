@@ -227,7 +227,11 @@ class OptionWatch:
         return None if before == self._num_parameters else (before, self._num_parameters)
 
     def _count(self) -> int:
-        return sum(len(group["params"]) for o in self._optimizers for group in o.param_groups)
+        count = 0
+        for optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                count += len(group["params"])
+        return count
 
     def _words(self) -> dict[str, str]:
         """Return the values of each option over the groups, each value once."""

@@ -1,12 +1,13 @@
-"""StepMeter: what is measured on the device in every step, as a vector of sums over ranks.
+"""StepMeter: what is measured in every step, as a vector of sums over ranks.
 
     guard.record(loss, tokens)   added up over micro-batches
     guard.clip_grad_norm_        the norm before clipping, or given by the user, or measured of the
                                  gradients that are about to be applied (`GradientNorm`)
     head()                       all of it as one vector, in the order of HEAD
 
-Values that are not finite are counted, not added: the sums must stay sums of numbers. `Mark` tells
-whether gradients are still the same; `UserSignals` are what the user measures.
+Numbers are tensors on a device and floats on a host (`arithmetic`). Values that are not finite are
+counted, not added: the sums must stay sums of numbers. `Mark` tells whether gradients are still the
+same; `UserSignals` are what the user measures.
 """
 
 import math
@@ -17,42 +18,15 @@ from enum import Enum
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimtab.core import signals
+from trimtab.live.measure.arithmetic import HostMath, Math, Scalar, Vector, as_scalar, is_finite
 from trimtab.live.ranks.shards import norm_dtype, real
-from trimtab.state.host_copy import local, version_of
-
-# Numbers as people give them.
+from trimtab.state.host_copy import local
 
 Number = float | int | torch.Tensor
-
-
-class OddNumber(ValueError):
-    """A value that cannot be read as one number; the message says what it is."""
-
-
-def as_scalar(value: Any, device: torch.device, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """A number as a detached scalar on the device; a host number travels inside a kernel."""
-    if isinstance(value, torch.Tensor):
-        if value.numel() != 1 or value.is_complex():
-            raise OddNumber(f"a {value.dtype} tensor of shape {tuple(value.shape)}")
-        scalar = value.detach()
-        if isinstance(scalar, DTensor):  # replicated, as clip_grad_norm_ returns it: it is whole
-            scalar = scalar.to_local()
-        return scalar.reshape(()).to(dtype).to(device, non_blocking=True)
-    return torch.full((), as_float(value), dtype=dtype, device=device)
-
-
-def as_float(value: Any) -> float:
-    """A number that is on the host."""
-    if isinstance(value, str | bytes) or value is None:
-        raise OddNumber(repr(value)[:40])
-    try:
-        return float(value)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise OddNumber(f"{type(value).__name__} ({error})") from error
+"""What a user may give as a number."""
 
 
 def root(square: float) -> float:
@@ -62,8 +36,9 @@ def root(square: float) -> float:
 
 # The gradients that are about to be applied: their norm, and whether they are still the same.
 
-SAMPLE = 16
-"""Parameters whose gradients are compared from one record to the next."""
+SAMPLE, REFERENCES = 16, 4
+"""Parameters whose gradients are compared from one record to the next, and those of them that are
+held by weak references. Chosen: a loop replaces all gradients or none."""
 
 MANY_TENSORS, SMALL_ELEMENTS = 64, 4096
 """On a processor, more than 64 tensors of at most 4,096 elements are joined for their norm: a norm
@@ -73,8 +48,8 @@ of each costs more than the copy."""
 class GradientNorm:
     """The sum of squares over the gradients of optimizers, right for every layout of ranks."""
 
-    def __init__(self, device: torch.device) -> None:
-        self._device = device
+    def __init__(self, arithmetic: Math) -> None:
+        self._math = arithmetic
         self._copies: dict[torch.Tensor, float] = {}
         """How many ranks hold the same part of a parameter; 1 until they were compared."""
         self._usual_copies = 1.0
@@ -94,8 +69,7 @@ class GradientNorm:
         """Whether plain torch computes the same norm on every rank."""
         return not self._differ
 
-    @torch.no_grad()
-    def squares(self, optimizers: Iterable[Optimizer]) -> torch.Tensor | None:
+    def squares(self, optimizers: Iterable[Optimizer]) -> Scalar | None:
         """This rank's share of the sum over ranks; None if nothing has a gradient.
 
         Over `param_groups` as they are now: what was added a moment ago counts.
@@ -120,24 +94,34 @@ class GradientNorm:
                         parts[key] = [gradient]
                     else:
                         same.append(gradient)
-        if not parts:
-            return None
-        totals = [
-            as_scalar(_sum_of_squares(tensors) / copies, self._device)
-            for (_, copies), tensors in parts.items()
-        ]
-        return totals[0] if len(totals) == 1 else torch.stack(totals).sum()
+        found = None
+        for (_, held), tensors in parts.items():
+            norm = self._math.number(_norm(tensors))
+            squares = norm * norm if held == 1 else norm * norm / held
+            found = squares if found is None else found + squares
+        return found
 
 
-def _sum_of_squares(tensors: list[torch.Tensor]) -> torch.Tensor:
+def _norm(tensors: list[torch.Tensor]) -> torch.Tensor:
+    has_graph = torch.is_grad_enabled()
+    torch._C._set_grad_enabled(False)  # the context manager of torch takes five calls
+    try:
+        return _norm_without_graph(tensors)
+    finally:
+        torch._C._set_grad_enabled(has_graph)
+
+
+def _norm_without_graph(tensors: list[torch.Tensor]) -> torch.Tensor:
     if len(tensors) > MANY_TENSORS and tensors[0].device.type == "cpu":
         small = [tensor for tensor in tensors if tensor.numel() <= SMALL_ELEMENTS]
         if len(small) > MANY_TENSORS and len({tensor.dtype for tensor in small}) == 1:
             joined = torch._C._nn.flatten_dense_tensors(small)
             tensors = [t for t in tensors if t.numel() > SMALL_ELEMENTS] + [joined]
     norms = torch._foreach_norm(tensors, 2.0, dtype=norm_dtype(*tensors))
+    if len(norms) == 1:
+        return norms[0]
     total: torch.Tensor = torch.linalg.vector_norm(torch.stack(norms))
-    return total.square()
+    return total
 
 
 class Change(Enum):
@@ -158,21 +142,34 @@ class Mark:
 
     versions: list[tuple[int, int] | None]
     references: "dict[int, weakref.ref[torch.Tensor]]"
+    has_gradients: bool
 
     def are_gone(self) -> bool:
         """Whether some of the gradients do not exist any more."""
-        return any(reference() is None for reference in self.references.values())
+        return None in [reference() for reference in self.references.values()]
 
 
-NO_GRADIENTS = Mark([], {})
+NO_GRADIENTS = Mark([], {}, has_gradients=False)
 
 
-def mark(parameters: Iterable[torch.Tensor]) -> Mark:
-    gradients = [parameter.grad for parameter in parameters]
-    versions = [None if g is None else (id(g), version_of(g)) for g in gradients]
-    places = [place for place, version in enumerate(versions) if version is not None]
-    some = places[:: max(len(places) // SAMPLE, 1)]
-    return Mark(versions, {at: weakref.ref(g) for at in some if (g := gradients[at]) is not None})
+def mark(parameters: Sequence[torch.Tensor]) -> Mark:
+    """Look at the gradients of parameters, without reading them."""
+    versions: list[tuple[int, int] | None] = []
+    references = {}
+    stride = max(len(parameters) // REFERENCES, 1)
+    has_gradients = False
+    for place, parameter in enumerate(parameters):
+        gradient = parameter.grad
+        if gradient is None:
+            versions.append(None)
+            continue
+        # Tensors of `torch.inference_mode` count no versions.
+        version = 0 if gradient.is_inference() else gradient._version
+        versions.append((id(gradient), version))
+        if place % stride == 0 or not has_gradients:
+            references[place] = weakref.ref(gradient)
+        has_gradients = True
+    return Mark(versions, references, has_gradients)
 
 
 def compare(before: Mark, now: Mark) -> Change:
@@ -189,7 +186,7 @@ def compare(before: Mark, now: Mark) -> Change:
 
 def without(now: Mark, used: Mark) -> Mark:
     """A mark in which gradients that an optimizer has used already count as none."""
-    if not used.versions:
+    if not used.has_gradients or not now.has_gradients:
         return now
     gone = {at for at, reference in used.references.items() if reference() is None}
     versions = [
@@ -197,7 +194,7 @@ def without(now: Mark, used: Mark) -> Mark:
         for at, (old, new) in enumerate(zip(used.versions, now.versions, strict=True))
     ]
     fresh = {at: ref for at, ref in now.references.items() if versions[at] is not None}
-    return Mark(versions, fresh)
+    return Mark(versions, fresh, has_gradients=any(versions))
 
 
 def sample(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
@@ -224,13 +221,13 @@ PHASES = 16
 class StepMeter:
     """Loss and gradient norm of one step."""
 
-    def __init__(self, optimizers: Sequence[Optimizer], device: torch.device) -> None:
+    def __init__(
+        self, optimizers: Sequence[Optimizer], device: torch.device, arithmetic: Math
+    ) -> None:
         self._optimizers = optimizers
         self.device = device
-        self.gradients = GradientNorm(device)
-        small = sorted({*range(PHASES), *(phase**2 for phase in range(PHASES))})
-        numbers = torch.tensor(small, dtype=torch.float32, device=device).unbind()
-        self._constants = dict(zip(map(float, small), numbers, strict=True))
+        self.arithmetic = arithmetic
+        self.gradients = GradientNorm(arithmetic)
         self.reset()
 
     def reset(self) -> None:
@@ -240,11 +237,11 @@ class StepMeter:
         self.norm_is_given = False
         """Whether the norm before clipping is known from the user or from the guard's clipping."""
         self._no_tokens = 0
-        self._total: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._latest: tuple[torch.Tensor, torch.Tensor] | None = None
-        self._given_norm: torch.Tensor | None = None
+        self._total: tuple[Scalar, Scalar] | None = None
+        self._latest: tuple[Scalar, Scalar] | None = None
+        self._given_norm: Scalar | None = None
         self._is_from_user = False
-        self._squares: torch.Tensor | None = None
+        self._squares: Scalar | None = None
 
     def add_loss(self, loss: Any, tokens: Any, *, follows_backward: bool) -> None:
         """Take one micro-batch; without a token count each weighs the same.
@@ -252,12 +249,13 @@ class StepMeter:
         A loss that is not finite and that no backward followed was skipped by the user: it is
         dropped when the next one comes.
         """
-        value = as_scalar(loss, self.device)
-        weight = self._constant(1.0) if tokens is None else as_scalar(tokens, self.device)
-        self._fold_latest(keep_all=follows_backward)
-        weighted = value * weight
+        numbers = self.arithmetic
+        weighted = numbers.number(loss)
+        weight = numbers.one if tokens is None else numbers.number(tokens)
+        if self._latest is not None:
+            self._fold_latest(keep_all=follows_backward)
         if tokens is not None:  # the mean over no tokens is NaN, and no fault
-            weighted = weighted.masked_fill(weight == 0, 0.0)
+            weighted = numbers.where(weight == 0, numbers.zero, weighted * weight)
         self._latest = (weighted, weight)
         self._no_tokens += tokens is None
         self.num_losses += 1
@@ -268,8 +266,7 @@ class StepMeter:
 
     def set_norm(self, norm: Any, *, is_from_user: bool) -> None:
         """Take the gradient norm before clipping, from the user or from the guard's clipping."""
-        # A copy: the tensor may be changed later.
-        self._given_norm = as_scalar(norm, self.device).clone()
+        self._given_norm = self.arithmetic.kept(self.arithmetic.number(norm))
         self._is_from_user = is_from_user
         self.norm_is_given = True
 
@@ -278,7 +275,7 @@ class StepMeter:
         """Whether the norm is that of the present gradients, and not one that the user gave."""
         return not (self._given_norm is not None and self._is_from_user)
 
-    def set_squares(self, squares: torch.Tensor | None) -> None:
+    def set_squares(self, squares: Scalar | None) -> None:
         """Take the sum of squares of the gradients that are about to be applied."""
         if squares is None:
             return
@@ -286,9 +283,9 @@ class StepMeter:
             self._squares = self._squares + squares * 0.0
             return
         scale = self._grad_scale()
-        self._squares = squares if scale is None else squares / scale.square()
+        self._squares = squares if scale is None else self.arithmetic.ratio(squares, scale * scale)
 
-    def set_squares_before_clip(self, squares: torch.Tensor | None) -> None:
+    def set_squares_before_clip(self, squares: Scalar | None) -> None:
         """Take the sum of squares from before the guard's clipping, where ranks hold parts."""
         self._squares = squares
         self.norm_is_given = squares is not None
@@ -298,79 +295,76 @@ class StepMeter:
         if self._given_norm is not None and not self._is_from_user:
             scale = self._grad_scale()
             if scale is not None:
-                self._given_norm = self._given_norm / scale
+                self._given_norm = self.arithmetic.ratio(self._given_norm, scale)
 
-    def local_loss(self, world: int) -> torch.Tensor | None:
+    def local_loss(self, world: int) -> Scalar:
         weighted, tokens = self._sums()
         if world == 1:
             return weighted
         # A rank without tokens has no loss, and not one that is not a number.
-        return weighted / torch.where(tokens == 0, self._constant(1.0), tokens)
+        numbers = self.arithmetic
+        return numbers.ratio(weighted, numbers.where(tokens == 0, numbers.one, tokens))
 
-    def head(self, phase: int) -> torch.Tensor:
+    def head(self, phase: int) -> Vector:
         """The sums of the step, in the order of HEAD."""
         weighted, tokens = self._sums()
-        zero, one = self._constant(0.0), self._constant(1.0)
+        numbers = self.arithmetic
+        zero, one = numbers.zero, numbers.one
         given, squares = self._given_norm, self._squares
         if given is not None and squares is not None:
             # A norm that was given vouches for size only: NaN and infinity in the gradients that
             # are applied make it NaN.
             given = given + squares * 0.0
-        return torch.stack(
-            [
-                torch.nan_to_num(weighted, nan=0.0, posinf=0.0, neginf=0.0),
+        size = abs(weighted)
+        return numbers.vector(
+            (
+                numbers.where(size < math.inf, weighted, zero),
                 tokens,
-                torch.isnan(weighted).float(),
-                torch.isinf(weighted).float(),
+                weighted != weighted,
+                size == math.inf,
                 zero if given is None else given,
                 zero if given is None else one,
                 zero if squares is None else squares,
                 zero if squares is None else one,
-                self._constant(float(self._no_tokens)),
-                (weighted == -math.inf).float(),
-                self._constant(float(self.num_losses > 0)),
-                self._constant(float(phase)),
-                self._constant(float(phase**2)),
-            ]
+                self._no_tokens,
+                weighted == -math.inf,
+                one if self.num_losses else zero,
+                phase,
+                phase**2,
+            )
         )
 
-    def empty_head(self) -> torch.Tensor:
-        """Sums that say nothing, for a rank that failed."""
-        return torch.zeros(len(HEAD), dtype=torch.float32, device=self.device)
+    def head_of_norm(self, squares: Scalar | None) -> Vector:
+        """Sums that say nothing but the squares of gradients, for a further optimizer."""
+        zero = self.arithmetic.zero
+        found = dict.fromkeys(HEAD, zero)
+        found["grad_squares"] = zero if squares is None else squares
+        return self.arithmetic.vector(tuple(found.values()))
 
-    def _sums(self) -> tuple[torch.Tensor, torch.Tensor]:
-        self._fold_latest(keep_all=True)
-        return self._total or (self._constant(0.0), self._constant(0.0))
+    def _sums(self) -> tuple[Scalar, Scalar]:
+        if self._latest is not None:
+            self._fold_latest(keep_all=True)
+        return self._total or (self.arithmetic.zero, self.arithmetic.zero)
 
     def _fold_latest(self, *, keep_all: bool) -> None:
-        if self._latest is None:
-            return
-        weighted, weight = self._latest
+        """Add the latest micro-batch to the step."""
+        weighted, weight = self._latest or (self.arithmetic.zero, self.arithmetic.zero)
         self._latest = None
         if not keep_all:
-            is_finite = torch.isfinite(weighted)
-            zero = self._constant(0.0)
-            weighted, weight = (
-                torch.where(is_finite, weighted, zero),
-                torch.where(is_finite, weight, zero),
-            )
-        if self._total is None:
-            self._total = (weighted, weight)
-        else:
-            self._total = (self._total[0] + weighted, self._total[1] + weight)
+            has_loss, zero = is_finite(weighted), self.arithmetic.zero
+            weight = self.arithmetic.where(has_loss, weight, zero)
+            weighted = self.arithmetic.where(has_loss, weighted, zero)
+        if self._total is not None:
+            weighted, weight = self._total[0] + weighted, self._total[1] + weight
+        self._total = (weighted, weight)
 
-    def _grad_scale(self) -> torch.Tensor | None:
+    def _grad_scale(self) -> Scalar | None:
         """The scale that GradScaler hands to a fused optimizer: its gradients are still scaled."""
-        scales = (getattr(optimizer, "grad_scale", None) for optimizer in self._optimizers)
-        scale = next((scale for scale in scales if isinstance(scale, torch.Tensor)), None)
-        return None if scale is None else as_scalar(scale, self.device)
-
-    def _constant(self, value: float) -> torch.Tensor:
-        """A number on the device; small ones are there already."""
-        known = self._constants.get(value)
-        if known is None:
-            known = torch.full((), value, dtype=torch.float32, device=self.device)
-        return known
+        for optimizer in self._optimizers:
+            scale = getattr(optimizer, "grad_scale", None)
+            if isinstance(scale, torch.Tensor):
+                return self.arithmetic.number(scale)
+        return None
 
 
 def is_finite_step(head: Mapping[str, float]) -> bool:
@@ -407,6 +401,9 @@ def read_head(sums: Mapping[str, float]) -> dict[str, float]:
 # The user's own signals, and the learning rates.
 
 
+HOST = HostMath()
+
+
 class UserSignals:
     """The user's own signals of a step, of the first rank only; in double precision."""
 
@@ -426,11 +423,15 @@ class UserSignals:
             return
         if len(self._on_host) + len(self._on_device) >= self.LIMIT:
             return
-        if isinstance(value, torch.Tensor):
+        if isinstance(value, torch.Tensor) and value.device.type != "cpu":
             # A copy: the tensor may be changed later.
             self._on_device[name] = as_scalar(value, self._device, self._dtype).clone()
         else:
-            self._on_host[name] = as_float(value)
+            self._on_host[name] = HOST.number(value)
+
+    @property
+    def has_any(self) -> bool:
+        return bool(self._on_host or self._on_device)
 
     def pop(self) -> tuple[dict[str, float], tuple[str, ...], torch.Tensor | None]:
         """What is on the host, and the names and values of what is on the device."""

@@ -54,6 +54,11 @@ class Discard:
     def __init__(self) -> None:
         self._touched: dict[Optimizer, _Found] = {}
 
+    @property
+    def is_set(self) -> bool:
+        """Whether an optimizer is touched now."""
+        return bool(self._touched)
+
     def via_found_inf(
         self, optimizer: Optimizer, flag: torch.Tensor, scale: torch.Tensor | None
     ) -> None:
@@ -167,6 +172,11 @@ class BufferKeeper:
         # Fused kernels write running statistics without counting a version.
         silent = [m for m in model.modules() if getattr(m, "track_running_stats", False)]
         self._always = {id(buffer) for module in silent for buffer in module.buffers()}
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there are buffers to keep."""
+        return bool(self._kept)
 
     @torch.no_grad()
     def settle(self, is_discarded: torch.Tensor) -> None:

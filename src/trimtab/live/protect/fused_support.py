@@ -22,7 +22,7 @@ from trimtab.live.shield import log
 from trimtab.state.host_copy import local
 from trimtab.state.training_state import parameters_of
 
-_KINDS = (AdamW, Adam, SGD, Adagrad)
+FUSED_KINDS = (AdamW, Adam, SGD, Adagrad)
 """What has a fused form; the first that fits counts."""
 
 _FUSED_CHECK = "_need_device_dtype_check_for_fused"
@@ -63,7 +63,7 @@ class FusedSupport:
     def may_read_flag(self, optimizer: Optimizer) -> bool:
         """Whether it can be expected to, before there are gradients."""
         is_fused = _is_fused(optimizer)
-        return is_fused or (self._promotes and type(optimizer) in _KINDS and _fits(optimizer))
+        return is_fused or (self._promotes and type(optimizer) in FUSED_KINDS and _fits(optimizer))
 
     def undo(self) -> None:
         """Give every optimizer the form back that it came with."""
@@ -72,7 +72,7 @@ class FusedSupport:
         self._originals.clear()
 
     def _promote(self, optimizer: Optimizer) -> bool:
-        if not self._promotes or optimizer in self._unfit or type(optimizer) not in _KINDS:
+        if not self._promotes or optimizer in self._unfit or type(optimizer) not in FUSED_KINDS:
             return False
         if _lacks_momentum(optimizer) and _is_sharded(optimizer):
             return False  # until it can be tried: torch 2.13 has no fused SGD for DTensors
@@ -194,7 +194,7 @@ def _has_sparse_gradient(optimizer: Optimizer) -> bool:
 
 def _obeys(optimizer: Optimizer) -> bool:
     """Whether a fused optimizer of this kind leaves parameters of this kind alone by the flag."""
-    kind = next((kind for kind in _KINDS if isinstance(optimizer, kind)), None)
+    kind = next((kind for kind in FUSED_KINDS if isinstance(optimizer, kind)), None)
     if kind is None:
         return False
     # A subclass that has kept torch's own step hands the flag on; one of its own may not.

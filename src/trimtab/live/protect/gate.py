@@ -1,8 +1,10 @@
-"""Gate: decides about each update between backward and step, on the device, alike on every rank.
+"""Gate: decides about each update between backward and step, alike on every rank.
 
-Nothing in here waits for the host, and nothing in here may keep a rank from its exchanges with the
-others: a bug of ours makes this rank vote OUT, the step is applied everywhere, and all gates part
-at the same exchange a few steps later.
+On a device nothing in here waits for the host: a fused optimizer reads the decision there. Where
+the device is the host the decision is known at once, and an optimizer is touched only if its step
+is discarded or scaled down. Nothing in here may keep a rank from its exchanges with the others: a
+bug of ours makes this rank vote OUT, the step is applied everywhere, and all gates part at the same
+exchange a few steps later.
 """
 
 from collections.abc import Sequence
@@ -15,15 +17,15 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
+from trimtab.live.measure.arithmetic import Math, Scalar, Vector, is_finite
 from trimtab.live.measure.step_meter import HEAD, RULE_HEAD, Change, Mark, compare, mark
 from trimtab.live.protect.discard import BufferKeeper, Discard, divide_gradients
-from trimtab.live.protect.fused_support import FusedSupport
+from trimtab.live.protect.fused_support import FUSED_KINDS, FusedSupport
 from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.protect.no_op_proof import why_not_discardable
 from trimtab.live.protect.rule import REPORT_NAMES, Rule, Verdict
 from trimtab.live.ranks.exchange import DISCARD, OUT, RankSync
 from trimtab.live.shield import Shield
-from trimtab.state.host_copy import local
 from trimtab.state.training_state import parameters_of
 
 _RECORDED = HEAD.index("recorded")
@@ -39,39 +41,38 @@ _CLIP_EPSILON = 1e-6
 class Decision:
     """What has been decided about a step."""
 
-    vote: torch.Tensor
+    vote: Scalar
     """What the ranks have agreed on."""
-    report: tuple[torch.Tensor, ...] = ()
-    """What the host is to know besides; nothing if this rank could not decide."""
-    report_names: tuple[str, ...] = ()
-    shrink: torch.Tensor | None = None
+    report: tuple[Scalar, ...]
+    """What the host is to know; at least the vote, on every rank."""
+    report_names: tuple[str, ...] = (VOTE,)
+    shrink: Scalar | None = None
     """What gradients are to be divided by, because their norm is in excess of the usual."""
     is_discarded: bool | None = None
-    """The vote on the host, if an optimizer had to have it there."""
+    """The vote on the host; None if it is on the device and nobody had to read it."""
     is_shrunk: bool = False
-    """Whether `shrink` is more than 1, if an optimizer had to know."""
+    """Whether `shrink` is more than 1, if that is known on the host."""
 
-    def scale_down(self, by: torch.Tensor) -> None:
+    def scale_down(self, by: Scalar) -> None:
         self.shrink = by
 
-    def report_besides(self, names: tuple[str, ...], values: tuple[torch.Tensor, ...]) -> None:
+    def report_besides(self, names: tuple[str, ...], values: tuple[Scalar, ...]) -> None:
         """Let the host know these, besides the vote."""
-        self.report_names, self.report = names, values
+        self.report_names, self.report = (VOTE, *names), (self.vote, *values)
 
     def settle_on_host(self, *, is_discarded: bool, is_shrunk: bool) -> None:
         """Keep what an optimizer had to read of it."""
         self.is_discarded, self.is_shrunk = is_discarded, is_shrunk
 
+    @property
+    def is_accepted_on_host(self) -> bool:
+        """Whether the host knows that the step is applied as it is."""
+        return self.is_discarded is False and not self.is_shrunk
+
     def is_act(self) -> bool:
         """Return whether the step was changed: discarded, or scaled down; waits for the device."""
         is_shrunk = self.shrink is not None and bool(self.shrink > 1)
         return is_shrunk or bool(self.vote == DISCARD)
-
-    def values(self) -> tuple[tuple[str, ...], tuple[torch.Tensor, ...]]:
-        """The names and numbers that leave for the host; at least the vote, on every rank."""
-        if self.report:
-            return (VOTE, *self.report_names), (self.vote, *self.report)
-        return (VOTE,), (self.vote,)
 
 
 class Gate:
@@ -87,38 +88,40 @@ class Gate:
         device: torch.device,
         shield: Shield,
         *,
+        arithmetic: Math,
         promote: bool = True,
     ) -> None:
         self.shield = shield
+        self._math = arithmetic
         self.has_left = False
         """Set when all ranks have agreed to protect no longer."""
-        self.rule = Rule(device)
+        self.rule = Rule(arithmetic)
         self._fused = FusedSupport(promote=promote)
         self._proven: set[tuple[Optimizer, bool]] = set()
         """Optimizers that were seen to leave all as it was in a step without gradients, and whether
         they had a state then."""
         for optimizer in optimizers:
-            if not self._fused.may_read_flag(optimizer):
+            if arithmetic.is_host or not self._fused.may_read_flag(optimizer):
                 self._prove(optimizer)
         self._optimizers = optimizers
         self._clipped: dict[Optimizer, tuple[list[torch.Tensor], Mark]] = {}
         """The gradients that the guard's clip has left in this step."""
-        self._clip_divisor: torch.Tensor | None = None
+        self._clip_divisor: Scalar | None = None
         """What the clip divided them by; None if nothing was clipped."""
         self.buffers = BufferKeeper(model)
         self._discard = Discard()
-        self._flag = torch.zeros(1, dtype=torch.float32, device=device)
-        self._found_inf = self._flag[0]
-        """The same as torch wants it, without a dimension."""
+        self._found_inf = torch.zeros((), dtype=torch.float32, device=device)
+        """Whether the step is discarded, as fused optimizers and buffers read it."""
+        self._flag_is_set = False
+        """The same on the host, if that is the device."""
         self.decision: Decision | None = None
         """What has been decided about the present step; None before that, and if nothing was."""
 
     def note_clip(self, norm: torch.Tensor, max_norm: float) -> None:
         """Remember which gradients a clip has left: those need no second look before the update."""
         with self.shield.guarding("clip"), torch.no_grad():
-            # A DTensor that a norm comes as is whole on every rank.
-            whole = local(norm).to(self._flag.device, torch.float32)
-            self._clip_divisor = ((whole + _CLIP_EPSILON) / max_norm).clamp(min=1.0)
+            divisor = (self._math.number(norm) + _CLIP_EPSILON) / max_norm
+            self._clip_divisor = self._math.maximum(divisor, 1.0)
             for optimizer in self._optimizers:
                 having = [p for p in parameters_of([optimizer]) if p.grad is not None]
                 if having:
@@ -134,8 +137,8 @@ class Gate:
     def decide(
         self,
         sync: RankSync,
-        total: torch.Tensor,
-        loss: torch.Tensor | None,
+        total: Vector,
+        loss: Scalar | None,
         *,
         is_recorded: bool,
         may_shrink: bool,
@@ -149,57 +152,78 @@ class Gate:
         """
         head = total[1 : 1 + len(HEAD)]
         verdict: Verdict | None = None
-        discards: torch.Tensor | None = None
+        discards: Scalar | None = None
         if loss is not None and not self.shield.is_down:
-            with self.shield.guarding("rule"):
+            try:
                 if sync.world == 1 and not is_recorded:
-                    discards = _is_nonfinite(head)
+                    discards = self._is_nonfinite(head)
                 else:
                     verdict = self.rule.judge(head[: len(RULE_HEAD)], may_scale=may_shrink)
                     discards = self._only_nonfinite_if_unrecorded(head, verdict, sync)
                 if has_bad_data:
-                    discards = torch.ones_like(self._flag)
+                    discards = self._math.one > 0
                 elif harm is not None:
-                    discards = (discards > 0) | (harm > 0)
+                    discards = discards | (self._math.number(harm) > 0)
+            except Exception as error:
+                self.shield.catch("rule", error)
+                discards = None
         agreed = sync.vote(discards, loss)
         # From here on the other ranks count on it, whatever fails in this one.
-        self.decision = decision = Decision(vote=agreed)
-        torch.eq(agreed, DISCARD, out=self._flag)
-        if verdict is not None:
-            if may_shrink:
-                shrink = verdict.shrink
-                if sync.world > 1:  # nobody scales down if a rank could not decide
-                    shrink = torch.where(agreed == OUT, 1.0, shrink)
-                decision.scale_down(shrink[0])
-            with self.shield.guarding("learn"):
-                self._report(decision, verdict, sync)
+        self.decision = decision = Decision(vote=agreed, report=(agreed,))
+        shrink: Scalar = self._math.one
+        if verdict is not None and may_shrink:
+            shrink = verdict.shrink
+            if sync.world > 1:  # nobody scales down if a rank could not decide
+                shrink = self._math.where(agreed == OUT, self._math.one, shrink)
+            decision.scale_down(shrink)
+        try:
+            self._settle(decision)
+            if verdict is not None:
+                names: tuple[str, ...] = REPORT_NAMES
+                if largest := sync.largest_loss:
+                    names = (*names, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
+                decision.report_besides(names, (*self.rule.report(verdict), *largest))
                 self.rule.learn(verdict)
-        with self.shield.guarding("buffers"):
-            self.buffers.settle(self._found_inf)
+        except Exception as error:
+            self.shield.catch("decision", error)
+        if self.buffers.has_any:
+            with self.shield.guarding("buffers"):
+                self.buffers.settle(self._found_inf)
         self.has_left = self.has_left or (self.shield.is_down and sync.world == 1)
 
-    def decide_further(self, sync: RankSync, total: torch.Tensor) -> None:
+    def _settle(self, decision: Decision) -> None:
+        """Have the decision where optimizers read it: on the device, or on the host."""
+        if self._math.is_host:
+            is_discarded, is_shrunk = self._read(decision)
+            decision.settle_on_host(is_discarded=is_discarded, is_shrunk=is_shrunk)
+            if is_discarded or self._flag_is_set:
+                self._found_inf.fill_(is_discarded)
+                self._flag_is_set = is_discarded
+        else:
+            torch.eq(decision.vote, DISCARD, out=self._found_inf)
+
+    def decide_further(self, sync: RankSync, total: Vector) -> None:
         """Decide about one more optimizer of the same step: it may have gone bad since."""
-        squares = total[1 + _SQUARES : 2 + _SQUARES]
-        discards: torch.Tensor | None = None
+        discards: Scalar | None = None
         before = self.decision
         if before is not None and not self.shield.is_down:
             with self.shield.guarding("further optimizer"):
-                discards = torch.maximum(before.vote.long(), (~torch.isfinite(squares)).long())
+                nonfinite = self._math.negated(is_finite(total[1 + _SQUARES]))
+                discards = (before.vote == DISCARD) | nonfinite
         agreed = sync.vote(discards, None)
         shrink = None if before is None else before.shrink
-        self.decision = Decision(vote=agreed, shrink=shrink)
-        torch.eq(agreed, DISCARD, out=self._flag)
+        self.decision = Decision(vote=agreed, report=(agreed,), shrink=shrink)
+        self._settle(self.decision)
 
-    def is_bad(self, head: torch.Tensor, world: int) -> bool:
+    def is_bad(self, head: Vector, world: int) -> bool:
         """Return whether a step is bad by the numbers of this rank alone; waits for the device."""
         if self.has_left or self.shield.is_down:
             return False
-        if bool(_is_nonfinite(head)) or bool(head[_NAN] + head[_INF]):
+        if bool(self._is_nonfinite(head)) or bool(head[_NAN] + head[_INF]):
             return True
         with self.shield.guarding("own numbers"):
             # Every rank adds its share of the squares; those of the others are about as large.
-            own = head.clone()
+            own = list(head) if self._math.is_host else head.clone()
             own[_SQUARES] *= world
             return bool(self.rule.judge(own[: len(RULE_HEAD)]).discards)
         return False
@@ -211,6 +235,11 @@ class Gate:
         """
         decision = self.decision
         if decision is None:
+            return True
+        if decision.is_accepted_on_host:  # the optimizer is left alone
+            if not self._is_proven(optimizer):
+                with self.shield.guarding("proof"):
+                    self._prove(optimizer)
             return True
         with self.shield.guarding("discard"):
             self._discard.forget(optimizer)  # what a step that raised has left
@@ -224,8 +253,14 @@ class Gate:
 
     def after(self, optimizer: Optimizer) -> None:
         """It has moved, or not: leave it as it was found."""
-        with self.shield.guarding("undo"):
-            self._discard.undo(optimizer)
+        if self._discard.is_set:
+            with self.shield.guarding("undo"):
+                self._discard.undo(optimizer)
+
+    @property
+    def has_promoted(self) -> bool:
+        """Whether an optimizer was made fused that nobody has asked for yet."""
+        return bool(self._fused.promoted)
 
     def pop_promoted(self) -> list[str]:
         """Return the optimizers that were made fused since the last call, by name."""
@@ -275,8 +310,9 @@ class Gate:
 
     def forget(self) -> None:
         """Clear what an update that raised has left."""
-        with self.shield.guarding("new step"):
-            self._discard.forget()
+        if self._discard.is_set:
+            with self.shield.guarding("new step"):
+                self._discard.forget()
 
     def close(self) -> None:
         """Give the optimizers back as they came."""
@@ -288,16 +324,20 @@ class Gate:
                 end()
 
     def _only_nonfinite_if_unrecorded(
-        self, head: torch.Tensor, verdict: Verdict, sync: RankSync
-    ) -> torch.Tensor:
+        self, head: Vector, verdict: Verdict, sync: RankSync
+    ) -> Scalar:
         """An update that no rank recorded is discarded only if it is not finite."""
         if sync.world == 1:
             return verdict.discards
-        is_recorded = head[_RECORDED : _RECORDED + 1] > 0
-        return torch.where(is_recorded, verdict.discards, _is_nonfinite(head))
+        nonfinite = self._is_nonfinite(head)
+        return self._math.where(head[_RECORDED] > 0, verdict.discards, nonfinite)
+
+    def _is_nonfinite(self, head: Vector) -> Scalar:
+        """Whether the gradients are not finite, by the norm that was measured or given."""
+        return self._math.negated(is_finite(head[_GIVEN] + head[_SQUARES]))
 
     def _prepare(self, optimizer: Optimizer, decision: Decision) -> None:
-        if not self._fused.reads_flag(optimizer):
+        if self._math.is_host or not self._fused.reads_flag(optimizer):
             self._prepare_on_host(optimizer, decision)
             return
         shrink = decision.shrink
@@ -312,16 +352,22 @@ class Gate:
         if decision.is_discarded:
             self._discard.via_missing_grads(optimizer)
         elif decision.is_shrunk and decision.shrink is not None:
-            divide_gradients(parameters_of([optimizer]), self._left_to_shrink(decision.shrink))
+            by = self._left_to_shrink(decision.shrink)
+            by = self._found_inf.new_full((), by) if self._math.is_host else by
+            divide_gradients(parameters_of([optimizer]), by)
+
+    def _is_proven(self, optimizer: Optimizer) -> bool:
+        # torch's own leave out what has no gradient, with a state and without.
+        is_known = type(optimizer) in FUSED_KINDS
+        return is_known or (optimizer, bool(optimizer.state)) in self._proven
 
     def _prove(self, optimizer: Optimizer) -> None:
         """Raise ConfigError for an optimizer whose bad steps cannot be discarded.
 
         Tried twice: some move what they hold as soon as they hold something.
         """
-        key = (optimizer, bool(optimizer.state))
-        if key not in self._proven:
-            self._proven.add(key)
+        if not self._is_proven(optimizer):
+            self._proven.add((optimizer, bool(optimizer.state)))
             why = why_not_discardable(optimizer)
             if why is not None:
                 raise ConfigError(
@@ -330,24 +376,17 @@ class Gate:
 
     def _read(self, decision: Decision) -> tuple[bool, bool]:
         """Whether the step is discarded and whether it is scaled, in one host read."""
+        if self._math.is_host:
+            return decision.vote == DISCARD, decision.shrink is not None and decision.shrink > 1
         if decision.shrink is None:
-            return bool(self._flag), False
+            return bool(self._found_inf), False
         shrink = float(torch.where(self._found_inf > 0, 0.0, decision.shrink))
         return shrink == 0, shrink > 1
 
-    def _left_to_shrink(self, shrink: torch.Tensor) -> torch.Tensor:
+    def _left_to_shrink(self, shrink: Scalar) -> Scalar:
         """Return what is left to divide by where gradients have been clipped already."""
         clipped = self._clip_divisor
-        return shrink if clipped is None else (shrink / clipped).clamp(min=1.0)
-
-    def _report(self, decision: Decision, verdict: Verdict, sync: RankSync) -> None:
-        names: tuple[str, ...] = REPORT_NAMES
-        values: tuple[torch.Tensor, ...] = self.rule.report(verdict)
-        largest = sync.largest_loss
-        if largest is not None:
-            names += (signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
-            values += (largest,)
-        decision.report_besides(names, values)
+        return shrink if clipped is None else self._math.maximum(shrink / clipped, 1.0)
 
 
 class NoGate:
@@ -355,12 +394,13 @@ class NoGate:
 
     is_voting = False
     has_left = True
+    has_promoted = False
     decision: Decision | None = None
 
     def is_as_clipped(self, optimizer: Optimizer) -> bool:
         return True
 
-    def is_bad(self, head: torch.Tensor, world: int) -> bool:
+    def is_bad(self, head: Vector, world: int) -> bool:
         return False
 
     def before(self, optimizer: Optimizer) -> bool:
@@ -376,8 +416,8 @@ class NoGate:
         return {}
 
     def note_clip(self, norm: torch.Tensor, max_norm: float) -> None: ...
-    def decide(self, sync: RankSync, total: torch.Tensor, *args: Any, **facts: Any) -> None: ...
-    def decide_further(self, sync: RankSync, total: torch.Tensor) -> None: ...
+    def decide(self, sync: RankSync, total: Vector, *args: Any, **facts: Any) -> None: ...
+    def decide_further(self, sync: RankSync, total: Vector) -> None: ...
     def after(self, optimizer: Optimizer) -> None: ...
     def leave(self) -> None: ...
     def refuse(self, optimizer: Optimizer, why: str) -> None: ...
@@ -387,9 +427,3 @@ class NoGate:
     def renew_buffers(self) -> None: ...
     def forget(self) -> None: ...
     def close(self) -> None: ...
-
-
-def _is_nonfinite(head: torch.Tensor) -> torch.Tensor:
-    """Whether the gradients are not finite, by the norm that was measured or given."""
-    norm = head[_GIVEN : _GIVEN + 1] + head[_SQUARES : _SQUARES + 1]
-    return ~torch.isfinite(norm)

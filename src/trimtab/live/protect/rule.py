@@ -1,9 +1,9 @@
 """Rule: which update of a protected run is applied as it is, scaled down, or discarded.
 
 This is all that decides whether an optimizer's step is withheld. It reads from top to bottom: the
-thresholds with their sources, what is usual in this run (`Baseline`), then for one step its
-quantities, the conditions on them, and the decision (`Rule.judge`), then what is remembered for the
-next step (`Rule.learn`).
+thresholds with their sources, then for one step its quantities, the conditions on them (against
+what is usual in this run, `baseline`), and the decision (`Rule.judge`), then what is remembered for
+the next step (`Rule.learn`).
 
     not finite   loss or gradient is NaN or infinite         discarded, always
     accident     norm far above the usual and not explained
@@ -20,18 +20,21 @@ alone. After a few odd steps in a row nothing finite is touched: they are no acc
 accident is rare: what keeps coming is a mode of the data, a new level, or damaged weights, which
 have to be learnt, so each kind of act has a budget.
 
-Everything here is a tensor on the device. The host neither reads one nor waits for one, and every
-rank decides from the same sums, so all ranks decide alike.
+On a device everything here is a tensor of one number, which the host neither reads nor waits for;
+where the device is the host it is a float (`arithmetic`). Every rank decides from the same sums, so
+all ranks decide alike.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from trimtab.core.errors import ConfigError
-from trimtab.core.robust import SIGMA
+from trimtab.live.measure.arithmetic import Math, Scalar, Vector
+from trimtab.live.protect.baseline import baseline_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,109 +104,6 @@ class GateThresholds:
 THRESHOLDS = GateThresholds()
 """What every run is judged with."""
 
-REFRESH_STEPS = 16
-"""Steps from one computation of the median to the next: an eighth of the window by default."""
-
-LOSS_FLOOR = 0.002
-"""The smallest sigma of the loss, as a share of the usual loss: without it every batch of a loss
-that hardly moves is an outlier. Source: healthy public runs, where 0.05 to 0.5 % were equal."""
-
-LOSS_ZERO = 1e-6
-"""The smallest sigma of a loss around 0. Source: with a sigma of 0, a loss of 1e-12 after some
-hundred of exactly 0 was infinitely many sigmas away."""
-
-NORM_FLOOR = 0.03
-"""The smallest sigma of the log of the gradient norm. Source: healthy public runs."""
-
-ONE_OF_TWO = 0.5**0.5
-"""The noise of one step as a share of that of the difference between two."""
-
-SIZE_SIGMAS = 5.0
-"""The size of a loss is its median, or this many sigmas if that is more: a loss that changes its
-sign has a median near 0. Source: a language model has a median of 12 to 100 sigmas."""
-
-
-class Baseline:
-    """Holds the usual loss and gradient norm, in buffers of fixed size on the device.
-
-    They are the median and the median absolute deviation of the last `window` steps that have a
-    finite loss and a gradient. Discarded steps enter like all others: there are few of them, a
-    median hardly notices them, and a level that has moved is learnt in half a window. Both are
-    computed on a fixed grid of steps, which is often enough and leaves few operations for the steps
-    in between.
-
-    A loss that falls over the window is spread out by its trend as well as by its noise. So its
-    sigma is also computed from the differences of neighbouring steps, and the smaller one counts.
-    That of the norm is not: it decides which steps are touched at all.
-    """
-
-    def __init__(self, window: int, device: torch.device) -> None:
-        self._window = torch.full((window, 2), math.inf, dtype=torch.float32, device=device)
-        """Loss and log norm of the last steps, in a ring."""
-        self._place = torch.zeros(1, dtype=torch.long, device=device)
-        """Where the next step goes. It stays where it is after a step that does not count, which is
-        overwritten by the next one."""
-        self._steps = 0
-        self._scales = self._window.new_full((5,), math.nan)
-        self.count = torch.zeros(1, dtype=torch.long, device=device)
-        """Steps that the numbers below are computed from."""
-        self._zeros = self._window.new_zeros(2)
-        self._floor = self._window.new_tensor([LOSS_ZERO, NORM_FLOOR])
-        self._floor_by_size = self._window.new_tensor([LOSS_FLOOR, 0.0])
-        self._name_scales()
-
-    def _name_scales(self) -> None:
-        """Name the numbers that a step is compared with; NaN while nothing is known."""
-        scales: tuple[torch.Tensor, ...] = self._scales.split(1)
-        self.usual_loss, self.usual_log_norm, self.loss_sigma, self.norm_sigma = scales[:4]
-        self.loss_size = scales[4]
-
-    def update(self, loss: torch.Tensor, log_norm: torch.Tensor) -> bool:
-        """Add a step; returns whether the numbers have been computed anew."""
-        step = torch.cat((loss, log_norm))
-        counts = torch.dot(step, self._zeros) == 0  # NaN if either is not finite
-        self._window.index_put_((self._place,), step)
-        self._place.add_(counts).remainder_(len(self._window))
-        self._steps += 1
-        if self._steps % REFRESH_STEPS != 0:
-            return False
-        self._refresh()
-        return True
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return all that the next step depends on; the tensors are not copied."""
-        tensors = {"window": self._window, "place": self._place, "scales": self._scales}
-        return tensors | {"count": self.count, "steps": self._steps}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._window.copy_(state["window"])
-        self._place.copy_(state["place"])
-        self._scales.copy_(state["scales"])
-        self.count.copy_(state["count"])
-        self._steps = int(state["steps"])
-
-    def _refresh(self) -> None:
-        counts = (self._window * self._zeros).sum(dim=1, keepdim=True) == 0
-        self.count = counts.sum().view(1)
-        # Steps that do not count become infinite and sort after the rest.
-        values = torch.where(counts, self._window, math.inf)
-        usual = self._median(values)
-        sizes = usual.abs()
-        floor = torch.addcmul(self._floor, sizes, self._floor_by_size)
-        spread = torch.maximum(floor, SIGMA * self._median((values - usual).abs()))
-        # Of a window that is not full, differences with what does not count sort after the rest.
-        differences = (values - values.roll(1, dims=0)).abs()
-        noise = torch.maximum(floor, SIGMA * ONE_OF_TWO * self._median(differences))
-        loss_sigma = torch.minimum(spread, noise)[:1]
-        size = torch.maximum(sizes, SIZE_SIGMAS * spread)[:1]
-        self._scales = torch.cat((usual, loss_sigma, spread[1:], size))
-        self._name_scales()
-
-    def _median(self, values: torch.Tensor) -> torch.Tensor:
-        """Return the median of the first `count` values of each column; the upper one of two."""
-        return values.sort(dim=0).values.index_select(0, self.count >> 1).view(2)
-
-
 LETS_THROUGH = "lets_through"
 """1 if too many steps in a row were odd and the gate touches none of them any
 more: the weights are damaged, or the level has moved."""
@@ -220,59 +120,110 @@ REPORT_NAMES = (LETS_THROUGH, IS_ARMED, USUAL_LOSS, USUAL_LOG_NORM, SCALED_BY)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What was decided about a step, and why; every field is a tensor of one number."""
+    """What was decided about a step, and why."""
 
-    discards: torch.Tensor
-    shrink: torch.Tensor
+    discards: Scalar
+    shrink: Scalar
     """What the gradients are divided by; 1 if the step stays as it is."""
-    lets_through: torch.Tensor
+    lets_through: Scalar
     """Whether the step is odd and too many before it were."""
-    loss: torch.Tensor
+    loss: Scalar
     """NaN unless loss and gradient are finite."""
-    log_norm: torch.Tensor
+    log_norm: Scalar
     """NaN if the loss is, -inf for a step without gradients."""
-    is_odd: torch.Tensor
-    is_excess: torch.Tensor
-    is_extreme: torch.Tensor
-    is_accident: torch.Tensor
+    is_odd: Scalar
+    is_excess: Scalar
+    is_extreme: Scalar
+    is_accident: Scalar
+
+
+class _DeviceCounts:
+    """How often the gate has acted, fading with every step; one tensor for all kinds of acts."""
+
+    def __init__(self, most: Sequence[float], fading: Sequence[float], device: torch.device):
+        self._most = torch.tensor(most, dtype=torch.float32, device=device)
+        self._fading = self._most.new_tensor(fading)
+        self._counts = torch.zeros_like(self._most)
+        self._odd_in_a_row = self._counts[:1]
+
+    def rooms(self) -> Sequence[torch.Tensor]:
+        """Return for each kind of act whether there is room for one more."""
+        return (self._counts <= self._most).unbind()
+
+    def add(self, acts: Sequence[torch.Tensor]) -> None:
+        """Count the acts of one step; the first kind counts in a row."""
+        self._counts.mul_(self._fading).add_(torch.stack(list(acts)))
+        self._odd_in_a_row.mul_(acts[0])
+
+    def state(self) -> torch.Tensor:
+        return self._counts
+
+    def load(self, state: torch.Tensor) -> None:
+        self._counts.copy_(state)
+
+
+class _HostCounts:
+    """The same as floats."""
+
+    def __init__(self, most: Sequence[float], fading: Sequence[float]) -> None:
+        self._most, self._fading = most, fading
+        self._counts = [0.0] * len(most)
+
+    def rooms(self) -> Sequence[bool]:
+        """Return for each kind of act whether there is room for one more."""
+        return [count <= most for count, most in zip(self._counts, self._most, strict=True)]
+
+    def add(self, acts: Sequence[bool]) -> None:
+        """Count the acts of one step; the first kind counts in a row."""
+        faded = zip(self._counts, self._fading, acts, strict=True)
+        self._counts = [count * fading + act for count, fading, act in faded]
+        self._counts[0] *= acts[0]
+
+    def state(self) -> torch.Tensor:
+        return torch.tensor(self._counts, dtype=torch.float64)
+
+    def load(self, state: torch.Tensor) -> None:
+        if len(state) != len(self._counts):
+            raise RuntimeError(f"it counts {len(state)} kinds of acts")
+        self._counts = state.tolist()
 
 
 class Rule:
     """Judges each step against those before it."""
 
-    def __init__(self, device: torch.device, thresholds: GateThresholds | None = None) -> None:
+    def __init__(self, arithmetic: Math, thresholds: GateThresholds | None = None) -> None:
+        self.arithmetic = arithmetic
         self._thresholds = thresholds = thresholds or THRESHOLDS
-        self.baseline = Baseline(thresholds.window, device)
-        # How many steps were odd, in excess, extreme and accidents: the first in a row, the others
-        # fading with every step. One tensor, so that one operation serves all of them.
-        self._counts = torch.zeros(4, dtype=torch.float32, device=device)
-        self._odd_in_a_row = self._counts[:1]
+        self.baseline = baseline_of(thresholds.window, arithmetic)
+        # Steps that were odd, in excess, extreme and accidents.
         scaled = 1.0 - 1.0 / thresholds.scale_memory_steps
-        discarded = 1.0 - 1.0 / thresholds.discard_memory_steps
-        self._fading = self._counts.new_tensor([1.0, scaled, scaled, discarded])
+        fading = (1.0, scaled, scaled, 1.0 - 1.0 / thresholds.discard_memory_steps)
         most = (
-            *(thresholds.max_consecutive_discards, thresholds.max_scaled),
-            *(thresholds.max_extreme_scaled, thresholds.max_discards),
+            *(thresholds.max_consecutive_discards - 1.0, thresholds.max_scaled - 1.0),
+            *(thresholds.max_extreme_scaled - 1.0, thresholds.max_discards - 1.0),
         )
-        self._max_counts = self._counts.new_tensor(most) - 1
-        self._one = torch.ones(1, dtype=torch.float32, device=device)
-        self._nan = torch.full_like(self._one, math.nan)
+        self._counts: _HostCounts | _DeviceCounts
+        if arithmetic.is_host:
+            self._counts = _HostCounts(most, fading)
+        else:
+            self._counts = _DeviceCounts(most, fading, arithmetic.device)
         self._compute_limits()
 
-    def judge(self, head: torch.Tensor, *, may_scale: bool = True) -> Verdict:
+    def judge(self, head: Vector, *, may_scale: bool = True) -> Verdict:
         """Decide about one step from `head`, its sums over all ranks in the order of RULE_HEAD.
 
         A norm that is not that of the gradients as they are now says nothing about how much they
         would have to be scaled: then `may_scale` is False.
         """
         # Quantities of this step.
-        loss_sum, tokens, num_nan, num_inf, given, num_given, squares, _ = head.split(1)
-        norm = torch.where(num_given > 0, given / num_given, squares.sqrt())
+        numbers = self.arithmetic
+        loss_sum, tokens, num_nan, num_inf, given, num_given, squares, _ = numbers.parts(head)
+        norm = numbers.where(num_given > 0, numbers.ratio(given, num_given), numbers.root(squares))
         is_finite = (norm < math.inf) & (num_nan + num_inf == 0)
         # The sum leaves out losses that are not finite, so then it is not that of the whole batch.
-        loss = torch.where(is_finite, loss_sum / tokens, self._nan)
+        loss = numbers.where(is_finite, numbers.ratio(loss_sum, tokens), numbers.nan)
         # 0 x NaN is NaN: for a step without a loss there is no norm to compare either.
-        log_norm = norm.log() + loss * 0.0
+        log_norm = numbers.log(norm) + loss * 0.0
 
         # Conditions: the step against what is usual. None holds for NaN, nor while too few steps
         # are known: then the limits are infinite.
@@ -284,9 +235,7 @@ class Rule:
         norm_is_unexplained = log_norm >= explained
 
         # Conditions: what has been done before leaves room for one more.
-        is_isolated, may_scale_excess, may_scale_extreme, may_discard = (
-            self._counts <= self._max_counts
-        ).split(1)
+        is_isolated, may_scale_excess, may_scale_extreme, may_discard = self._counts.rooms()
 
         # The decision.
         is_odd = loss_is_high & norm_is_raised
@@ -294,13 +243,13 @@ class Rule:
         is_excess = is_suspicious & may_scale_excess
         is_extreme = norm_is_extreme & is_isolated & may_scale_extreme
         is_accident = is_suspicious & loss_is_high & may_discard
-        shrink = self._one
+        shrink = numbers.one
         if may_scale:  # back to the usual norm
-            shrink = torch.where(is_excess | is_extreme, norm * self._per_usual_norm, shrink)
+            shrink = numbers.where(is_excess | is_extreme, norm * self._per_usual_norm, shrink)
         return Verdict(
-            discards=is_accident | ~is_finite,
+            discards=is_accident | numbers.negated(is_finite),
             shrink=shrink,
-            lets_through=is_odd & ~is_isolated,
+            lets_through=is_odd & numbers.negated(is_isolated),
             loss=loss,
             log_norm=log_norm,
             is_odd=is_odd,
@@ -311,20 +260,20 @@ class Rule:
 
     def learn(self, verdict: Verdict) -> None:
         """Remember a step that was judged, whatever was done to it."""
-        acts = (verdict.is_odd, verdict.is_excess, verdict.is_extreme, verdict.is_accident)
-        self._counts.mul_(self._fading).add_(torch.cat(acts))
-        self._odd_in_a_row.mul_(verdict.is_odd)
+        self._counts.add(
+            (verdict.is_odd, verdict.is_excess, verdict.is_extreme, verdict.is_accident)
+        )
         if self.baseline.update(verdict.loss, verdict.log_norm):
             self._compute_limits()
 
-    def report(self, verdict: Verdict) -> tuple[torch.Tensor, ...]:
+    def report(self, verdict: Verdict) -> tuple[Scalar, ...]:
         """Return the values of REPORT_NAMES, as the step was judged with them."""
         usual = (self._usual_loss, self._usual_log_norm)
         return (verdict.lets_through, self._is_armed, *usual, verdict.shrink)
 
     def state_dict(self, *, copy: bool = True) -> dict[str, Any]:
         """Return all that the next decision depends on; `copy` gives copies on the host."""
-        state = {"counts": self._counts, **self.baseline.state_dict()}
+        state = {"counts": self._counts.state(), **self.baseline.state_dict()}
         if copy:
             for name, value in state.items():
                 state[name] = value.cpu().clone() if isinstance(value, torch.Tensor) else value
@@ -333,9 +282,9 @@ class Rule:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a saved state; raises ConfigError if it does not fit."""
         try:
-            self._counts.copy_(state["counts"])
+            self._counts.load(state["counts"])
             self.baseline.load_state_dict(state)
-        except (KeyError, RuntimeError, AttributeError, TypeError) as error:
+        except (KeyError, RuntimeError, AttributeError, TypeError, ValueError) as error:
             raise ConfigError(
                 f"the guard's saved state does not fit ({error}); it may come from a different "
                 "version: leave it out, and the gate starts to learn"
@@ -344,21 +293,23 @@ class Rule:
 
     def _compute_limits(self) -> None:
         """Compute the limits of the conditions from the baseline, each time it has changed."""
-        baseline, limits = self.baseline, self._thresholds
+        # Tensors or floats; a union of both would have to be taken apart at every operation.
+        baseline: Any = self.baseline
+        limits, numbers = self._thresholds, self.arithmetic
         usual_loss, usual_log_norm = baseline.usual_loss, baseline.usual_log_norm
         is_armed = baseline.count >= limits.min_history
 
-        def norm_limit(sigmas: float, ratio: float) -> torch.Tensor:
-            return usual_log_norm + (sigmas * baseline.norm_sigma).clamp(min=math.log(ratio))
+        def norm_limit(sigmas: float, ratio: float) -> Scalar:
+            return usual_log_norm + numbers.maximum(sigmas * baseline.norm_sigma, math.log(ratio))
 
-        def if_armed(limit: torch.Tensor, is_armed: torch.Tensor = is_armed) -> torch.Tensor:
-            return torch.where(is_armed, limit, math.inf)  # nothing finite is over infinity
+        def if_armed(limit: Scalar, is_armed: Scalar = is_armed) -> Scalar:
+            return numbers.where(is_armed, limit, math.inf)  # nothing finite is over infinity
 
         self._usual_loss, self._usual_log_norm = usual_loss, usual_log_norm
-        self._per_usual_norm = (-usual_log_norm).exp()
+        self._per_usual_norm = numbers.exp(-usual_log_norm)
         self._norm_per_loss = limits.norm_explained_by_loss / baseline.loss_size
-        self._is_armed = is_armed.to(torch.float32)
-        loss_excess = torch.maximum(
+        self._is_armed = numbers.indicator(is_armed)
+        loss_excess = numbers.maximum(
             limits.loss_sigmas * baseline.loss_sigma, limits.loss_excess * baseline.loss_size
         )
         self._high_loss = if_armed(usual_loss + loss_excess)

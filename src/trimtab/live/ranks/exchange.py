@@ -11,12 +11,13 @@ keeps coming with its bit set (`complete`), every rank reads it `lag` exchanges 
 at the same one. An exchange that fails raises `ExchangeFailed`, and decides nothing.
 
 `InFlight` is the only place where the host waits for the device, and by then the numbers have long
-arrived. `TrainStep` is the step itself, which waits for them.
+arrived. `TrainStep` is the step itself, which waits for them. Where the device is the host, numbers
+are floats: they become a tensor only to be added up.
 """
 
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from enum import StrEnum
@@ -27,6 +28,7 @@ import torch.distributed as dist
 
 from trimtab.core.block import NO_POSITION
 from trimtab.journal.batches.rows import TokenRows
+from trimtab.live.measure.arithmetic import Math, Scalar, Vector
 from trimtab.live.ranks.rank_group import RankGroup
 
 
@@ -65,14 +67,15 @@ class InFlight:
 
     def __init__(self, lag: int) -> None:
         self._lag = lag
-        self._queue: deque[tuple[Any, HostCopy, bool]] = deque()
+        self._queue: deque[tuple[Any, HostCopy | list[float], bool]] = deque()
         self._num_exchanges = 0
         self._free: list[torch.Tensor] = []
 
-    def send(self, packet: Any, values: torch.Tensor, *, is_exchange: bool) -> None:
+    def send(self, packet: Any, values: Vector, *, is_exchange: bool) -> None:
         """Send numbers; those of a step without an exchange are not counted."""
-        buffer = self._free.pop() if self._free else None
-        self._queue.append((packet, copy_to_host(values, buffer), is_exchange))
+        if isinstance(values, torch.Tensor):
+            values = copy_to_host(values, self._free.pop() if self._free else None)
+        self._queue.append((packet, values, is_exchange))
         self._num_exchanges += is_exchange
 
     def arrivals(self) -> Iterator[tuple[Any, list[float]]]:
@@ -87,10 +90,12 @@ class InFlight:
             yield self._receive()
 
     def _receive(self) -> tuple[Any, list[float]]:
-        packet, copy, is_exchange = self._queue.popleft()
+        packet, sent, is_exchange = self._queue.popleft()
         self._num_exchanges -= is_exchange
-        values = copy.read()
-        self._free.append(copy.buffer)
+        if isinstance(sent, list):
+            return packet, sent
+        values = sent.read()
+        self._free.append(sent.buffer)
         return packet, values
 
 
@@ -265,6 +270,7 @@ class RankSync:
         self,
         group: RankGroup,
         device: torch.device,
+        arithmetic: Math,
         *,
         lag: int = 0,
         num_values: int = 0,
@@ -276,6 +282,7 @@ class RankSync:
         self.world = group.world
         self.has_left = False
         """Set when all ranks have agreed to exchange no more, or when they cannot."""
+        self._math = arithmetic
         self._num_values = num_values
         self._votes = votes
         self._is_leaving = torch.zeros(1, dtype=torch.float32, device=device)
@@ -283,21 +290,25 @@ class RankSync:
         self._out = torch.full_like(self._accept, OUT)
         self._no_loss = torch.full((1,), -torch.inf, dtype=torch.float32, device=device)
         self._largest: torch.Tensor | None = None
-        self._recent: deque[torch.Tensor] = deque(maxlen=lag + 1)
+        self._wants_to_leave = False
+        self._recent: deque[Vector] = deque(maxlen=lag + 1)
         """Totals of the last exchanges; the oldest one is what the other ranks read now."""
         self._num_made = 0
         """Collectives of the present update so far."""
         self._num_exchanges = 0
 
     @property
-    def largest_loss(self) -> torch.Tensor | None:
-        """The largest loss of the last vote and its rank, NaN first; None if there is one rank."""
-        return None if self._largest is None else value_and_rank(self._largest)
+    def largest_loss(self) -> Sequence[Scalar]:
+        """The largest loss of the last vote, NaN first, and its rank; nothing if there is one."""
+        if self._largest is None:
+            return ()
+        found = value_and_rank(self._largest)
+        return found.tolist() if self._math.is_host else found.unbind()
 
-    @property
-    def last_total(self) -> torch.Tensor:
-        """The sums of the last exchange, on the device; ranks that leave are counted in front."""
-        return self._recent[-1]
+    def last_total(self) -> list[float]:
+        """Return the sums of the last exchange, the ranks that leave in front; waits for them."""
+        found: list[float] = _as_list(self._recent[-1])
+        return found
 
     @property
     def is_starting(self) -> bool:
@@ -306,34 +317,48 @@ class RankSync:
 
     def leave(self) -> None:
         """Ask to leave: at once if there is one rank, else with the next exchanges."""
+        self._wants_to_leave = True
         self._is_leaving.fill_(1.0)
         self.has_left = self.has_left or self.world == 1
 
-    def sum(self, *numbers: torch.Tensor, is_alone: bool = False) -> torch.Tensor:
+    def sum(self, *numbers: Vector, is_alone: bool = False) -> Vector:
         """Add numbers up over ranks; the count of ranks that leave is put in front."""
-        total = torch.cat((self._is_leaving, *numbers))
-        if self.world > 1:
-            if is_alone:
-                self._num_made = 1 + self._votes  # no other rank waits for this one
-            else:
+        if self.world > 1 and is_alone:
+            self._num_made = 1 + self._votes  # no other rank waits for this one
+        if self._math.is_host:
+            total: Vector = [float(self._wants_to_leave)]
+            for vector in numbers:
+                total += vector.tolist() if isinstance(vector, torch.Tensor) else vector
+            if self.world > 1 and not is_alone:
+                sums = torch.tensor(total, dtype=torch.float64)
+                self._reduce(sums, dist.ReduceOp.SUM)
+                total = sums.tolist()
+        else:
+            total = torch.cat((self._is_leaving, *numbers))
+            if self.world > 1 and not is_alone:
                 self._reduce(total, dist.ReduceOp.SUM)
         self._recent.append(total)
         return total
 
-    def vote(self, discards: torch.Tensor | None, loss: torch.Tensor | None) -> torch.Tensor:
+    def vote(self, discards: Scalar | None, loss: Scalar | None) -> Scalar:
         """Vote whether to discard a step, None if this rank's gate failed; returns the outcome."""
-        vote = self._out if discards is None else discards
+        is_host = self._math.is_host
         if self.world == 1 or not self._votes:
-            return vote
-        packed = with_rank(self._no_loss if loss is None else loss.view(1), self.group.rank)
-        both = torch.cat((vote.long(), packed))
+            out: Scalar = OUT if is_host else self._out[0]
+            return out if discards is None else discards
+        vote, value = self._out, self._no_loss
+        if discards is not None:
+            vote = self._accept + discards
+        if loss is not None:
+            value = self._no_loss.new_full((1,), loss) if is_host else loss.view(1)
+        both = torch.cat((vote, with_rank(value, self.group.rank)))
         self._reduce(both, dist.ReduceOp.MAX)
         self._largest = both[1:]
-        return both[:1]
+        return int(both[0]) if is_host else both[0]
 
-    def accept(self) -> torch.Tensor:
+    def accept(self) -> Scalar:
         """Vote for the step of a run that is protected no longer; returns the outcome."""
-        return self.vote(self._accept, None)
+        return self.vote(ACCEPT if self._math.is_host else self._accept[0], None)
 
     def complete(self, *, is_alone: bool) -> None:
         """Make the collectives that this update still owes the other ranks; ends an update.
@@ -343,7 +368,7 @@ class RankSync:
         """
         owes = 1 + self._votes - self._num_made
         if owes > self._votes:
-            self.sum(self._is_leaving.new_zeros(self._num_values), is_alone=is_alone)
+            self.sum(torch.zeros(self._num_values, device=self._out.device), is_alone=is_alone)
         if self._num_made < 1 + self._votes:
             self.vote(None, None)
         if owes and len(self._recent) == self._recent.maxlen:
@@ -376,6 +401,10 @@ class RankSync:
             raise ExchangeFailed(_without_source(str(error))) from error
         self._num_made += 1
         self._num_exchanges += how == dist.ReduceOp.SUM
+
+
+def _as_list(vector: Vector) -> Vector:
+    return vector.tolist() if isinstance(vector, torch.Tensor) else vector
 
 
 def _without_source(message: str) -> str:

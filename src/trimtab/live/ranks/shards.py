@@ -26,8 +26,10 @@ def real(tensor: torch.Tensor) -> torch.Tensor:
 
 def norm_dtype(*tensors: torch.Tensor) -> torch.dtype:
     """The precision to take norms in: an fp16 norm of 3e5 reads as infinite, and fp64 is kept."""
-    is_double = any(tensor.dtype == torch.float64 for tensor in tensors)
-    return torch.float64 if is_double else torch.float32
+    for tensor in tensors:
+        if tensor.dtype == torch.float64:
+            return torch.float64
+    return torch.float32
 
 
 def num_copies(tensor: torch.Tensor, num_holders: int) -> float:

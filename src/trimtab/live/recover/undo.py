@@ -381,7 +381,7 @@ class Undo(StateGuard):
 
         Waits for the device, which only a run that stands still may do.
         """
-        queue = iter(self._ranks.last_total.tolist())
+        queue = iter(self._ranks.last_total())
         num_leaving = next(queue)
         head = {name: next(queue) for name in HEAD}
         findings = StateFindings(**{name: next(queue) for name in FIELDS})
