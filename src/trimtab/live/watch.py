@@ -30,6 +30,7 @@ from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.batch_facts import RowLosses
+from trimtab.live.measure.pass_schedule import PassSchedule
 from trimtab.live.measure.sites import find_sites
 from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.step_meter import StepMeter
@@ -92,7 +93,7 @@ class Parts:
         device = local(parameters[0]).device
         shields = Shields()
         meter = StepMeter(optimizers, device)
-        live, row_losses = config.live, RowLosses()
+        live, row_losses, clock = config.live, RowLosses(), StepClock()
         found = find_sites(model, sites) if live.activations else []
         take_losses = row_losses.add_measured if is_first and live.activations else None
         slow = SlowMeter(
@@ -100,13 +101,13 @@ class Parts:
             StateHash(model, optimizers, meter.gradients, device),
             Activations(model, device, found, take_losses),
             shields,
-            live.telemetry_every,
+            PassSchedule(live.telemetry_every, clock),
             device,
         )
         gate: Gate | NoGate = NoGate()
         if mode.is_protected:
             gate = Gate(model, optimizers, device, shields.gate, promote=config.gate.promote)
-        return cls(optimizers, meter, slow, shields, gate, row_losses, StepClock())
+        return cls(optimizers, meter, slow, shields, gate, row_losses, clock)
 
     def undo(self) -> None:
         """Remove every trace of a start that failed."""
