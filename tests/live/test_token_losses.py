@@ -72,7 +72,7 @@ class Labelled(nn.Module):
 def train(folder: Path, model: nn.Module, *, gives: bool = False) -> list[torch.Tensor]:
     """Train some steps with the last three labels of each sequence left out."""
     optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=folder) as guard:
+    with trimtab.watch(model, optimizer, run_dir=folder, config=EVERY_10) as guard:
         for batch in batches(12):
             labels = torch.cat((batch[:, :-3], torch.full((len(batch), 3), -100)), dim=1)
             found = model(batch, labels=labels)
