@@ -79,7 +79,7 @@ class Loop:
                 if not left:
                     if plan.slices:
                         self._schedule.end(plan, cost)
-                    arrivals[update + LAG] = self._schedule.propose()
+                    arrivals[update + LAG] = self._schedule.propose(most_slices=1000)
             self.spent.append(self._time.now - before)
             self._clock.step_ended()
 
@@ -150,7 +150,7 @@ def test_a_pass_in_slices_is_of_the_step_in_which_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan(updates=20, slices=4, is_whole=False)
-    monkeypatch.setattr(PassSchedule, "propose", lambda self: plan)
+    monkeypatch.setattr(PassSchedule, "propose", lambda self, most_slices: plan)
     done: list[tuple[float, int]] = []
     advance = StateSums.advance
 
@@ -178,7 +178,7 @@ def test_a_pass_whose_gradients_are_gone_is_dropped_and_the_next_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plan = Plan(updates=10, slices=3, is_whole=True)
-    monkeypatch.setattr(PassSchedule, "propose", lambda self: plan)
+    monkeypatch.setattr(PassSchedule, "propose", lambda self, most_slices: plan)
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     with trimtab.watch(model, optimizer, run_dir=tmp_path, observer=False) as guard:

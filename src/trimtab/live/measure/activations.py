@@ -81,11 +81,12 @@ class Activations:
 
     @property
     def seconds(self) -> float:
-        """How long the host has spent in hooks of the step that is measured."""
+        """How long the host has spent with hooks of the step that is measured."""
         return self._buffer.seconds
 
     def arm(self) -> None:
         """Hook the modules for the next step."""
+        began = time.perf_counter()
         self._buffer.arm()
         if not self._handles:
             for site in self._sites:
@@ -94,6 +95,7 @@ class Activations:
                 losses = _TokenLossHook(self._buffer, self._on_token_losses)
                 hook = self._labelled.register_forward_hook(losses, with_kwargs=True)
                 self._handles.append(hook)
+        self._buffer.spend(began)
 
     def _hook(self, site: sites.Site) -> None:
         buffer, module = self._buffer, site.module

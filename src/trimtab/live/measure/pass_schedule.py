@@ -123,8 +123,8 @@ class PassSchedule:
         """A pass has cost so much."""
         (self._whole if plan.is_whole else self._others).append(cost)
 
-    def propose(self) -> Plan:
-        """Return the plan of the first rank."""
+    def propose(self, *, most_slices: int) -> Plan:
+        """Return the plan of the first rank, whose pass has so many slices at most."""
         if not self._whole or math.isnan(self._budget.seconds_per_step):
             return UNKNOWN_PLAN
         whole = _least(self._whole)
@@ -141,7 +141,7 @@ class PassSchedule:
         return Plan(
             updates=_on_grid(min(steps, MOST_UPDATES)),
             # The first of several has the gradients alone, and what else must be of one step.
-            slices=1 if slices <= 1 else min(slices + 1, MOST_SLICES),
+            slices=1 if slices <= 1 else min(slices + 1, most_slices, MOST_SLICES),
             is_whole=is_whole,
         )
 

@@ -84,6 +84,8 @@ class Telemetry:
         """The names of what `measure` returns on this rank, the same at every step."""
         self._pass: StateSums | None = None
         self._is_whole = False
+        self.num_chunks = 1
+        """How many slices a pass can have."""
         self.prepare()
 
     def prepare(self) -> None:
@@ -121,6 +123,7 @@ class Telemetry:
         if layout is None:
             layout = Layout(found, self._copies, self._roles, self._sums, self._device)
         self._layouts[key] = layout
+        self.num_chunks = len(layout.chunks)
         if len(self._layouts) > MAX_LAYOUTS:
             self._layouts.popitem(last=False)
         self._pass = StateSums(layout, len(self._sums), self._device, is_whole=is_whole)
@@ -396,8 +399,13 @@ class SlowMeter:
 
     def _send(self, one: _Pass) -> None:
         """Keep the vector for the next exchange, with the plan of the first rank."""
-        plan = UNKNOWN_PLAN if self._rank else self._schedule.propose()
+        most = self._telemetry.num_chunks + 1
+        plan = UNKNOWN_PLAN if self._rank else self._schedule.propose(most_slices=most)
+        watch = Stopwatch(self._device)
+        watch.start()
         values = torch.cat((on_device(plan.values, self._device), *one.vectors))
         if self._places is not None:
             values = self.nothing.index_copy(0, self._places, values)
         self._measured = (one.note, values)
+        watch.stop()
+        one.cost.watches.append(watch)
