@@ -16,6 +16,7 @@ from trimtab.core.block import Block
 from trimtab.core.findings import Symptom
 from trimtab.detect.state.hard_limits import Experts
 from trimtab.journal import RunDirectory, read_journal
+from trimtab.lab.trainer.train import EVERY_TENTH
 
 STEPS, FAULT = 260, 60
 BALANCE = 0.02
@@ -40,7 +41,7 @@ def train(fault: str | None, seed: int) -> Block:
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     successor = torch.randperm(VOCABULARY)
     with tempfile.TemporaryDirectory() as folder:
-        with trimtab.watch(model, optimizer, run_dir=folder) as guard:
+        with trimtab.watch(model, optimizer, run_dir=folder, config=EVERY_TENTH) as guard:
             for step in range(STEPS):
                 tokens = torch.randint(0, VOCABULARY, (8, 16))
                 loss = F.cross_entropy(model(tokens).transpose(1, 2), successor[tokens])

@@ -13,9 +13,9 @@ import torch
 
 from benchmarks.contenders import PEERS, Contender, Make, Trimtab, make_all
 from benchmarks.results import publish, table
-from trimtab.core.config import LiveConfig
 from trimtab.lab.model.sizes import SIZES
 from trimtab.live.guard import Guard
+from trimtab.live.measure.pass_schedule import GRID
 from trimtab.live.measure.token_losses import token_losses
 from trimtab.selftest.promises import Counting
 
@@ -120,7 +120,7 @@ class Race:
         activations.disarm()
         slow.arm()
         bare, armed = (statistics.median(seconds[is_armed]) for is_armed in (False, True))
-        return (armed - bare) / LiveConfig().telemetry_every / self.step_seconds
+        return (armed - bare) / GRID / self.step_seconds
 
     def operations(self, name: str) -> float:
         """Extra operations per step over the bare loop, averaged over ten steps."""

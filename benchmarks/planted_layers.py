@@ -15,6 +15,7 @@ from trimtab.explain.measures import first_movers
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.sizes import ModelConfig
+from trimtab.lab.trainer.train import EVERY_TENTH
 
 LAYERS, STEPS, FAULT = 6, 150, 125
 SIZES = ModelConfig(vocab_size=64, width=32, layers=LAYERS, heads=4)
@@ -79,7 +80,7 @@ def first_layer(fault: Fault | None, layer: int, seed: int) -> tuple[str | None,
     optimizer = torch.optim.AdamW(groups, lr=1e-3)
     table_of = torch.randint(0, 64, (64, 3))
     with tempfile.TemporaryDirectory() as folder:
-        with trimtab.watch(model, optimizer, run_dir=folder) as guard:
+        with trimtab.watch(model, optimizer, run_dir=folder, config=EVERY_TENTH) as guard:
             for step in range(STEPS):
                 tokens = torch.randint(0, 64, (8, 25))
                 for place in range(1, 25):  # three successors of each token

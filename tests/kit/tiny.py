@@ -80,6 +80,10 @@ class Setup:
     wrap: Callable[[nn.Module], nn.Module] = field(default=lambda model: model)
 
 
+EVERY_10 = Config.from_dict({"live": {"telemetry_every": 10}})
+"""Telemetry at every tenth step, however fast the machine is."""
+
+
 @dataclass
 class Outcome:
     """All that a run leaves behind."""
@@ -110,7 +114,7 @@ def train(
         optimizers,
         run_dir=run_dir or "unused",
         mode=setup.mode,
-        config=config,
+        config=config or EVERY_10,
         enabled=run_dir is not None,
         state={"scaler": scaler},
     )

@@ -41,10 +41,10 @@ NUMBERS = [
 
 ALONE = {
     "telemetry": [
-        "trimtab.live.measure.state_sums._squares",
-        "trimtab.live.measure.state_sums.ShardWeights.by_role",
-        "trimtab.live.measure.telemetry.Telemetry.measure",
-        "trimtab.live.measure.telemetry.sum_state",
+        "trimtab.live.measure.state_sums.norms",
+        "trimtab.live.measure.telemetry.StateSums",
+        "trimtab.live.measure.telemetry.Telemetry.advance",
+        "trimtab.live.measure.telemetry.Telemetry.finish",
     ],
     "checksums": ["trimtab.live.measure.state_hash.StateHash.measure"],
     "activations": ["trimtab.live.measure.activations.Activations.measure"],

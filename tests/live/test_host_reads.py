@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kit.tiny import Tiny, loss_of, make_model
+from tests.kit.tiny import EVERY_10, Tiny, loss_of, make_model
 
 import trimtab
 from trimtab.live.measure.step_meter import StepMeter
@@ -40,7 +40,9 @@ def count_operations(run_dir: Path, *, enabled: bool, token_loss: bool = False) 
     """Operations of 10 steps, telemetry among them, with fused AdamW."""
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    with trimtab.watch(model, optimizer, run_dir=run_dir, enabled=enabled) as guard:
+    with trimtab.watch(
+        model, optimizer, run_dir=run_dir, config=EVERY_10, enabled=enabled
+    ) as guard:
         steps(guard, model, optimizer, 10, "cpu")  # state and buffers exist now
         counting = Counting()
         with counting:

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import torch
-from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.tiny import EVERY_10, batches, journal_of, loss_of, make_model
 from typer.testing import CliRunner
 
 import trimtab
@@ -18,7 +18,7 @@ def train(folder: Path) -> None:
     torch.manual_seed(0)
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    with trimtab.watch(model, optimizer, run_dir=folder, mode="protect") as guard:
+    with trimtab.watch(model, optimizer, run_dir=folder, mode="protect", config=EVERY_10) as guard:
         for step, batch in enumerate(batches(120)):
             if step == 60:
                 guard.event("planned change", what="<b>mix</b>", why="more code", expect="lower")

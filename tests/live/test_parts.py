@@ -16,8 +16,10 @@ from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.measure.batch_facts import BatchFacts
 from trimtab.live.measure.roles import assign_roles, role_of
 from trimtab.live.measure.sites import find_blocks
-from trimtab.live.measure.state_sums import ShardWeights, squares
+from trimtab.live.measure.state_sums import squares
 from trimtab.live.measure.step_loop import LoaderSource, StepLoop
+from trimtab.live.measure.step_meter import StepMeter
+from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.optimizers import find_optimizers
 
 
@@ -72,23 +74,20 @@ def test_roles_by_the_names_that_people_use(name: str, role: str) -> None:
 
 def test_sums_by_role_and_layer_equal_a_reference_and_nan_stays_where_it_is() -> None:
     model = make_model()
-    names = [name for name, _ in model.named_parameters()]
-    parameters = [p.detach() for p in model.parameters()]
-    roles = assign_roles(model, list(model.parameters()))
-    weights = ShardWeights([1.0] * len(parameters), roles, torch.device("cpu"))
-    everything = range(len(parameters))
-    parameters[names.index("blocks.1.attention.weight")][0, 0] = float("nan")
-    found = squares(parameters) * weights.weights(everything)
-    by_role = dict(zip(roles.names, weights.by_role(everything, found).tolist(), strict=True))
-    for role in roles.names:
-        mine = [p for n, p in zip(names, parameters, strict=True) if role_of(n) == role]
+    optimizer = torch.optim.AdamW(model.parameters())
+    gradients = StepMeter((optimizer,), torch.device("cpu")).gradients
+    meter = Telemetry(model, (optimizer,), gradients, torch.device("cpu"))
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+    parameters["blocks.1.attention.weight"][0, 0] = float("nan")
+    found = dict(zip(meter.slots, meter.measure().tolist(), strict=True))
+    for role in assign_roles(model, list(model.parameters())).names:
+        mine = [p for n, p in parameters.items() if role_of(n) == role]
         reference = float(sum(p.double().square().sum() for p in mine))
-        assert by_role[role] == pytest.approx(reference, rel=1e-5, nan_ok=True)
-    assert np.isnan(by_role["attention"])
-    assert np.isfinite(by_role["mlp"])
-    by_layer = weights.by_layer(everything, found).tolist()
-    assert np.isfinite(by_layer[0])
-    assert np.isnan(by_layer[1])
+        assert found[f"param:{role}"] == pytest.approx(reference, rel=1e-5, nan_ok=True)
+    assert np.isnan(found["param:attention"])
+    assert np.isfinite(found["param:mlp"])
+    assert np.isfinite(found["param_layer:0"])
+    assert np.isnan(found["param_layer:1"])
 
 
 def test_norms_are_taken_in_fp32_whatever_the_dtype() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.tiny import Setup, adamw, batches, journal_of, loss_of, make_model
+from tests.kit.tiny import EVERY_10, Setup, adamw, batches, journal_of, loss_of, make_model
 from tests.live.test_ranks import ENGINES
 from typer.testing import CliRunner
 
@@ -29,7 +29,7 @@ def run(
     setup = Setup(adamw(fused=True), wrap=ENGINES[wrap] if wrap else lambda model: model)
     model = setup.wrap(make_model())
     optimizers = setup.optimizers(model)
-    with trimtab.watch(model, optimizers, run_dir=folder) as guard:
+    with trimtab.watch(model, optimizers, run_dir=folder, config=EVERY_10) as guard:
         for step, batch in enumerate(batches(STEPS, seed)):
             if step == changes:
                 weight = local(dict(model.named_parameters())[_last(model)].detach())

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.kit.tiny import journal_of
+from tests.kit.tiny import EVERY_10, journal_of
 from torch import nn
 
 import trimtab
@@ -22,7 +22,7 @@ def test_the_telemetry_of_a_deep_model_is_whole_and_its_records_are_in_order(
     model = nn.ModuleDict({"layers": layers})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     norms, sizes = [], []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode, config=EVERY_10) as guard:
         for step in range(25):
             x = torch.ones(1, 2)
             for block in layers:
@@ -57,7 +57,7 @@ def test_a_layer_without_a_gradient_counts_with_its_weights_and_moments(tmp_path
         [{"params": list(layer.parameters())} for layer in layers], lr=1e-3, weight_decay=0.0
     )
     moments, left_out = [], {10: 0, 20: 2}
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="observe") as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
         for step in range(21):
             x = torch.ones(1, 2)
             for number, layer in enumerate(layers):
@@ -102,7 +102,7 @@ def test_an_update_that_is_not_known_is_not_recorded_as_0(tmp_path: Path) -> Non
     torch.manual_seed(0)
     model = nn.ModuleDict({"embed": nn.Linear(4, 8, bias=False), "norm": nn.LayerNorm(8)})
     optimizer = RowMoments(model.parameters(), lr=1e-3)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="observe") as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
         for _ in range(25):
             loss = model["norm"](model["embed"](torch.randn(4, 4)).square()).square().mean()
             guard.record(loss=loss)
@@ -120,7 +120,7 @@ def test_parameters_that_were_replaced_are_measured(tmp_path: Path) -> None:
     embed, norm = nn.Embedding(4, 8), nn.LayerNorm(8)
     model = nn.ModuleDict({"embed": embed, "norm": norm})
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="observe") as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
         for step in range(45):
             if step == 15:
                 old: torch.Tensor = embed.weight

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.kit.tiny import batches, journal_of, make_model
+from tests.kit.tiny import EVERY_10, batches, journal_of, make_model
 from tests.kit.user_loop import adamw
 from torch import nn
 from torch.nn import functional as F
@@ -32,7 +32,7 @@ def test_losses_are_counted_by_half_octaves_and_padding_is_not() -> None:
 def test_the_second_mode_of_a_batch_with_odd_sequences_is_found(tmp_path: Path) -> None:
     model = make_model()
     optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
         for step, batch in enumerate(batches(45)):
             logits = model(batch[:, :-1]).float()
             losses = F.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none")
@@ -72,7 +72,7 @@ class Labelled(nn.Module):
 def train(folder: Path, model: nn.Module, *, gives: bool = False) -> list[torch.Tensor]:
     """Train some steps with the last three labels of each sequence left out."""
     optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=folder) as guard:
+    with trimtab.watch(model, optimizer, run_dir=folder, config=EVERY_10) as guard:
         for batch in batches(12):
             labels = torch.cat((batch[:, :-3], torch.full((len(batch), 3), -100)), dim=1)
             found = model(batch, labels=labels)

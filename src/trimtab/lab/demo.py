@@ -18,6 +18,7 @@ from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
 from trimtab.lab.model.sizes import SIZES
+from trimtab.lab.trainer.train import EVERY_TENTH
 
 SIZE = SIZES["0.15M"]
 MODES = (Mode.OBSERVE, Mode.RECOVER)
@@ -87,7 +88,13 @@ def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode) -> Iterator[float]:
         return loss
 
     with trimtab.watch(
-        model, optimizer, run_dir=run_dir, mode=mode, batch_loss=batch_loss, facts={"seed": SEED}
+        model,
+        optimizer,
+        run_dir=run_dir,
+        mode=mode,
+        config=EVERY_TENTH,
+        batch_loss=batch_loss,
+        facts={"seed": SEED},
     ) as guard:
         for number, batch in enumerate(islice(make_loader(data), STEPS)):
             if number == FLIP_STEP:

@@ -31,6 +31,7 @@ from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.arithmetic import math_of
 from trimtab.live.measure.batch_facts import RowLosses
+from trimtab.live.measure.pass_schedule import PassSchedule
 from trimtab.live.measure.sites import find_sites
 from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.step_meter import StepMeter
@@ -94,7 +95,7 @@ class Parts:
         shields = Shields()
         arithmetic = math_of(device)
         meter = StepMeter(optimizers, device, arithmetic)
-        live, row_losses = config.live, RowLosses()
+        live, row_losses, clock = config.live, RowLosses(), StepClock()
         found = find_sites(model, sites) if live.activations else []
         take_losses = row_losses.add_measured if is_first and live.activations else None
         slow = SlowMeter(
@@ -102,7 +103,7 @@ class Parts:
             StateHash(model, optimizers, meter.gradients, device),
             Activations(model, device, found, take_losses),
             shields,
-            live.telemetry_every,
+            PassSchedule(live.telemetry_every, clock),
             device,
         )
         gate: Gate | NoGate = NoGate()
@@ -112,7 +113,7 @@ class Parts:
                 arithmetic=arithmetic,
                 promote=config.gate.promote,
             )
-        return cls(optimizers, meter, slow, shields, gate, row_losses, StepClock())
+        return cls(optimizers, meter, slow, shields, gate, row_losses, clock)
 
     def undo(self) -> None:
         """Remove every trace of a start that failed."""

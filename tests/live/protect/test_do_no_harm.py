@@ -29,7 +29,7 @@ IN_THE_NUMBERS = [
 ]
 ELSEWHERE = [
     "trimtab.live.measure.activations._RmsHook._write",
-    "trimtab.live.measure.telemetry.Telemetry.measure",
+    "trimtab.live.measure.telemetry.Telemetry.finish",
     "trimtab.live.protect.gate_reporter.GateReporter.report",
     "trimtab.live.loop.step_facts.StepFacts.fill",
 ]

@@ -27,6 +27,7 @@ from trimtab.core.errors import ConfigError
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.rl import arithmetic
 from trimtab.lab.scenarios.catalogue import CLEAN
+from trimtab.lab.trainer.train import EVERY_TENTH
 
 LENGTH = 8
 """The length limit of a response, in tokens."""
@@ -109,7 +110,9 @@ def train(
     policy, engine, reference = (copy.deepcopy(base) for _ in range(3))
     optimizer = torch.optim.AdamW(policy.parameters(), lr=config.lr, weight_decay=0.0)
     knobs, records = Knobs(), []
-    with trimtab.watch(policy, optimizer, run_dir=run_dir, mode=mode, enabled=is_watched) as guard:
+    with trimtab.watch(
+        policy, optimizer, run_dir=run_dir, mode=mode, config=EVERY_TENTH, enabled=is_watched
+    ) as guard:
         for step in range(config.steps):
             if fault is not None and step == onset:
                 fault(knobs)

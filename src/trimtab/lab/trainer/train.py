@@ -82,6 +82,9 @@ class Evaluator:
         return Evaluation(loss=loss, seconds=time.perf_counter() - started)
 
 
+EVERY_TENTH = Config.from_dict({"live": {"telemetry_every": 10}})
+"""Everything at every tenth step, on whatever machine: judged runs must not depend on its speed."""
+
 OnTrainStep = Callable[[int, Tensor], None]
 """Takes the number of steps done and this rank's last loss, still on the device."""
 
@@ -105,7 +108,7 @@ def train(
     on_text: Progress | None = None,
     on_step: OnTrainStep | None = None,
     mode: Mode = Mode.OBSERVE,
-    guard_config: Config | None = None,
+    guard_config: Config = EVERY_TENTH,
     intervention: Intervention | None = None,
 ) -> TrainOutcome:
     """Train a model to its last step, from the first one or from its newest checkpoint.

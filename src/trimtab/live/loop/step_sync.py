@@ -428,6 +428,9 @@ class StepSync:
             )
             self._on_failure("guard", "another rank", "it has failed or was closed")
             self._on_leave()
+        if packet.telemetry_of is not None:
+            with self._shields.telemetry.guarding("arrival"):
+                self._slow.receive(packet.telemetry_of, packet.telemetry)
         is_finite = is_finite_step(sums)
         # Two optimizers make two exchanges in a step.
         step = packet.step.step

@@ -11,6 +11,7 @@ nothing but the buffer, and a copy of a model gets no hook that does anything.
 
 import contextlib
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -78,8 +79,14 @@ class Activations:
         self._on_token_losses = on_token_losses
         self._handles: list[RemovableHandle] = []
 
+    @property
+    def seconds(self) -> float:
+        """How long the host has spent with hooks of the step that is measured."""
+        return self._buffer.seconds
+
     def arm(self) -> None:
         """Hook the modules for the next step."""
+        began = time.perf_counter()
         self._buffer.arm()
         if not self._handles:
             for site in self._sites:
@@ -88,6 +95,7 @@ class Activations:
                 losses = _TokenLossHook(self._buffer, self._on_token_losses)
                 hook = self._labelled.register_forward_hook(losses, with_kwargs=True)
                 self._handles.append(hook)
+        self._buffer.spend(began)
 
     def _hook(self, site: sites.Site) -> None:
         buffer, module = self._buffer, site.module
@@ -100,7 +108,7 @@ class Activations:
             hook = _RmsHook(buffer, first)
         self._handles.append(module.register_forward_hook(hook))
         if site.kind == sites.ATTENTION:
-            probe = AttentionProbe(buffer.acts, _MaxWriter(buffer, others[0]))
+            probe = AttentionProbe(buffer.acts, _MaxWriter(buffer, others[0]), buffer.spend)
             self._handles += (
                 module.register_forward_pre_hook(_Forget(probe.enter)),
                 module.register_forward_hook(_Forget(probe.leave), always_call=True),
@@ -177,11 +185,12 @@ class _Buffer:
         self.is_compiled = False
         """Whether a graph was compiled with the hooks: without them it would be compiled again."""
         self.error: Exception | None = None
+        self.seconds = 0.0
         self._has_reported = False
         """Whether the log has that there are no logits."""
 
     def arm(self) -> None:
-        self.is_armed = True
+        self.is_armed, self.seconds = True, 0.0
         self.values.fill_(NOT_WRITTEN)
 
     def disarm(self) -> None:
@@ -192,6 +201,10 @@ class _Buffer:
 
     def fail(self, error: Exception) -> None:
         self.error, self.is_armed = error, False
+
+    def spend(self, began: float) -> None:
+        """Count the time of a hook that began then."""
+        self.seconds += time.perf_counter() - began
 
     def report_no_logits(self) -> None:
         if not self._has_reported:
@@ -243,9 +256,11 @@ class _Hook(_Forget):
         try:
             if torch.compiler.is_compiling():
                 self._buffer.note_compiled()
-            elif not self._buffer.acts():
-                return
-            self._write(output)
+                self._write(output)
+            elif self._buffer.acts():
+                began = time.perf_counter()
+                self._write(output)
+                self._buffer.spend(began)
         except Exception as error:  # it would end the user's forward pass
             self._buffer.fail(error)
 

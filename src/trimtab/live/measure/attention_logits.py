@@ -13,6 +13,7 @@ made the matrix itself, its maximum is read.
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from typing import Any, NamedTuple
@@ -153,9 +154,16 @@ def _rows_of(mask: torch.Tensor, batch: torch.Tensor, rows: torch.Tensor) -> tor
 class AttentionProbe:
     """The hooks of one attention module: `enter` before its forward pass, `leave` after it."""
 
-    def __init__(self, acts: Callable[[], bool], write: Callable[[torch.Tensor], None]) -> None:
+    def __init__(
+        self,
+        acts: Callable[[], bool],
+        write: Callable[[torch.Tensor], None],
+        spend: Callable[[float], None],
+    ) -> None:
+        """Measure where `acts` says so; `spend` hears when each measurement began."""
         self._acts = acts
         self._write = write
+        self._spend = spend
         self._restore: list[Callable[[], None]] = []
         self._thread = 0
 
@@ -204,8 +212,10 @@ class AttentionProbe:
             is_here = threading.get_ident() == self._thread
             if is_here and self._acts() and not torch.compiler.is_compiling():
                 # What cannot be measured is left out; the original says what is wrong with a call.
+                began = time.perf_counter()
                 with suppress(Exception):
                     measure(*args, **options)
+                self._spend(began)
             return original(*args, **options)
 
         return call

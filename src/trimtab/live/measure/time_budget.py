@@ -58,28 +58,31 @@ class Stopwatch:
         self._uses_events = device.type == "cuda"
         self._events: list[torch.cuda.Event] = []
         self._began = 0.0
-        self.seconds = math.nan
-        """Of the last piece of work that is known: on an accelerator some steps old."""
+        self._seconds = math.nan
+
+    @property
+    def seconds(self) -> float:
+        """The time of the last piece of work: on the device, if that has done it already, or on
+        the host, whichever is more."""
+        if len(self._events) == 2 and self._events[1].query():
+            self._seconds = max(self._seconds, self._events[0].elapsed_time(self._events[1]) / 1e3)
+            self._events = []
+        return self._seconds
 
     def start(self) -> None:
         """The work begins."""
         self._began = time.perf_counter()
         if self._uses_events:
-            self._read()
+            self._seconds = self.seconds
             self._events = [torch.cuda.Event(enable_timing=True)]
             self._events[0].record()
 
     def stop(self) -> None:
         """The work is over, or handed to the device."""
-        self.seconds = time.perf_counter() - self._began
+        self._seconds = time.perf_counter() - self._began
         if self._uses_events:
             self._events.append(torch.cuda.Event(enable_timing=True))
             self._events[1].record()
-
-    def _read(self) -> None:
-        """Take the time of the last work, if the device has done it: the host took less."""
-        if len(self._events) == 2 and self._events[1].query():
-            self.seconds = max(self.seconds, self._events[0].elapsed_time(self._events[1]) / 1e3)
 
 
 class TimeBudget:

@@ -36,7 +36,7 @@ MAX_LINES = 6
 MAX_OTHERS = 40
 """Signals without a chart of their own that are drawn too."""
 
-_TELEMETRY = "trimtab.watch records it every 10th step (live.telemetry_every)"
+_TELEMETRY = "trimtab.watch records it in some steps (live.telemetry_every)"
 
 
 @dataclass(frozen=True, slots=True)
