@@ -42,11 +42,11 @@ def write_count(tensor: torch.Tensor) -> WriteCount:
     """Return what torch has counted of a tensor, without reading it."""
     held = local(tensor)  # a DTensor does not count what is written to it
     # Sparse tensors and subclasses that wrap others have no memory of their own.
-    has_address = held.layout is torch.strided and type(held) in _WITH_MEMORY
+    has_address = held.layout is torch.strided and type(held) in WITH_MEMORY
     return WriteCount(version_of(held), held.data_ptr() if has_address else 0)
 
 
-_WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 

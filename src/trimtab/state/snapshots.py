@@ -151,15 +151,18 @@ class OptimizerNumbers:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
+        self._is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+        """Whether it is one of torch's, which keep all such numbers in their state."""
         self._before: dict[tuple[int, str], Any] = {}
         self._own: set[tuple[int, str]] = set()
 
     def before_step(self) -> None:
-        self._before = {key: _identity(value) for key, value in self.values().items()}
+        if not self._is_torchs:
+            self._before = {key: _identity(value) for key, value in self.values().items()}
 
     def after_step(self) -> None:
         """Find those that `step` has changed."""
-        for key, value in self.values().items():
+        for key, value in self.values().items() if self._before else ():
             if key in self._before and self._before[key] != _identity(value):
                 self._own.add(key)
         self._before = {}
@@ -209,8 +212,7 @@ class Snapshots:
     ) -> None:
         self._optimizers = optimizers
         self._others = others
-        self.numbers = [OptimizerNumbers(optimizer) for optimizer in optimizers]
-        """What each optimizer writes outside of its state of parameters."""
+        self._numbers = [OptimizerNumbers(optimizer) for optimizer in optimizers]
         self._slots: list[list[_Slot]] = [[] for _ in optimizers]
         self._budget: int | None = None
         self._find_budget = budget
@@ -296,7 +298,7 @@ class Snapshots:
                 del optimizer.state[key]
         for key, saved in shared.items():
             optimizer.state[key] = copies.restore(saved, optimizer.state.get(key))
-        self.numbers[which].restore(slot.content["numbers"], copies)
+        self._numbers[which].restore(slot.content["numbers"], copies)
         copies.finish()
         if "others" in slot.content:
             self._others.restore(slot.content["others"], step)
@@ -304,9 +306,13 @@ class Snapshots:
 
     def before_update(self, which: int, num_updates: int) -> None:
         """Note what may change in the update that comes now, and what has changed before it."""
-        self.numbers[which].before_step()
+        self._numbers[which].before_step()
         if which == 0:
             self._others.before_update(num_updates)
+
+    def after_update(self, which: int) -> None:
+        """Note what the update has changed."""
+        self._numbers[which].after_step()
 
     def drop(self) -> None:
         self._slots = [[] for _ in self._optimizers]
@@ -329,7 +335,7 @@ class Snapshots:
                 for key, value in optimizer.state.items()
                 if not isinstance(key, torch.Tensor)
             },
-            "numbers": self.numbers[which].values(),
+            "numbers": self._numbers[which].values(),
         }
         if which == 0:
             content["others"] = self._others.values()

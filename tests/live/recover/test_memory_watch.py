@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn, optim
 
+from trimtab.live.measure.time_budget import StepClock, TimeBudget
 from trimtab.live.recover import memory_watch
-from trimtab.live.recover.memory_watch import MIN_ELEMENTS, MemoryWatch, state_tensors
+from trimtab.live.recover.memory_watch import (
+    MIN_ELEMENTS,
+    MemoryWatch,
+    StateList,
+    state_tensors,
+)
+from trimtab.live.recover.rules import MEMORY_FIELDS
 
 CPU = torch.device("cpu")
 INTEGERS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -43,18 +50,24 @@ def flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 
 class Watch:
-    """A watch over one optimizer."""
+    """A watch over one optimizer: where the device is the host, and as on an accelerator."""
 
-    def __init__(self, optimizer: optim.Optimizer) -> None:
-        self.optimizer = optimizer
-        self.memory = MemoryWatch(CPU)
+    def __init__(self, optimizer: optim.Optimizer, budget: TimeBudget | None = None) -> None:
+        self.state = StateList(optimizer)
+        budget = budget or TimeBudget(StepClock(), 1.0)
+        self.watches = [MemoryWatch(CPU, budget, is_on_host=is_host) for is_host in (True, False)]
 
     def after_update(self) -> None:
-        self.memory.after_update(state_tensors(self.optimizer))
+        for watch in self.watches:
+            watch.after_update(self.state.fingerprint())
 
     def before_update(self) -> tuple[int, int, int]:
         """Return how many tensors have a flip, how many weights were written, and the index."""
-        flipped, ranks, written, index = map(int, self.memory.before_update().tolist())
+        now = self.state.fingerprint()
+        host, device = (watch.before_update(now) for watch in self.watches)
+        found = [0.0] * len(MEMORY_FIELDS) if host is None else host.tolist()
+        assert found == ([0.0] * len(MEMORY_FIELDS) if device is None else device.tolist())
+        flipped, ranks, written, index = map(int, found)
         assert ranks == (flipped > 0)
         return flipped, written, index
 
@@ -234,7 +247,6 @@ def test_a_tensor_that_code_writes_is_not_trusted_again() -> None:
 
 def test_a_large_state_is_watched_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(memory_watch, "MAX_CHUNKS", 10**9)
     _, optimizer = make()
     watch = Watch(optimizer)
     watched = [part for part in state_tensors(optimizer) if part.tensor.numel() >= MIN_ELEMENTS]
