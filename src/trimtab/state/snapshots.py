@@ -65,9 +65,12 @@ class OtherState:
         self._named = dict(named)
         self._writes: dict[str, _BufferWrites] = {}
         self._num_updates = 0
+        self._held: list[dict[str, torch.Tensor | None]] = []
+        """The buffers of each module, as of the last snapshot."""
 
     def values(self) -> dict[str, Any]:
         """Return everything that is copied, tensors as they are."""
+        self._held = [module._buffers for module in self._model.modules()]
         return {
             "buffers": {name: b for name, b in self._model.named_buffers() if _is_copied(b)},
             "extra state": {
@@ -86,7 +89,8 @@ class OtherState:
     def before_update(self, num_updates: int) -> None:
         """Note which buffers have changed since the last update, without reading any."""
         self._num_updates = num_updates
-        for name, buffer in self._model.named_buffers():
+        # Most models have none: to look through all modules takes long.
+        for name, buffer in self._model.named_buffers() if any(self._held) else ():
             written = host_copy.write_count(buffer)
             known = self._writes.setdefault(name, _BufferWrites(written))
             if known.written != written:

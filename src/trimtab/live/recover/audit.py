@@ -22,6 +22,7 @@ optimizer's state, until they are possible again. The numbers stay on the device
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -273,7 +274,12 @@ def _part(tensor: torch.Tensor, turn: int) -> torch.Tensor:
 
 def adam_bound(betas: Any) -> float | None:
     """Return the largest |m| / sqrt(v) that any gradients can lead to; None if there is none."""
-    if not isinstance(betas, tuple | list) or not all(isinstance(b, float | int) for b in betas):
+    return _adam_bound(tuple(betas)) if isinstance(betas, tuple | list) else None
+
+
+@lru_cache(maxsize=8)
+def _adam_bound(betas: tuple[Any, ...]) -> float | None:
+    if not all(isinstance(b, float | int) for b in betas):
         return None  # tensors would have to be read from the device
     b1, b2 = betas[0], betas[1]
     if not 0 <= b1 < 1 or not 0 < b2 < 1 or b1 * b1 >= b2:

@@ -126,9 +126,13 @@ class StateList:
         """All tensors, in the order of `state_tensors`; the same list while they are the same."""
         optimizer, kind = self._optimizer, torch.Tensor
         ids = [id(p) for group in optimizer.param_groups for p in group["params"]]
-        for state in optimizer.state.values():
-            if isinstance(state, dict):
-                ids += [id(value) for value in state.values() if isinstance(value, kind)]
+        ids += [
+            id(value)
+            for state in optimizer.state.values()
+            if isinstance(state, dict)
+            for value in state.values()
+            if isinstance(value, kind)
+        ]
         if ids != self._ids:
             self._ids, self._parts = ids, state_tensors(optimizer)
             self._tensors = [part.tensor for part in self._parts]

@@ -71,6 +71,8 @@ class StateCheck(NamedTuple):
     """How many updates the optimizer had made before it."""
     audited_snapshot: int | None
     """The snapshot whose state was audited; None if none was."""
+    num_findings: int
+    """How often this rank had found something that may be harm, before it."""
 
 
 class Undo(StateGuard):
@@ -125,6 +127,8 @@ class Undo(StateGuard):
         """What a rank sends that has found nothing."""
         self._harm = self._no_harm = torch.zeros(1, device=device)
         """1 from when this rank found harm until it is dealt with: the gate discards meanwhile."""
+        self._num_findings = 0
+        """How often harm may have been found; only the device knows whether it was."""
         self._constants: dict[tuple[float, ...], torch.Tensor] = {}
         self._requests = requests
         self._polls = polls
@@ -205,7 +209,7 @@ class Undo(StateGuard):
             *(requests.pop_order(), bool(requests.relaunch_reason), self._shield.is_down),
         )
         tracked.send_examination()
-        check = StateCheck(tracked, tracked.num_updates, audited)
+        check = StateCheck(tracked, tracked.num_updates, audited, self._num_findings)
         is_sound = memory is None and audit is None and returned is None
         if is_sound and self._harm is self._no_harm and not any(facts):
             return check, self._sound
@@ -224,6 +228,7 @@ class Undo(StateGuard):
 
         What is not finite stops training by itself, or is the user's.
         """
+        self._num_findings += 1
         impossible = AUDIT_FIELDS.index("impossible")
         for proof, values, place in (
             (Proof.FLIPPED, memory, 0),
@@ -239,6 +244,8 @@ class Undo(StateGuard):
         and that one is read at once, since waiting costs nothing while a run stands still.
         """
         tracked = check.tracked
+        if values[-1] == 0 and check.num_findings == self._num_findings:
+            self._harm = self._no_harm
         if is_finite and not any(values):
             if not self.is_off and check.update > tracked.last_restored_update:
                 tracked.count_nonfinite(check.update, is_finite=True)
