@@ -218,6 +218,7 @@ class Snapshots:
         self._others = others
         self._numbers = [OptimizerNumbers(optimizer) for optimizer in optimizers]
         self._slots: list[list[_Slot]] = [[] for _ in optimizers]
+        self._aside = host_copy.SideStream()
         self._budget: int | None = None
         self._find_budget = budget
 
@@ -225,6 +226,11 @@ class Snapshots:
     def num_bytes(self) -> int:
         """Host memory that the copies take on this rank."""
         return sum(slot.num_bytes for slots in self._slots for slot in slots)
+
+    @property
+    def is_copying(self) -> bool:
+        """Whether the last copy may not be whole yet: it is, from the next update on."""
+        return self._aside.is_busy
 
     def take(self, which: int, step: int) -> None:
         """Copy the state of an optimizer before `step`; raises MemoryError if two do not fit."""
@@ -239,11 +245,13 @@ class Snapshots:
         del slots[: max(len(slots) - room, 0)]
         slot = slots.pop(0) if len(slots) == room else _Slot()
         slot.step, slot.is_clean = -1, False  # a copy that fails half-way must not be a target
-        copies = host_copy.CopyToHost()
+        copies, moments = host_copy.CopyToHost(), host_copy.CopyToHost()
         slot.content = {
-            name: copies.copy(value, slot.content.get(name)) for name, value in content.items()
+            name: (moments if name == "state" else copies).copy(value, slot.content.get(name))
+            for name, value in content.items()
         }
-        slot.num_bytes = copies.finish()
+        # Only an update writes moments. Code may write weights and buffers before the next one.
+        slot.num_bytes = copies.finish() + moments.finish(self._aside)
         slot.parameters = [id(p) for p in parameters_of([self._optimizers[which]])]
         slot.step = step
         slots.append(slot)
@@ -280,6 +288,7 @@ class Snapshots:
 
         Raises RestoreError before anything is written if the optimizer has other parameters now.
         """
+        self._aside.join()
         slots, slot = self._slots[which], self._slot(which, step)
         optimizer = self._optimizers[which]
         parameters = parameters_of([optimizer])
@@ -310,6 +319,7 @@ class Snapshots:
 
     def before_update(self, which: int, num_updates: int) -> None:
         """Note what may change in the update that comes now, and what has changed before it."""
+        self._aside.join()
         self._numbers[which].before_step()
         if which == 0:
             self._others.before_update(num_updates)

@@ -196,8 +196,10 @@ class Undo(StateGuard):
                 memory = tracked.memory_watch.before_update(now)
                 is_edited = tracked.find_edit(now)
                 returned = self._has_returned(tracked) if is_edited else None
-                self._snapshots.before_update(tracked.index, tracked.num_updates)
                 audited, audit = tracked.pop_audit()
+                if is_edited and self._snapshots.is_copying:
+                    audited = None  # the copy may be of both states
+                self._snapshots.before_update(tracked.index, tracked.num_updates)
                 if tracked.is_examined:
                     audited, audit = None, tracked.audit.audit(now.parts, self._reference(tracked))
                 if memory is not None or audit is not None:
