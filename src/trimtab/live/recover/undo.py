@@ -1,9 +1,9 @@
 """Undo: puts a harmed state back to a snapshot, inside `optimizer.step()`.
 
     pre-hook    bits are summed again (`MemoryWatch`); what all ranks found `lag` exchanges ago
-                arrives. If nothing was finite then, the state is audited in the next exchange,
-                which is read at once. If there is proof of harm, the snapshot is restored and the
-                gradients at hand are dropped: no step is taken
+                arrives. If nothing was finite then, the state is audited at once. If there is proof
+                of harm, the snapshot is restored and the gradients at hand are dropped: no step is
+                taken
     post-hook   if a snapshot is due (`SnapshotSchedule`), the state is audited (`StateAudit`) and
                 copied (`Snapshots`); bits are summed (`MemoryWatch`)
 
@@ -11,7 +11,9 @@ Between finding and restoring, the gate discards the updates: a harmed state is 
 loop, its data, its schedules and its random numbers go on: some updates are lost, nothing else.
 """
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -242,8 +244,9 @@ class Undo(StateGuard):
     def receive(self, check: StateCheck, values: Sequence[float], *, is_finite: bool) -> None:
         """Take what all ranks found in an exchange, and decide; the same on every rank.
 
-        Gradients that are not finite may come from the state: it is audited with the next exchange,
-        and that one is read at once, since waiting costs nothing while a run stands still.
+        Gradients that are not finite may come from the state: it is audited now, or with several
+        ranks in the next exchange, which is read at once. While a run stands still waiting costs
+        nothing.
         """
         tracked = check.tracked
         if values[-1] == 0 and check.num_findings == self._num_findings:
@@ -259,7 +262,10 @@ class Undo(StateGuard):
         is_about_now = check.update > tracked.last_restored_update  # else it has been undone
         if is_about_now:
             tracked.count_nonfinite(check.update, is_finite=is_finite)
-            tracked.examine(is_needed=not is_finite and self._pending is None)
+            is_needed = not is_finite and self._pending is None
+            tracked.examine(is_needed=is_needed and self._ranks.world > 1)
+            if is_needed and self._ranks.world == 1:
+                findings = replace(findings, **self._audit_now(tracked))
         if findings.unable:
             self._give_up()
             return
@@ -400,8 +406,7 @@ class Undo(StateGuard):
             memory = tracked.memory_watch.before_update(now)
             tracked.memory_watch.after_update(now)
             tracked.count_nonfinite(tracked.num_updates, is_finite=False)
-            audit = tracked.audit.audit(now.parts, self._reference(tracked)).tolist()
-            found = dict(zip(AUDIT_FIELDS, audit, strict=True))
+            found = self._audit_now(tracked)
             if memory is not None:
                 found |= zip(MEMORY_FIELDS, memory.tolist(), strict=True)
             findings = StateFindings(**found)
@@ -419,6 +424,11 @@ class Undo(StateGuard):
         self._snapshots.drop()
         self._discard.forget()
         self._scaler.close()
+
+    def _audit_now(self, tracked: TrackedOptimizer) -> dict[str, float]:
+        """Audit the state of a run of one rank that stands still; waits for the device."""
+        found = tracked.audit.audit(tracked.state.parts, self._reference(tracked))
+        return dict(zip(AUDIT_FIELDS, found.tolist(), strict=True))
 
     # The parts of a decision, the same on all ranks.
 
@@ -461,7 +471,9 @@ class Undo(StateGuard):
     ) -> Proof | None:
         """Return what is proven and not refused."""
         proof = findings.proof(is_finite=is_finite, world=self._ranks.world)
-        if proof is None and tracked.num_nonfinite >= self._stuck_steps:
+        is_stuck = proof is None and tracked.num_nonfinite >= self._stuck_steps
+        # Where no bound is known, a weight that is too far makes it likely, and nothing certain.
+        if is_stuck or (proof is Proof.TOO_FAR and math.isnan(tracked.travel.distance)):
             proof = Proof.STUCK
         if proof is None or self._history.is_refused(proof, tracked.num_updates):
             return None
