@@ -1,4 +1,4 @@
-"""A whole run whose bits are summed as on an accelerator: it reads and copies nothing, and undoes."""
+"""Bits that are summed as on an accelerator: nothing is read or copied, and flips are undone."""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -60,9 +60,9 @@ def watched(folder: Path, rank: int) -> list[int]:
     taken: list[int] = []
     take = Snapshots.take
 
-    def note(self: Snapshots, which: int, step: int) -> None:
+    def note(self: Snapshots, which: int, step: int) -> bool:
         taken.append(step)
-        take(self, which, step)
+        return take(self, which, step)
 
     seconds = property(lambda self: 0.5 + 50.0 * rank, lambda self, value: None)
     with (

@@ -88,7 +88,7 @@ class SnapshotSchedule:
             self._interval = min(max(steps, self._least), LONGEST_INTERVAL)
 
     def stop(self) -> None:
-        """The state was copied."""
+        """The state was copied, as it will be from now on."""
         self._stopwatch.stop()
 
 

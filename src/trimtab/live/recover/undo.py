@@ -386,9 +386,10 @@ class Undo(StateGuard):
                 tracked.audit_snapshot()
                 # A snapshot would overwrite the one that is to be restored, or may have to be.
                 if self._pending is None and not tracked.num_nonfinite:
-                    self._snapshots.take(tracked.index, tracked.num_updates)
+                    is_usual = self._snapshots.take(tracked.index, tracked.num_updates)
                     tracked.mark_snapshot()
-                    tracked.schedule.stop()
+                    if is_usual:
+                        tracked.schedule.stop()
             tracked.take_fingerprint()
 
     def after_skip(self, optimizer: Optimizer) -> None:
