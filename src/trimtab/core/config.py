@@ -284,7 +284,7 @@ class RecoverConfig(Section):
 
     memory_share: float = 0.25
     """The share of the free host memory that the snapshots of all ranks of a machine may take. If
-    three do not fit there are two, else none, and nothing is undone."""
+    four do not fit there are three or two, else none, and nothing is undone."""
 
     def __post_init__(self) -> None:
         require(self.snapshot_every >= 0, "snapshot_every must be at least 0")

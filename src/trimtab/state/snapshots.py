@@ -26,9 +26,9 @@ from trimtab.core.errors import RestoreError
 from trimtab.state import host_copy
 from trimtab.state.training_state import HasState, parameters_of
 
-NUM_SLOTS = 3
-"""Snapshots of each optimizer. One must be older than the last audit, and the newest is not audited
-yet; the third is for `guard.undo`, which may ask for an older one."""
+NUM_SLOTS = 4
+"""Snapshots of each optimizer. One must be from before all that is not known yet: with a snapshot
+after each update that is 2 more than the 2 updates (`live.lag_steps`) that news takes."""
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (
@@ -219,6 +219,8 @@ class Snapshots:
         self._numbers = [OptimizerNumbers(optimizer) for optimizer in optimizers]
         self._slots: list[list[_Slot]] = [[] for _ in optimizers]
         self._aside = host_copy.SideStream()
+        self.is_cramped = False
+        """Whether there is no memory for `NUM_SLOTS`."""
         self._budget: int | None = None
         self._find_budget = budget
 
@@ -238,6 +240,7 @@ class Snapshots:
         slots = self._slots[which]
         content = self._content(which)
         room, size = self._room(which, content)
+        self.is_cramped = room < NUM_SLOTS
         if room < 2:
             raise MemoryError(
                 f"two snapshots need {2 * size / 1e9:.1f} GB of host memory and "

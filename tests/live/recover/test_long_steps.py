@@ -55,3 +55,24 @@ def flip(optimizer: optim.Optimizer, chance: random.Random) -> None:
     tensor: Any = chance.choice(parts)
     numbers = tensor.detach().numpy().reshape(-1).view(np.uint32)
     numbers[chance.randrange(len(numbers))] ^= np.uint32(1 << chance.randrange(24, 31))
+
+
+def test_a_snapshot_after_each_update_leaves_one_from_before_the_harm(tmp_path: Path) -> None:
+    """News of a step that is not finite comes two updates later, with three more snapshots."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 8)
+    optimizer = optim.AdamW(model.parameters(), lr=1e-3)
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+        for number in range(80):
+            if number == FIRST:
+                model.weight.data[3, 3] = torch.nan
+            x = torch.randn(8, 64)
+            loss = (model(x) - x[:, :8]).square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    (undo,) = undos(tmp_path)
+    assert undo.step - FIRST <= 3
+    assert int(undo.facts["updates_lost"]) <= 2
+    assert torch.isfinite(model.weight).all()

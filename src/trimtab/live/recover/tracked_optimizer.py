@@ -11,6 +11,7 @@ from trimtab.live.recover.audit import StateAudit, Travel
 from trimtab.live.recover.memory_watch import Fingerprint, MemoryWatch, StateList, StateTensor
 from trimtab.live.recover.rules import Edits
 from trimtab.state.host_copy import detached
+from trimtab.state.snapshots import NUM_SLOTS
 
 RETURN_FACTOR = 100.0
 """Factor by which code must have enlarged the largest element of a tensor that was just restored,
@@ -50,10 +51,12 @@ class SnapshotSchedule:
     rank asks, and all ranks hear of it in the same exchange.
     """
 
-    def __init__(self, every: int, least: int, budget: TimeBudget, device: torch.device) -> None:
-        """`every` is 0 for a schedule by time, in which snapshots are `least` updates apart."""
+    def __init__(self, every: int, lag: int, budget: TimeBudget, device: torch.device) -> None:
+        """`every` is 0 for a schedule by time; what was found is known `lag` updates later."""
         self._every = every
-        self._least = least
+        self._lag = lag
+        self._least = math.ceil((lag + 1) / (NUM_SLOTS - 1))
+        """Updates from one snapshot to the next at least: one must be older than all news."""
         self._budget = budget
         self._stopwatch = Stopwatch(device)
         self._interval = float(UNMEASURED_INTERVAL)
@@ -71,6 +74,10 @@ class SnapshotSchedule:
     def add(self, num_updates: int) -> None:
         """Take one after so many updates; on all ranks."""
         self._extra = num_updates
+
+    def spare_memory(self) -> None:
+        """Keep to what two snapshots allow: a rank has no memory for more."""
+        self._least = self._lag + 1
 
     def pop_request(self, num_updates: int) -> bool:
         """Return whether it is time to ask for one; on the first rank."""

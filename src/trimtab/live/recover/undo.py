@@ -102,14 +102,13 @@ class Undo(StateGuard):
         sums = TimeBudget(monitor.clock, TIME_SHARE / num_optimizers)
         copies = TimeBudget(monitor.clock, SNAPSHOT_SHARE / num_optimizers)
         is_on_host = all(p.device.type == "cpu" for p in model.parameters())
-        # One of two snapshots must be from before all that is not known yet, `lag` updates later.
         self._tracked = {
             optimizer: TrackedOptimizer(
                 optimizer,
                 index,
                 MemoryWatch(device, sums, is_on_host=is_on_host),
                 StateAudit(optimizer, device, model if index == 0 else None),
-                SnapshotSchedule(config.snapshot_every, lag + 1, copies, device),
+                SnapshotSchedule(config.snapshot_every, lag, copies, device),
             )
             for index, optimizer in enumerate(monitor.optimizers)
         }
@@ -209,7 +208,8 @@ class Undo(StateGuard):
                 is_requested = tracked.schedule.pop_request(tracked.num_updates)
         requests = self._requests
         facts = (
-            *(audited is not None, is_edited, is_requested and self._ranks.group.rank == 0),
+            *(audited is not None, is_edited, self._snapshots.is_cramped),
+            is_requested and self._ranks.group.rank == 0,
             *(requests.pop_order(), bool(requests.relaunch_reason), self._shield.is_down),
         )
         tracked.send_examination()
@@ -274,6 +274,8 @@ class Undo(StateGuard):
                 tracked.audit.accept_infinities()
             if findings.is_sound:
                 self._snapshots.mark_clean(tracked.index, check.audited_snapshot)
+        if findings.cramped:
+            tracked.schedule.spare_memory()
         if findings.snapshot:
             tracked.schedule.add(tracked.num_updates + 1)
         if findings.written or findings.edited:
