@@ -39,7 +39,7 @@ def test_a_pyproject_section_is_found(tmp_path: Path) -> None:
         ({"recover": 3}, "table of settings"),
         ({"recover": {"snapshot_every": "100"}}, "must be a whole number"),
         ({"recover": {"snapshot_every": True}}, "must be a whole number"),
-        ({"recover": {"snapshot_every": 0}}, "at least 1"),
+        ({"recover": {"snapshot_every": -1}}, "at least 0"),
     ],
 )
 def test_a_wrong_setting_is_an_error(values: dict[str, object], message: str) -> None:

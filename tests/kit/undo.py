@@ -12,6 +12,7 @@ from torch import nn, optim
 import trimtab
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from trimtab.core.block import Event
+from trimtab.core.config import Config
 
 Edit = Callable[["Loop"], None]
 
@@ -103,6 +104,7 @@ def train(
     if kind.scales:
         loop.scaler = state["scaler"] = torch.amp.GradScaler("cpu", init_scale=256.0)
     data = batches(steps * kind.accumulate)
+    options.setdefault("config", Config().override({"recover.snapshot_every": 10}))
     loop.guard = trimtab.watch(
         model, optimizers, run_dir=run_dir, mode=mode, state=state, **options
     )

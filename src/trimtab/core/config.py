@@ -281,16 +281,16 @@ class GateConfig(Section):
 class RecoverConfig(Section):
     """The snapshots of weights and optimizer that are kept in host memory, to restore."""
 
-    snapshot_every: int = 10
-    """Updates from one audit and snapshot to the next. Source: at 50M parameters a snapshot every
-    10 updates costs 0.2 % of the time, and an undo loses up to 12 updates."""
+    snapshot_every: int = 0
+    """Updates from one audit and snapshot to the next; 0 for as many as keep them within 0.2 % of
+    the time of training, but at most 100. An undo loses up to 2 more."""
 
     memory_share: float = 0.25
     """The share of the free host memory that the snapshots of all ranks of a machine may take. If
-    three do not fit there are two, else none, and nothing is undone."""
+    four do not fit there are three or two, else none, and nothing is undone."""
 
     def __post_init__(self) -> None:
-        require(self.snapshot_every >= 1, "snapshot_every must be at least 1")
+        require(self.snapshot_every >= 0, "snapshot_every must be at least 0")
         require(0 < self.memory_share <= 1, "memory_share must be in (0, 1]")
 
 

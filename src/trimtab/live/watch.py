@@ -405,6 +405,7 @@ def _make_undo(
         Snapshots(monitor.optimizers, others, budget=budget),
         settings.recover,
         shields.recovery,
+        lag=settings.live.lag_steps,
         requests=requests,
         report=reporter,
         polls=polls,

@@ -42,11 +42,11 @@ def write_count(tensor: torch.Tensor) -> WriteCount:
     """Return what torch has counted of a tensor, without reading it."""
     held = local(tensor)  # a DTensor does not count what is written to it
     # Sparse tensors and subclasses that wrap others have no memory of their own.
-    has_address = held.layout is torch.strided and type(held) in _WITH_MEMORY
+    has_address = held.layout is torch.strided and type(held) in WITH_MEMORY
     return WriteCount(version_of(held), held.data_ptr() if has_address else 0)
 
 
-_WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
+WITH_MEMORY = (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer)
 
 _PLAIN = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device)
 
@@ -68,6 +68,38 @@ class HostTensor:
         return tensor.shape == self.like.shape and tensor.dtype == self.like.dtype
 
 
+class SideStream:
+    """Copies to the host beside what an accelerator computes, until `join`."""
+
+    def __init__(self) -> None:
+        self._streams: dict[torch.device, torch.cuda.Stream] = {}
+        self._copied: dict[torch.device, torch.cuda.Event] = {}
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether copies were begun that nothing has waited for."""
+        return bool(self._copied)
+
+    def copy(
+        self, device: torch.device, into: list[torch.Tensor], out_of: list[torch.Tensor]
+    ) -> None:
+        """Begin to copy tensors of a device as they are now; they must stay so until `join`."""
+        stream = self._streams.get(device) or torch.cuda.Stream(device)
+        self._streams[device] = stream
+        stream.wait_stream(torch.cuda.current_stream(device))
+        with torch.cuda.stream(stream):
+            torch._foreach_copy_(into, out_of, non_blocking=True)
+        for source in out_of:
+            source.record_stream(stream)  # its memory is not given away before
+        self._copied[device] = stream.record_event()
+
+    def join(self) -> None:
+        """Let what a device computes from here on wait for the copies; the host does not."""
+        for device, event in self._copied.items():
+            torch.cuda.current_stream(device).wait_event(event)
+        self._copied.clear()
+
+
 class _Copies:
     """Tensors to copy into others, all at once: grouped so that each group takes one kernel."""
 
@@ -76,17 +108,20 @@ class _Copies:
         self._sources: list[torch.Tensor] = []
 
     @torch.no_grad()
-    def finish(self) -> int:
-        """Copy the values; return the number of bytes."""
+    def finish(self, aside: SideStream | None = None) -> int:
+        """Copy the values, those of an accelerator `aside`; return the number of bytes."""
         groups: dict[Any, tuple[list[torch.Tensor], list[torch.Tensor]]] = {}
         for target, source in zip(self._targets, self._sources, strict=True):
             key = (target.dtype, target.device, source.device)
             into, out_of = groups.setdefault(key, ([], []))
             into.append(target)
             out_of.append(source)
-        for into, out_of in groups.values():
-            # On the stream that computes: what is written later waits, and the host does not.
-            torch._foreach_copy_(into, out_of, non_blocking=True)
+        for (_, _, device), (into, out_of) in groups.items():
+            if aside is not None and device.type == "cuda":
+                aside.copy(device, into, out_of)
+            else:
+                # On the stream that computes: what is written later waits, and the host does not.
+                torch._foreach_copy_(into, out_of, non_blocking=True)
         return sum(target.nbytes for target in self._targets)
 
 

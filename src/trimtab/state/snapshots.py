@@ -26,9 +26,9 @@ from trimtab.core.errors import RestoreError
 from trimtab.state import host_copy
 from trimtab.state.training_state import HasState, parameters_of
 
-NUM_SLOTS = 3
-"""Snapshots of each optimizer. One must be older than the last audit, and the newest is not audited
-yet; the third is for `guard.undo`, which may ask for an older one."""
+NUM_SLOTS = 4
+"""Snapshots of each optimizer. One must be from before all that is not known yet: with a snapshot
+after each update that is 2 more than the 2 updates (`live.lag_steps`) that news takes."""
 
 _MEMINFO = Path("/proc/meminfo")
 _CGROUPS = (
@@ -65,9 +65,12 @@ class OtherState:
         self._named = dict(named)
         self._writes: dict[str, _BufferWrites] = {}
         self._num_updates = 0
+        self._held: list[dict[str, torch.Tensor | None]] = []
+        """The buffers of each module, as of the last snapshot."""
 
     def values(self) -> dict[str, Any]:
         """Return everything that is copied, tensors as they are."""
+        self._held = [module._buffers for module in self._model.modules()]
         return {
             "buffers": {name: b for name, b in self._model.named_buffers() if _is_copied(b)},
             "extra state": {
@@ -86,7 +89,8 @@ class OtherState:
     def before_update(self, num_updates: int) -> None:
         """Note which buffers have changed since the last update, without reading any."""
         self._num_updates = num_updates
-        for name, buffer in self._model.named_buffers():
+        # Most models have none: to look through all modules takes long.
+        for name, buffer in self._model.named_buffers() if any(self._held) else ():
             written = host_copy.write_count(buffer)
             known = self._writes.setdefault(name, _BufferWrites(written))
             if known.written != written:
@@ -151,15 +155,18 @@ class OptimizerNumbers:
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._optimizer = optimizer
+        self._is_torchs = type(optimizer).__module__.startswith("torch.optim.")
+        """Whether it is one of torch's, which keep all such numbers in their state."""
         self._before: dict[tuple[int, str], Any] = {}
         self._own: set[tuple[int, str]] = set()
 
     def before_step(self) -> None:
-        self._before = {key: _identity(value) for key, value in self.values().items()}
+        if not self._is_torchs:
+            self._before = {key: _identity(value) for key, value in self.values().items()}
 
     def after_step(self) -> None:
         """Find those that `step` has changed."""
-        for key, value in self.values().items():
+        for key, value in self.values().items() if self._before else ():
             if key in self._before and self._before[key] != _identity(value):
                 self._own.add(key)
         self._before = {}
@@ -209,9 +216,11 @@ class Snapshots:
     ) -> None:
         self._optimizers = optimizers
         self._others = others
-        self.numbers = [OptimizerNumbers(optimizer) for optimizer in optimizers]
-        """What each optimizer writes outside of its state of parameters."""
+        self._numbers = [OptimizerNumbers(optimizer) for optimizer in optimizers]
         self._slots: list[list[_Slot]] = [[] for _ in optimizers]
+        self._aside = host_copy.SideStream()
+        self.is_cramped = False
+        """Whether there is no memory for `NUM_SLOTS`."""
         self._budget: int | None = None
         self._find_budget = budget
 
@@ -220,27 +229,38 @@ class Snapshots:
         """Host memory that the copies take on this rank."""
         return sum(slot.num_bytes for slots in self._slots for slot in slots)
 
-    def take(self, which: int, step: int) -> None:
-        """Copy the state of an optimizer before `step`; raises MemoryError if two do not fit."""
+    @property
+    def is_copying(self) -> bool:
+        """Whether the last copy may not be whole yet: it is, from the next update on."""
+        return self._aside.is_busy
+
+    def take(self, which: int, step: int) -> bool:
+        """Copy the state of an optimizer before `step`; return whether memory was reused, which
+        takes a tenth of the time. Raises MemoryError if two copies do not fit."""
         slots = self._slots[which]
         content = self._content(which)
         room, size = self._room(which, content)
+        self.is_cramped = room < NUM_SLOTS
         if room < 2:
             raise MemoryError(
                 f"two snapshots need {2 * size / 1e9:.1f} GB of host memory and "
                 f"recover.memory_share leaves {(self._budget or 0) / 1e9:.1f} GB"
             )
         del slots[: max(len(slots) - room, 0)]
-        slot = slots.pop(0) if len(slots) == room else _Slot()
+        is_reused = len(slots) == room
+        slot = slots.pop(0) if is_reused else _Slot()
         slot.step, slot.is_clean = -1, False  # a copy that fails half-way must not be a target
-        copies = host_copy.CopyToHost()
+        copies, moments = host_copy.CopyToHost(), host_copy.CopyToHost()
         slot.content = {
-            name: copies.copy(value, slot.content.get(name)) for name, value in content.items()
+            name: (moments if name == "state" else copies).copy(value, slot.content.get(name))
+            for name, value in content.items()
         }
-        slot.num_bytes = copies.finish()
+        # Only an update writes moments. Code may write weights and buffers before the next one.
+        slot.num_bytes = copies.finish() + moments.finish(self._aside)
         slot.parameters = [id(p) for p in parameters_of([self._optimizers[which]])]
         slot.step = step
         slots.append(slot)
+        return is_reused
 
     def mark_clean(self, which: int, step: int) -> None:
         """Remember that the audit of a state has found nothing."""
@@ -274,6 +294,7 @@ class Snapshots:
 
         Raises RestoreError before anything is written if the optimizer has other parameters now.
         """
+        self._aside.join()
         slots, slot = self._slots[which], self._slot(which, step)
         optimizer = self._optimizers[which]
         parameters = parameters_of([optimizer])
@@ -296,7 +317,7 @@ class Snapshots:
                 del optimizer.state[key]
         for key, saved in shared.items():
             optimizer.state[key] = copies.restore(saved, optimizer.state.get(key))
-        self.numbers[which].restore(slot.content["numbers"], copies)
+        self._numbers[which].restore(slot.content["numbers"], copies)
         copies.finish()
         if "others" in slot.content:
             self._others.restore(slot.content["others"], step)
@@ -304,9 +325,14 @@ class Snapshots:
 
     def before_update(self, which: int, num_updates: int) -> None:
         """Note what may change in the update that comes now, and what has changed before it."""
-        self.numbers[which].before_step()
+        self._aside.join()
+        self._numbers[which].before_step()
         if which == 0:
             self._others.before_update(num_updates)
+
+    def after_update(self, which: int) -> None:
+        """Note what the update has changed."""
+        self._numbers[which].after_step()
 
     def drop(self) -> None:
         self._slots = [[] for _ in self._optimizers]
@@ -329,7 +355,7 @@ class Snapshots:
                 for key, value in optimizer.state.items()
                 if not isinstance(key, torch.Tensor)
             },
-            "numbers": self.numbers[which].values(),
+            "numbers": self._numbers[which].values(),
         }
         if which == 0:
             content["others"] = self._others.values()

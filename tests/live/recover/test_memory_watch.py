@@ -11,8 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn, optim
 
+from trimtab.live.measure.time_budget import StepClock, TimeBudget
 from trimtab.live.recover import memory_watch
-from trimtab.live.recover.memory_watch import MIN_ELEMENTS, MemoryWatch, state_tensors
+from trimtab.live.recover.memory_watch import (
+    MIN_ELEMENTS,
+    MemoryWatch,
+    StateList,
+    state_tensors,
+)
+from trimtab.live.recover.rules import MEMORY_FIELDS
 
 CPU = torch.device("cpu")
 INTEGERS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -43,18 +50,24 @@ def flip(tensor: torch.Tensor, element: int, bit: int) -> None:
 
 
 class Watch:
-    """A watch over one optimizer."""
+    """A watch over one optimizer: where the device is the host, and as on an accelerator."""
 
-    def __init__(self, optimizer: optim.Optimizer) -> None:
-        self.optimizer = optimizer
-        self.memory = MemoryWatch(CPU)
+    def __init__(self, optimizer: optim.Optimizer, budget: TimeBudget | None = None) -> None:
+        self.state = StateList(optimizer)
+        budget = budget or TimeBudget(StepClock(), 1.0)
+        self.watches = [MemoryWatch(CPU, budget, is_on_host=is_host) for is_host in (True, False)]
 
     def after_update(self) -> None:
-        self.memory.after_update(state_tensors(self.optimizer))
+        for watch in self.watches:
+            watch.after_update(self.state.fingerprint())
 
     def before_update(self) -> tuple[int, int, int]:
         """Return how many tensors have a flip, how many weights were written, and the index."""
-        flipped, ranks, written, index = map(int, self.memory.before_update().tolist())
+        now = self.state.fingerprint()
+        host, device = (watch.before_update(now) for watch in self.watches)
+        found = [0.0] * len(MEMORY_FIELDS) if host is None else host.tolist()
+        assert found == ([0.0] * len(MEMORY_FIELDS) if device is None else device.tolist())
+        flipped, ranks, written, index = map(int, found)
         assert ranks == (flipped > 0)
         return flipped, written, index
 
@@ -234,7 +247,6 @@ def test_a_tensor_that_code_writes_is_not_trusted_again() -> None:
 
 def test_a_large_state_is_watched_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_watch, "CHUNK_BYTES", 1)
-    monkeypatch.setattr(memory_watch, "MAX_CHUNKS", 10**9)
     _, optimizer = make()
     watch = Watch(optimizer)
     watched = [part for part in state_tensors(optimizer) if part.tensor.numel() >= MIN_ELEMENTS]
@@ -250,3 +262,92 @@ def test_a_large_state_is_watched_in_turns(monkeypatch: pytest.MonkeyPatch) -> N
         for part in flipped:
             flip(part.tensor, 0, 30)
     assert len(seen) == len(watched)
+
+
+class FixedClock(StepClock):
+    """A run whose steps take so long."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+
+def share_of_state(monkeypatch: pytest.MonkeyPatch, step_seconds: float, speed: float) -> float:
+    """Return the share of 1.5 GB that is summed in a step, where `speed` bytes take a second."""
+    watch = MemoryWatch(CPU, TimeBudget(FixedClock(step_seconds), 0.003), is_on_host=True)
+    num_pieces, size = 1500, 1 << 20
+    watch._ends = [size * (1 + at) for at in range(num_pieces)]
+    first = last = 0
+    for _ in range(4):
+        first, last = watch._choose()
+        watch._stopwatch.seconds = (last - first) * size / speed
+    return (last - first) / num_pieces
+
+
+@pytest.mark.parametrize(
+    ("step_seconds", "expected"),
+    [(0.001, 2 / 1500), (7.0, 0.021 * 2e9 / 2 / (1500 << 20)), (1000.0, 1.0)],
+)
+def test_the_share_of_a_state_follows_the_time_of_a_step(
+    step_seconds: float, expected: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both sums within 0.3 %; at least 2 MB, at most everything."""
+    found = share_of_state(monkeypatch, step_seconds, 2e9)
+    assert found == pytest.approx(expected, abs=1 / 1500)
+
+
+def test_every_piece_of_a_large_tensor_is_watched_in_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_watch._HostBits, "piece_bytes", 1 << 12)
+    monkeypatch.setattr(memory_watch._DeviceBits, "piece_bytes", 1 << 12)
+    monkeypatch.setattr(memory_watch, "CHUNK_BYTES", 1)
+    monkeypatch.setattr(memory_watch, "COPIED_BYTES", 1 << 11)
+    weight = nn.Parameter(torch.randn(100, 101))
+    watch = Watch(optim.SGD([weight], lr=0.1))
+    found = 0
+    for _ in range(20):
+        watch.after_update()
+        flip(weight, 5000, 28)
+        found += watch.before_update() == (1, 0, 1)
+        flip(weight, 5000, 28)
+    assert found == 2  # of ten pieces, each twice
+
+
+def test_two_elements_in_two_pieces_are_no_flip(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory_watch._HostBits, "piece_bytes", 1 << 12)
+    monkeypatch.setattr(memory_watch._DeviceBits, "piece_bytes", 1 << 12)
+    weight = nn.Parameter(torch.randn(100, 101))
+    watch = Watch(optim.SGD([weight], lr=0.1))
+    watch.after_update()
+    flip(weight, 10, 28)
+    flip(weight, 9000, 28)
+    assert watch.before_update() == (0, 1, 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_host_and_device_find_the_same(seed: int) -> None:
+    """Flips of any bit, and edits of any kind, in tensors of any layout; `Watch` compares."""
+    random = np.random.default_rng(seed)
+    shapes = [(7,), (64, 3), (130, 70), (300, 301), (40, 3, 5, 5), (2, 70000)]
+    dtype = [torch.float32, torch.bfloat16, torch.float64][seed % 3]
+    weights = [nn.Parameter(torch.randn(shape, dtype=dtype)) for shape in shapes]
+    weights[4] = nn.Parameter(weights[4].data.to(memory_format=torch.channels_last))
+    weights.append(nn.Parameter(torch.randn(90, 80, dtype=dtype)[:, :70]))
+    watch = Watch(optim.SGD(weights, lr=0.1))
+    for _ in range(3):
+        watch.after_update()
+        for _ in range(random.integers(0, 4)):
+            weight = weights[random.integers(len(weights))].data
+            row = weight[int(random.integers(len(weight)))]
+            element = row if row.dim() == 0 else row.reshape(-1)[:1]
+            kind = random.integers(4)
+            if kind == 0 and weight.is_contiguous():
+                flip(weight, int(random.integers(10**6)), int(random.integers(64)))
+            elif kind == 1:
+                element *= float(random.choice([0.25, 0.5, 2.0, 4.0, -1.0]))
+            elif kind == 2:
+                row *= 2
+            else:
+                with torch.no_grad():
+                    weights[0].add_(1.0)
+        watch.before_update()

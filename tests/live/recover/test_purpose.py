@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
+from trimtab.core.config import Config
 
 AT = 25
 
@@ -98,7 +99,8 @@ def classify(
     model = WithBias()
     optimizer = optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     centers = torch.randn(8, 12)
-    with trimtab.watch(model, optimizer, run_dir=run_dir, mode="recover") as guard:
+    often = Config().override({"recover.snapshot_every": 10})
+    with trimtab.watch(model, optimizer, run_dir=run_dir, mode="recover", config=often) as guard:
         for number in range(steps):
             if number in edits:
                 edits[number](model, optimizer)

@@ -12,7 +12,8 @@ so |m| <= sqrt(v) * (1 - b1) / sqrt(1 - b2) / sqrt(1 - b1^2 / b2), whatever the 
 for betas of 0.9 and 0.99, 7.3 for 0.9 and 0.999. A moment that was lost, zeroed or flipped breaks
 it, and the next updates move the weights further than any gradient could. The third follows from
 it: each update moves a weight by at most the learning rate times that bound. It needs a snapshot
-on the device, so it is asked only where training stands still.
+on the device, so it is asked only where training stands still. Of other optimizers no such bound is
+known: there a weight is far that is a million times its tensor's largest.
 
 What breaks a rule at the first audits is the user's own, and is left out from then on; so are
 infinities that training goes on with, and moments that are impossible after code has written the
@@ -22,6 +23,7 @@ optimizer's state, until they are possible again. The numbers stay on the device
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -36,6 +38,11 @@ MARGIN = 3.0
 """Factor by which a bound must be exceeded. Chosen: in a study of 26 purposeful phases all runs
 stayed within the bound of |m| / sqrt(v) itself, and moments that were zeroed or scaled were at 56
 times or more; healthy weights moved by 0.16 of theirs."""
+
+ENORMOUS = 1e6
+"""Times the largest weight of a tensor, or 1, that updates without a known bound are not expected
+to move one. Chosen: a flip that makes every gradient overflow is beyond 1e30, and a run that has
+diverged as far is not restored without a reason, either."""
 
 SMALLEST_ROOT = 1e-16
 """The least that |m| is divided by: the square of a gradient below 3e-18 is 0 in float32."""
@@ -239,13 +246,15 @@ class StateAudit:
                 excess.append(self._zero)
                 continue
             now, data = detached(part.tensor), next(saved).data
-            if not now.is_floating_point() or now.numel() == 0 or math.isnan(travel.distance):
+            if not now.is_floating_point() or now.numel() == 0:
                 excess.append(self._zero)
                 continue
             then = data.to(now.device, torch.float32)
-            moved = (now.float() - then).abs().amax()
+            moved, largest = (now.float() - then).abs().amax(), then.abs().amax()
             rounding = travel.num_updates * torch.finfo(now.dtype).eps
-            near = MARGIN * (travel.distance + (travel.decay + rounding) * then.abs().amax())
+            near = MARGIN * (travel.distance + (travel.decay + rounding) * largest)
+            if math.isnan(travel.distance):
+                near = ENORMOUS * largest.clamp(min=1.0)
             excess.append((moved - near).to(self._zero))
         return torch.stack(excess)
 
@@ -273,7 +282,12 @@ def _part(tensor: torch.Tensor, turn: int) -> torch.Tensor:
 
 def adam_bound(betas: Any) -> float | None:
     """Return the largest |m| / sqrt(v) that any gradients can lead to; None if there is none."""
-    if not isinstance(betas, tuple | list) or not all(isinstance(b, float | int) for b in betas):
+    return _adam_bound(tuple(betas)) if isinstance(betas, tuple | list) else None
+
+
+@lru_cache(maxsize=8)
+def _adam_bound(betas: tuple[Any, ...]) -> float | None:
+    if not all(isinstance(b, float | int) for b in betas):
         return None  # tensors would have to be read from the device
     b1, b2 = betas[0], betas[1]
     if not 0 <= b1 < 1 or not 0 < b2 < 1 or b1 * b1 >= b2:

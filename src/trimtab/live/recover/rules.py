@@ -36,12 +36,13 @@ AUDIT_FIELDS = (
 
 FIELDS = (
     *(*MEMORY_FIELDS, *AUDIT_FIELDS, "returned"),
-    *("audited", "edited", "ordered", "relaunch", "unable", HARM),
+    *("audited", "edited", "cramped", "snapshot", "ordered", "relaunch", "unable", HARM),
 )
-"""What each rank adds to the exchange of an update. `audited`, `edited` and `unable` count ranks.
-`ordered` is the first rank's: 1 more than the updates to lose at least; `relaunch` is 1 where it
-ends the run. Indices count from 1; 0 is none. The last one counts ranks whose state waits for an
-undo."""
+"""What each rank adds to the exchange of an update. `audited`, `edited`, `cramped` (without memory
+for all snapshots) and `unable` count ranks.
+Only the first rank fills three: `snapshot` is 1 where it is time for one, `ordered` 1 more than the
+updates to lose at least, `relaunch` 1 where it ends the run. Indices count from 1; 0 is none. The
+last one counts ranks whose state waits for an undo."""
 
 RETURN_STEPS = 100
 """Updates within which the same trouble is no accident any more, and within which a refusal stands.
@@ -97,6 +98,8 @@ class StateFindings:
     returned: float = 0
     audited: float = 0
     edited: float = 0
+    cramped: float = 0
+    snapshot: float = 0
     ordered: float = 0
     relaunch: float = 0
     unable: float = 0

@@ -1,37 +1,29 @@
 """TrackedOptimizer: everything that an undo must know about one optimizer and its updates."""
 
-from collections.abc import Sequence
+import math
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
+from trimtab.live.measure.time_budget import Stopwatch, TimeBudget
 from trimtab.live.recover.audit import StateAudit, Travel
-from trimtab.live.recover.memory_watch import MemoryWatch, StateTensor, state_tensors
+from trimtab.live.recover.memory_watch import Fingerprint, MemoryWatch, StateList, StateTensor
 from trimtab.live.recover.rules import Edits
-from trimtab.state.host_copy import WriteCount, detached, write_count
+from trimtab.state.host_copy import detached
+from trimtab.state.snapshots import NUM_SLOTS
 
 RETURN_FACTOR = 100.0
 """Factor by which code must have enlarged the largest element of a tensor that was just restored,
 to have brought the harm back. Chosen: far above what an average of old and new weights does, far
 below a flipped exponent bit that needed an undo."""
 
+SNAPSHOT_SHARE = 0.002
+"""Share of the time of training for audits and snapshots, by `recover.snapshot_every = 0`."""
 
-@dataclass(frozen=True, slots=True)
-class Fingerprint:
-    """What torch has counted of each tensor of an optimizer."""
-
-    weights: list[WriteCount]
-    state: list[WriteCount]
-
-    @classmethod
-    def from_tensors(cls, parts: Sequence[StateTensor]) -> "Fingerprint":
-        """Count the writes of each tensor, without reading any."""
-        return cls(
-            [write_count(part.tensor) for part in parts if part.key is None],
-            [write_count(part.tensor) for part in parts if part.key is not None],
-        )
+UNMEASURED_INTERVAL, LONGEST_INTERVAL = 10, 100
+"""Updates between two snapshots before their time is known, and at most. Chosen: an undo must not
+lose more than 100 updates, whatever a snapshot costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +44,79 @@ class RestoredTensor:
         return ~(_largest(self.tensor) <= RETURN_FACTOR * self.largest)
 
 
+class SnapshotSchedule:
+    """When the state of an optimizer is audited and copied; all ranks do so at the same update.
+
+    A fixed number of updates apart, or as a share of the time of training allows: then the first
+    rank asks, and all ranks hear of it in the same exchange.
+    """
+
+    def __init__(self, every: int, lag: int, budget: TimeBudget, device: torch.device) -> None:
+        """`every` is 0 for a schedule by time; what was found is known `lag` updates later."""
+        self._every = every
+        self._lag = lag
+        self._least = math.ceil((lag + 1) / (NUM_SLOTS - 1))
+        """Updates from one snapshot to the next at least: one must be older than all news."""
+        self._budget = budget
+        self._stopwatch = Stopwatch(device)
+        self._interval = float(UNMEASURED_INTERVAL)
+        """Updates from one request to the next, in a schedule by time."""
+        self._last_request = 0
+        self._extra = -1
+        """The number of updates after which an unscheduled snapshot is taken."""
+
+    def is_due(self, num_updates: int) -> bool:
+        """Return whether a snapshot is taken after so many updates."""
+        if num_updates == 1 or num_updates == self._extra:
+            return True
+        return self._every > 0 and num_updates % self._every == 0
+
+    def add(self, num_updates: int) -> None:
+        """Take one after so many updates; on all ranks."""
+        self._extra = num_updates
+
+    def spare_memory(self) -> None:
+        """Keep to what two snapshots allow: a rank has no memory for more."""
+        self._least = self._lag + 1
+
+    def pop_request(self, num_updates: int) -> bool:
+        """Return whether it is time to ask for one; on the first rank."""
+        if self._every > 0 or num_updates < self._last_request + self._interval:
+            return False
+        self._last_request = num_updates
+        return True
+
+    def start(self) -> None:
+        """An audit and a copy begin."""
+        self._stopwatch.start()
+        seconds = self._stopwatch.seconds  # of the one before
+        steps = math.nan if math.isnan(seconds) else self._budget.steps_between(seconds)
+        if not math.isnan(steps):
+            self._interval = min(max(steps, self._least), LONGEST_INTERVAL)
+
+    def stop(self) -> None:
+        """The state was copied, as it will be from now on."""
+        self._stopwatch.stop()
+
+
 class TrackedOptimizer:
     """One optimizer, with everything that an undo must know about its updates."""
 
     def __init__(
-        self, optimizer: Optimizer, index: int, device: torch.device, model: nn.Module
+        self,
+        optimizer: Optimizer,
+        index: int,
+        memory_watch: MemoryWatch,
+        audit: StateAudit,
+        schedule: SnapshotSchedule,
     ) -> None:
         self.optimizer = optimizer
         self.index = index
         """Index among the watched optimizers; snapshots are stored under it."""
-        self.memory_watch = MemoryWatch(device)
-        self.audit = StateAudit(optimizer, device, model if index == 0 else None)
+        self.memory_watch = memory_watch
+        self.audit = audit
+        self.schedule = schedule
+        self.state = StateList(optimizer)
         self.num_updates = 0
         self.last_step_total = 0
         """Updates that all optimizers had made together when this one was stepped last."""
@@ -89,8 +143,6 @@ class TrackedOptimizer:
         """Updates made before the last edit that this rank has seen; the others hear of it."""
         self.last_counted_edit = -1
         """Updates made before the last edit that torch has counted on any rank."""
-        self.extra_snapshot_at = -1
-        """Number of updates after which an unscheduled snapshot is taken."""
         self.travel = Travel()
         """How far the updates so far can have moved a weight."""
         self.travel_at: dict[int, Travel] = {}
@@ -105,14 +157,14 @@ class TrackedOptimizer:
         """Add how far the last update can have moved a weight."""
         self.travel = self.travel.add(self.optimizer)
 
-    def audit_snapshot(self, parts: Sequence[StateTensor]) -> None:
+    def audit_snapshot(self) -> None:
         """Audit the state of which a snapshot is due; the findings go with the next exchange."""
-        self.pending_audit = (self.num_updates, self.audit.audit(parts))
+        self.pending_audit = (self.num_updates, self.audit.audit(self.state.parts))
 
-    def pop_audit(self) -> tuple[int, torch.Tensor] | None:
+    def pop_audit(self) -> tuple[int | None, torch.Tensor | None]:
         """Return the snapshot that was audited and the findings, once."""
         audit, self.pending_audit = self.pending_audit, None
-        return audit
+        return audit or (None, None)
 
     def examine(self, *, is_needed: bool) -> None:
         """Audit the state for the next exchange, which is read at once."""
@@ -127,15 +179,13 @@ class TrackedOptimizer:
         is_sent, self.is_sent_examined = self.is_sent_examined, False
         return is_sent
 
-    def take_fingerprint(self, parts: Sequence[StateTensor]) -> None:
-        self.fingerprint = Fingerprint.from_tensors(parts)
+    def take_fingerprint(self) -> None:
+        """Note the state as the update has left it, and sum its bits."""
+        self.fingerprint = now = self.state.fingerprint()
+        self.memory_watch.after_update(now)
 
     def request_undo(self) -> None:
         self.requested_at = self.num_updates
-
-    def is_snapshot_due(self, every: int) -> bool:
-        is_scheduled = self.num_updates == 1 or self.num_updates % every == 0
-        return is_scheduled or self.num_updates == self.extra_snapshot_at
 
     def count_nonfinite(self, update: int, *, is_finite: bool) -> None:
         self.num_nonfinite = 0 if is_finite else self.num_nonfinite + 1
@@ -148,19 +198,17 @@ class TrackedOptimizer:
         if is_counted:
             self.last_counted_edit = update
         if not self.edits.is_frequent:
-            self.extra_snapshot_at = self.num_updates + 1
+            self.schedule.add(self.num_updates + 1)
 
-    def find_edit(self) -> bool:
+    def find_edit(self, now: Fingerprint) -> bool:
         """Return whether code has written weights or state since the last update.
 
         Moments that code has written may be impossible: that is no proof of anything.
         """
-        if self.fingerprint is None:
+        before = self.fingerprint
+        if before is None or now.written == before.written:
             return False
-        now = Fingerprint.from_tensors(state_tensors(self.optimizer))
-        if now == self.fingerprint:
-            return False
-        if now.state != self.fingerprint.state:
+        if now.of_state != before.of_state:
             self.audit.accept_written_state()
         self.last_edit_here = self.num_updates
         return True

@@ -1,19 +1,20 @@
 """Undo: puts a harmed state back to a snapshot, inside `optimizer.step()`.
 
     pre-hook    bits are summed again (`MemoryWatch`); what all ranks found `lag` exchanges ago
-                arrives. If nothing was finite then, the state is audited in the next exchange,
-                which is read at once. If there is proof of harm, the snapshot is restored and the
-                gradients at hand are dropped: no step is taken
-    post-hook   every `snapshot_every` updates the state is audited (`StateAudit`) and copied
-                (`Snapshots`); bits are summed (`MemoryWatch`)
+                arrives. If nothing was finite then, the state is audited at once. If there is proof
+                of harm, the snapshot is restored and the gradients at hand are dropped: no step is
+                taken
+    post-hook   if a snapshot is due (`SnapshotSchedule`), the state is audited (`StateAudit`) and
+                copied (`Snapshots`); bits are summed (`MemoryWatch`)
 
 Between finding and restoring, the gate discards the updates: a harmed state is not trained. The
 loop, its data, its schedules and its random numbers go on: some updates are lost, nothing else.
 """
 
+import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,11 +26,12 @@ from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.step_meter import HEAD, is_finite_step
+from trimtab.live.measure.time_budget import TimeBudget
 from trimtab.live.protect.discard import Discard
 from trimtab.live.ranks.exchange import RankSync
-from trimtab.live.recover.audit import Reference
+from trimtab.live.recover.audit import Reference, StateAudit
 from trimtab.live.recover.experiments import Experiments
-from trimtab.live.recover.memory_watch import state_tensors
+from trimtab.live.recover.memory_watch import TIME_SHARE, MemoryWatch
 from trimtab.live.recover.rules import (
     AUDIT_FIELDS,
     FIELDS,
@@ -43,7 +45,11 @@ from trimtab.live.recover.rules import (
     UndoHistory,
 )
 from trimtab.live.recover.scaler_watch import ScalerWatch
-from trimtab.live.recover.tracked_optimizer import TrackedOptimizer
+from trimtab.live.recover.tracked_optimizer import (
+    SNAPSHOT_SHARE,
+    SnapshotSchedule,
+    TrackedOptimizer,
+)
 from trimtab.live.recover.undo_plan import (
     MAX_WAIT,
     NO_SNAPSHOT,
@@ -59,8 +65,7 @@ from trimtab.state.snapshots import Snapshots, reshard, running_statistics
 UNABLE = "a rank has left, or its snapshots have failed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateCheck:
+class StateCheck(NamedTuple):
     """The subject of one exchange."""
 
     tracked: TrackedOptimizer
@@ -68,6 +73,8 @@ class StateCheck:
     """How many updates the optimizer had made before it."""
     audited_snapshot: int | None
     """The snapshot whose state was audited; None if none was."""
+    num_findings: int
+    """How often this rank had found something that may be harm, before it."""
 
 
 class Undo(StateGuard):
@@ -81,6 +88,7 @@ class Undo(StateGuard):
         config: RecoverConfig,
         shield: Shield,
         *,
+        lag: int,
         requests: RunRequests,
         report: UndoReporter,
         polls: Sequence[Callable[[], None]],
@@ -90,12 +98,21 @@ class Undo(StateGuard):
         device = monitor.meter.device
         self._model = model
         self._monitor = monitor
+        num_optimizers = len(monitor.optimizers)
+        sums = TimeBudget(monitor.clock, TIME_SHARE / num_optimizers)
+        copies = TimeBudget(monitor.clock, SNAPSHOT_SHARE / num_optimizers)
+        is_on_host = all(p.device.type == "cpu" for p in model.parameters())
         self._tracked = {
-            optimizer: TrackedOptimizer(optimizer, index, device, model)
+            optimizer: TrackedOptimizer(
+                optimizer,
+                index,
+                MemoryWatch(device, sums, is_on_host=is_on_host),
+                StateAudit(optimizer, device, model if index == 0 else None),
+                SnapshotSchedule(config.snapshot_every, lag, copies, device),
+            )
             for index, optimizer in enumerate(monitor.optimizers)
         }
         self._snapshots = snapshots
-        self._every = config.snapshot_every
         self._device = device
         self._shield = shield
         self._report = report
@@ -107,8 +124,12 @@ class Undo(StateGuard):
         )
         self.num_fields = len(FIELDS)
         self._unable = torch.tensor([float(name == "unable") for name in FIELDS], device=device)
-        self._harm = torch.zeros(1, device=device)
+        self._sound = (torch.zeros(len(FIELDS), device=device),)
+        """What a rank sends that has found nothing."""
+        self._harm = self._no_harm = torch.zeros(1, device=device)
         """1 from when this rank found harm until it is dealt with: the gate discards meanwhile."""
+        self._num_findings = 0
+        """How often harm may have been found; only the device knows whether it was."""
         self._constants: dict[tuple[float, ...], torch.Tensor] = {}
         self._requests = requests
         self._polls = polls
@@ -165,49 +186,86 @@ class Undo(StateGuard):
     def to_send(self, optimizer: Optimizer) -> tuple[StateCheck, tuple[torch.Tensor, ...]]:
         """Return what this rank found in an optimizer's state since its last update."""
         tracked = self._tracked[optimizer]
-        if self._is_idle:  # nothing is restored any more, so nothing waits for it
-            self._harm = self._constant((0.0,))
-        memory, audit = (self._constant((0.0,) * len(f)) for f in (MEMORY_FIELDS, AUDIT_FIELDS))
-        returned, audited, is_edited = self._constant((0.0,)), None, False
-        if not self._is_idle:
+        memory = audit = returned = None
+        audited: int | None = None
+        is_edited = is_requested = False
+        if self.is_off or self._shield.is_down:  # nothing is restored, so nothing waits for it
+            self._harm = self._no_harm
+        else:
             with self._shield.guarding("watching memory"):
-                memory = tracked.memory_watch.before_update()
-                is_edited = tracked.find_edit()
-                returned = self._has_returned(tracked, is_edited=is_edited)
+                now = tracked.state.fingerprint()
+                memory = tracked.memory_watch.before_update(now)
+                is_edited = tracked.find_edit(now)
+                returned = self._has_returned(tracked) if is_edited else None
+                audited, audit = tracked.pop_audit()
+                if is_edited and self._snapshots.is_copying:
+                    audited = None  # the copy may be of both states
                 self._snapshots.before_update(tracked.index, tracked.num_updates)
-                if (pending := tracked.pop_audit()) is not None:
-                    audited, audit = pending
                 if tracked.is_examined:
-                    parts = state_tensors(optimizer)
-                    audited, audit = None, tracked.audit.audit(parts, self._reference(tracked))
-                # What is not finite stops training by itself, or is the user's.
-                impossible = audit[AUDIT_FIELDS.index("impossible")]
-                proven = torch.stack((memory[0], impossible)) * self._unrefused(tracked)
-                self._harm = torch.maximum(self._harm, proven.sum().clamp(max=1.0))
+                    audited, audit = None, tracked.audit.audit(now.parts, self._reference(tracked))
+                if memory is not None or audit is not None:
+                    self._note_harm(tracked, memory, audit)
+                is_requested = tracked.schedule.pop_request(tracked.num_updates)
         requests = self._requests
         facts = (
-            *(float(audited is not None), float(is_edited), float(requests.pop_order())),
-            *(float(bool(requests.relaunch_reason)), float(self._shield.is_down)),
+            *(audited is not None, is_edited, self._snapshots.is_cramped),
+            is_requested and self._ranks.group.rank == 0,
+            *(requests.pop_order(), bool(requests.relaunch_reason), self._shield.is_down),
         )
         tracked.send_examination()
-        check = StateCheck(tracked=tracked, update=tracked.num_updates, audited_snapshot=audited)
-        return check, (memory, audit, returned, self._constant(facts), self._harm)
+        check = StateCheck(tracked, tracked.num_updates, audited, self._num_findings)
+        is_sound = memory is None and audit is None and returned is None
+        if is_sound and self._harm is self._no_harm and not any(facts):
+            return check, self._sound
+        return check, (
+            self._constant((0.0,) * len(MEMORY_FIELDS)) if memory is None else memory,
+            self._constant((0.0,) * len(AUDIT_FIELDS)) if audit is None else audit,
+            self._constant((0.0,)) if returned is None else returned,
+            self._constant(tuple(map(float, facts))),
+            self._harm,
+        )
+
+    def _note_harm(
+        self, tracked: TrackedOptimizer, memory: torch.Tensor | None, audit: torch.Tensor | None
+    ) -> None:
+        """Let the gate discard updates if one of the findings stops training.
+
+        What is not finite stops training by itself, or is the user's.
+        """
+        self._num_findings += 1
+        impossible = AUDIT_FIELDS.index("impossible")
+        for proof, values, place in (
+            (Proof.FLIPPED, memory, 0),
+            (Proof.IMPOSSIBLE, audit, impossible),
+        ):
+            if values is not None and not self._history.is_refused(proof, tracked.num_updates):
+                self._harm = torch.maximum(self._harm, values[place].clamp(max=1.0))
 
     def receive(self, check: StateCheck, values: Sequence[float], *, is_finite: bool) -> None:
         """Take what all ranks found in an exchange, and decide; the same on every rank.
 
-        Gradients that are not finite may come from the state: it is audited with the next exchange,
-        and that one is read at once, since waiting costs nothing while a run stands still.
+        Gradients that are not finite may come from the state: it is audited now, or with several
+        ranks in the next exchange, which is read at once. While a run stands still waiting costs
+        nothing.
         """
+        tracked = check.tracked
+        if values[-1] == 0 and check.num_findings == self._num_findings:
+            self._harm = self._no_harm
+        if is_finite and not any(values):
+            if not self.is_off and check.update > tracked.last_restored_update:
+                tracked.count_nonfinite(check.update, is_finite=True)
+            return
         findings = StateFindings(**dict(zip(FIELDS, values, strict=True)))
         self._must_end = self._must_end or findings.relaunch > 0
         if self.is_off:
             return
-        tracked = check.tracked
         is_about_now = check.update > tracked.last_restored_update  # else it has been undone
         if is_about_now:
             tracked.count_nonfinite(check.update, is_finite=is_finite)
-            tracked.examine(is_needed=not is_finite and self._pending is None)
+            is_needed = not is_finite and self._pending is None
+            tracked.examine(is_needed=is_needed and self._ranks.world > 1)
+            if is_needed and self._ranks.world == 1:
+                findings = replace(findings, **self._audit_now(tracked))
         if findings.unable:
             self._give_up()
             return
@@ -216,6 +274,10 @@ class Undo(StateGuard):
                 tracked.audit.accept_infinities()
             if findings.is_sound:
                 self._snapshots.mark_clean(tracked.index, check.audited_snapshot)
+        if findings.cramped:
+            tracked.schedule.spare_memory()
+        if findings.snapshot:
+            tracked.schedule.add(tracked.num_updates + 1)
         if findings.written or findings.edited:
             tracked.note_edit(check.update, is_counted=findings.edited > 0)
         if findings.written and not self._has_told_of_writes:
@@ -230,7 +292,7 @@ class Undo(StateGuard):
         if proof is not None and self._pending is None and is_about_now:
             self._decide(proof, findings, tracked)
         elif proof is None and findings.flipped:  # on all ranks alike: code
-            self._harm = torch.zeros_like(self._harm)
+            self._harm = self._no_harm
 
     def end_if_asked(self) -> None:
         if not self._must_end:
@@ -252,8 +314,11 @@ class Undo(StateGuard):
             self._fail(error)
 
     def restore_if_due(self, optimizer: Optimizer) -> bool:
+        tracked = self._tracked[optimizer]
+        if self._is_idle or (self._pending is None and not tracked.is_sent_examined):
+            return False
         try:
-            return not self._is_idle and self._restore_if_due(self._tracked[optimizer])
+            return self._restore_if_due(tracked)
         except Exception as error:
             self._fail(error)
             return False
@@ -316,17 +381,18 @@ class Undo(StateGuard):
         if self._is_idle:
             return
         with self._shield.guarding("snapshot"):
-            self._snapshots.numbers[tracked.index].after_step()
+            self._snapshots.after_update(tracked.index)
             tracked.count_travel()
-            parts = state_tensors(optimizer)
-            if tracked.is_snapshot_due(self._every):
-                tracked.audit_snapshot(parts)
+            if tracked.schedule.is_due(tracked.num_updates):
+                tracked.schedule.start()
+                tracked.audit_snapshot()
                 # A snapshot would overwrite the one that is to be restored, or may have to be.
                 if self._pending is None and not tracked.num_nonfinite:
-                    self._snapshots.take(tracked.index, tracked.num_updates)
+                    is_usual = self._snapshots.take(tracked.index, tracked.num_updates)
                     tracked.mark_snapshot()
-            tracked.memory_watch.after_update(parts)
-            tracked.take_fingerprint(parts)
+                    if is_usual:
+                        tracked.schedule.stop()
+            tracked.take_fingerprint()
 
     def after_skip(self, optimizer: Optimizer) -> None:
         """Look at the state after a GradScaler has not called `optimizer.step()`.
@@ -339,13 +405,14 @@ class Undo(StateGuard):
             return
         tracked = self._tracked[optimizer]
         with self._shield.guarding("skipped step"):
-            memory = tracked.memory_watch.before_update().tolist()
-            tracked.memory_watch.after_update(state_tensors(optimizer))
-            findings = StateFindings(**dict(zip(MEMORY_FIELDS, memory, strict=True)))
+            now = tracked.state.fingerprint()
+            memory = tracked.memory_watch.before_update(now)
+            tracked.memory_watch.after_update(now)
             tracked.count_nonfinite(tracked.num_updates, is_finite=False)
-            audit = tracked.audit.audit(state_tensors(optimizer), self._reference(tracked))
-            numbers = dict(zip(AUDIT_FIELDS, audit.tolist(), strict=True))
-            findings = replace(findings, **numbers)
+            found = self._audit_now(tracked)
+            if memory is not None:
+                found |= zip(MEMORY_FIELDS, memory.tolist(), strict=True)
+            findings = StateFindings(**found)
             proof = self._proof(tracked, findings, is_finite=False)
             if proof is None:
                 return
@@ -360,6 +427,11 @@ class Undo(StateGuard):
         self._snapshots.drop()
         self._discard.forget()
         self._scaler.close()
+
+    def _audit_now(self, tracked: TrackedOptimizer) -> dict[str, float]:
+        """Audit the state of a run of one rank that stands still; waits for the device."""
+        found = tracked.audit.audit(tracked.state.parts, self._reference(tracked))
+        return dict(zip(AUDIT_FIELDS, found.tolist(), strict=True))
 
     # The parts of a decision, the same on all ranks.
 
@@ -402,7 +474,9 @@ class Undo(StateGuard):
     ) -> Proof | None:
         """Return what is proven and not refused."""
         proof = findings.proof(is_finite=is_finite, world=self._ranks.world)
-        if proof is None and tracked.num_nonfinite >= self._stuck_steps:
+        is_stuck = proof is None and tracked.num_nonfinite >= self._stuck_steps
+        # Where no bound is known, a weight that is too far makes it likely, and nothing certain.
+        if is_stuck or (proof is Proof.TOO_FAR and math.isnan(tracked.travel.distance)):
             proof = Proof.STUCK
         if proof is None or self._history.is_refused(proof, tracked.num_updates):
             return None
@@ -433,7 +507,7 @@ class Undo(StateGuard):
         harmed = pending.tensor
         is_weight = harmed is not None and harmed.key is None
         tracked.mark_restored(harmed if is_weight else None)
-        self._harm = torch.zeros_like(self._harm)
+        self._harm = self._no_harm
 
     def _repair_buffers(self, tracked: TrackedOptimizer, findings: StateFindings) -> None:
         """Replace running statistics that are not finite: training goes on without them, and every
@@ -462,12 +536,12 @@ class Undo(StateGuard):
 
     def _refuse(self, proof: Proof, tracked: TrackedOptimizer) -> None:
         self._history.refusals[proof] = tracked.num_updates
-        self._harm = torch.zeros_like(self._harm)
+        self._harm = self._no_harm
 
     def _give_up(self) -> None:
         self.is_off = True
         self._snapshots.drop()
-        self._harm = torch.zeros_like(self._harm)
+        self._harm = self._no_harm
         if not self._shield.is_down:
             log.warning("trimtab: a rank has no snapshots, so nothing can be undone on any")
 
@@ -475,17 +549,12 @@ class Undo(StateGuard):
     def _total_updates(self) -> int:
         return sum(one.num_updates for one in self._tracked.values())
 
-    def _has_returned(self, tracked: TrackedOptimizer, *, is_edited: bool) -> torch.Tensor:
-        """Return whether code has written harm into the tensor that was restored last."""
+    def _has_returned(self, tracked: TrackedOptimizer) -> torch.Tensor | None:
+        """Return whether code that wrote weights has brought the harm of the last undo back."""
         age = tracked.num_updates - tracked.last_restored_update
-        if not is_edited or tracked.restored_tensor is None or age > RETURN_STEPS:
-            return self._constant((0.0,))
+        if tracked.restored_tensor is None or age > RETURN_STEPS:
+            return None
         return tracked.restored_tensor.is_harmed_again.float().view(1).to(self._device)
-
-    def _unrefused(self, tracked: TrackedOptimizer) -> torch.Tensor:
-        """Return which findings stop training: not those whose undo was refused."""
-        proofs, now = (Proof.FLIPPED, Proof.IMPOSSIBLE), tracked.num_updates
-        return self._constant(tuple(float(not self._history.is_refused(p, now)) for p in proofs))
 
     def _constant(self, values: tuple[float, ...]) -> torch.Tensor:
         if values not in self._constants:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from trimtab.core import signals
 from trimtab.core.events import BUFFER_REPAIRED, NOT_UNDONE, UNDO, UNDO_OUTCOME, UNDO_REFUSED
 from trimtab.core.robust import median, sigma_around
-from trimtab.core.text import digits
+from trimtab.core.text import counted, digits
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.rules import SECOND_COPY, Proof
 from trimtab.live.recover.undo_plan import UndoReport
@@ -193,7 +193,8 @@ def _describe(report: UndoReport) -> str:
     if report.proof is Proof.ORDERED:
         return "asked for by guard.undo"
     if report.proof is Proof.STUCK:
-        return f"no finite gradient in {report.num_nonfinite} updates, although weights are finite"
+        num_updates = counted(report.num_nonfinite, "update")
+        return f"no finite gradient in {num_updates}, although weights are finite"
     where = report.tensor or "several tensors"
     return {
         Proof.FLIPPED: f"one bit of {where} flipped in memory",
