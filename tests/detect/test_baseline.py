@@ -44,7 +44,7 @@ def test_many_at_once_is_one_by_one(seed: int, cuts: list[int], lags: bool) -> N
     baseline = SignalBaseline(LOSS_BASELINE, lags=lags)
     for first, last in pairwise([0, *sorted(cuts), 600]):
         found = baseline.update_many(values[first:last], steps[first:last])
-        for name in ("z", "expected", "scale", "stride"):
+        for name in ("z", "expected", "scale", "stride", "recurs"):
             known = getattr(expected, name)[first:last]
             np.testing.assert_array_equal(getattr(found, name), known)
         saved = json.loads(json.dumps(baseline.state_dict()))

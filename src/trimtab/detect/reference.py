@@ -113,9 +113,10 @@ class EarlierAttempt(Stateful):
                 may_match = block.step[rows] <= max(self._before, default=-1)
                 may_match[-STEPS_REMEMBERED:] = True
                 rows = rows[may_match]
-            for at in rows.tolist():
-                batch = float(loss.values[at]), float(marks[at]), int(block.data_position[at])
-                references[at] = self._look_up(int(block.step[at]), batch)
+            known = (column[rows].tolist() for column in (loss.values, marks, block.data_position))
+            places = zip(rows.tolist(), block.step[rows].tolist(), strict=True)
+            for (at, step), batch in zip(places, zip(*known, strict=True), strict=True):
+                references[at] = self._look_up(step, batch)
         return references
 
     def _start_attempt(self, attempt: int) -> None:

@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.findings import Finding, Severity, Symptom
@@ -47,7 +46,7 @@ from trimtab.detect.loss.meaning import Domain, LossStart
 from trimtab.detect.tools.baseline import RECORDS_PER_CELL
 from trimtab.detect.tools.range_test import RangeSpec, RangeTest
 from trimtab.detect.tools.score_history import NO_SCORE, Bounds, ScoreHistory
-from trimtab.detect.tools.series import Point, Series
+from trimtab.detect.tools.series import Point, Series, windows_over
 
 # LastingRise: waits until a rise of the level has lasted, and raises the alarm.
 #
@@ -339,14 +338,18 @@ class LevelShift(Stateful):
     def _usual_at(self, heights: FloatArray, looks: IntArray) -> tuple[FloatArray, FloatArray]:
         """Centre and spread of each span: as known now, then at each measurement."""
         centres, spreads = [], []
+        first = -self._num_cells % _CELLS_PER_LOOK
         now = (self._num_cells + looks)[:, None]
         coming = self._num_cells + 1 + np.arange(heights.shape[1])
         for rises, height, usual in zip(self._rises, heights, self._usual, strict=True):
             known = np.array(rises)
             ages = np.concatenate((known[:, 0], coming))
             all_heights = np.concatenate((known[:, 1], height))
-            windows = sliding_window_view(all_heights, RISES_REMEMBERED)[looks]
-            shrunk = sliding_window_view(ages, RISES_REMEMBERED)[looks] / now
+            windows, ages_then = (
+                windows_over(part[first:], RISES_REMEMBERED, _CELLS_PER_LOOK)[: len(looks)]
+                for part in (all_heights, ages)
+            )
+            shrunk = ages_then / now
             fall = np.minimum(medians(shrunk * shrunk * windows), 0.0)
             third = RISES_REMEMBERED // 3
             slope = medians(windows[:, -third:]) - medians(windows[:, :third])
