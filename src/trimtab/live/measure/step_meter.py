@@ -17,12 +17,12 @@ from enum import Enum
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.live.ranks.shards import norm_dtype, real
 from trimtab.state.host_copy import local, version_of
+from trimtab.state.sharded_types import is_dtensor
 
 # Numbers as people give them.
 
@@ -39,7 +39,7 @@ def as_scalar(value: Any, device: torch.device, dtype: torch.dtype = torch.float
         if value.numel() != 1 or value.is_complex():
             raise OddNumber(f"a {value.dtype} tensor of shape {tuple(value.shape)}")
         scalar = value.detach()
-        if isinstance(scalar, DTensor):  # replicated, as clip_grad_norm_ returns it: it is whole
+        if is_dtensor(scalar):  # replicated, as clip_grad_norm_ returns it: it is whole
             scalar = scalar.to_local()
         return scalar.reshape(()).to(dtype).to(device, non_blocking=True)
     return torch.full((), as_float(value), dtype=dtype, device=device)
