@@ -208,7 +208,8 @@ class LevelShift(Stateful):
         at, careful = 0, 0
         while at < len(cells):
             if not careful:
-                at, careful = at + self._pass_quietly(cells, at), CELLS_ONE_BY_ONE
+                passed = self._pass_quietly(cells, at)
+                at, careful = at + passed, 0 if passed == CELLS_AT_ONCE else CELLS_ONE_BY_ONE
                 continue
             finding = self.update(cells.one(at))
             if finding is not None:
@@ -322,9 +323,11 @@ class LevelShift(Stateful):
                 self._sums.add_many(means[:quiet])
             self._history.update_many(scores[:, :quiet])
             self._best = min(self._best, float(references[0, :quiet].min()))
-            newest = range(max(quiet - RISES_REMEMBERED - SPANS[-1], 0), quiet)
-            for rises, height in zip(self._rises, heights.tolist(), strict=True):
-                rises.extend((self._num_cells + 1 + at, height[at]) for at in newest)
+            first_kept = max(quiet - RISES_REMEMBERED - SPANS[-1], 0)
+            numbers = range(self._num_cells + 1 + first_kept, self._num_cells + 1 + quiet)
+            newest = heights[:, first_kept:quiet].tolist()
+            for rises, height in zip(self._rises, newest, strict=True):
+                rises.extend(zip(numbers, height, strict=True))
             last = latest_look[quiet - 1]
             pairs = zip(centres[:, last].tolist(), spreads[:, last].tolist(), strict=True)
             self._usual = list(pairs)

@@ -246,16 +246,17 @@ class LossMeaning(Stateful):
 
     def _add(self, values: Sequence[float], ticks: Sequence[int]) -> None:
         """Add medians, by the ticks at which they were known, level by level."""
-        while values:
+        at = 0
+        while at < len(values):
             if self._start is None:
-                self._start, self._start_since = values[0], ticks[0]
-            some = self._per_level - self._count
-            for value in values[:some]:  # not sum(): it would round differently
+                self._start, self._start_since = values[at], ticks[at]
+            some = values[at : at + self._per_level - self._count]
+            for value in some:  # not sum(): it may round differently
                 self._total += value
-            self._count += len(values[:some])
+            self._count += len(some)
+            at += len(some)
             if self._count == self._per_level:
-                self._end_level(self._start, ticks[some - 1])
-            values, ticks = values[some:], ticks[some:]
+                self._end_level(self._start, ticks[at - 1])
 
     def _end_level(self, start: float, tick: int) -> None:
         """See what the levels show, now that one more is complete."""

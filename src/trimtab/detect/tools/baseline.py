@@ -241,7 +241,7 @@ spike hides the first steps of the next one 40 steps later; for the loss 8 to 15
 MAX_REJECTED_IN_A_ROW = 64
 """Values in a row that may be rejected: after that the level has moved, and they enter."""
 
-_FEWEST_CELLS, _MOST_CELLS = 32, 128
+_FEWEST_CELLS, _MOST_CELLS = 32, 192
 """Windows that are measured at once, after a rejected value and at most. A rejected value wastes
 the work on those after it, and more do not fit into the cache."""
 
@@ -250,6 +250,8 @@ LOSS_BASELINE = BaselineSpec(falls=True, relative_floor=0.002, absolute_floor=0.
 
 LOG_NORM_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.03)
 """For the logarithm of a norm. Floor: 3 %; healthy norms scatter by 6 to 12 %."""
+
+_AGES = np.arange(1, RECORDS_PER_CELL + 1)
 
 
 class Score(NamedTuple):
@@ -417,8 +419,7 @@ class SignalBaseline(Stateful):
         series = np.concatenate((self._recent[-past:], values[:count]))
         windows = windows_over(series, window, RECORDS_PER_CELL)[:cells]
         start, slope, floor, scale = expect_many(windows, gap, self._spec)
-        ages = np.arange(1, RECORDS_PER_CELL + 1)
-        expected = np.maximum(start[:, None] + slope[:, None] * ages, floor[:, None]).ravel()
+        expected = np.maximum(start[:, None] + slope[:, None] * _AGES, floor[:, None]).ravel()
         scale_of = np.repeat(scale, RECORDS_PER_CELL)
         z = (values[:count] - expected) / scale_of
         far = z > FAR_OFF
@@ -431,7 +432,7 @@ class SignalBaseline(Stateful):
         usual = self._excursions.widen_many(scale_of)
         chosen = slice(offset, offset + count)
         scores.expected[chosen], scores.scale[chosen] = expected, usual
-        scores.z[chosen] = (values[:count] - expected) / usual
+        scores.z[chosen] = z[:count] if usual is scale_of else (values[:count] - expected) / usual
         scores.stride[chosen], scores.recurs[chosen] = self.stride, usual > scale_of
         self._recent = series[count - RECORDS_PER_CELL : count + past].tolist()
         self._steps = steps[count - RECORDS_PER_CELL : count].tolist()
