@@ -245,9 +245,6 @@ _FEWEST_CELLS, _MOST_CELLS = 32, 192
 """Windows that are measured at once, after a rejected value and at most. A rejected value wastes
 the work on those after it, and more do not fit into the cache."""
 
-LOSS_BASELINE = BaselineSpec(falls=True, relative_floor=0.002, absolute_floor=0.0)
-"""Floor: 0.2 % of the loss; between 0.05 and 0.5 % the results are equal."""
-
 LOG_NORM_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.03)
 """For the logarithm of a norm. Floor: 3 %; healthy norms scatter by 6 to 12 %."""
 

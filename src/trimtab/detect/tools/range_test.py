@@ -93,10 +93,6 @@ class RangeTest(Stateful):
             if len(known) < self._num_compared:
                 self._cells = known.tolist()
                 return
-            if self._cannot_be_outside(known):
-                self._cells = known[1 - self._num_compared :].tolist()
-                at += len(part)
-                continue
             count = len(known) - self._num_compared + 1
             low, high = (
                 over_neighbours(pick, known, self._spec.before)[:count]
@@ -121,11 +117,6 @@ class RangeTest(Stateful):
                 ),
             )
             at += place + 1
-
-    def _cannot_be_outside(self, known: FloatArray) -> bool:
-        """Return whether all cells are so close together that none can be out of range."""
-        spec = self._spec
-        return not spec.downwards and bool(known.max() <= known.min() * spec.times)
 
     def _is_outside(self, cells: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
         """Return which of the newest cells, from each of these on, are all outside a range."""
