@@ -98,3 +98,17 @@ def test_tests_and_benchmarks_share_only_the_kit() -> None:
             if re.match(forbidden, name)
         ]
         assert not wrong, f"what both need belongs to tests/kit: {wrong}"
+
+
+def test_watching_a_plain_loop_loads_no_code_for_sharded_tensors() -> None:
+    script = (
+        "import sys, torch\n"
+        "heavy = {'torch.distributed.tensor', 'torch.distributed.fsdp', 'torch._dynamo'}\n"
+        "by_torch = heavy & sys.modules.keys()\n"
+        "import trimtab\n"
+        "trimtab.watch\n"  # before there is an optimizer: making one loads them in torch 2.13
+        "assert heavy & sys.modules.keys() == by_torch\n"
+        "judging = ('trimtab.judge', 'trimtab.detect', 'trimtab.explain', 'trimtab.report')\n"
+        "assert not [name for name in sys.modules if name.startswith(judging)]\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)

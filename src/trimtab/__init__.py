@@ -8,12 +8,14 @@ Names are loaded on first use: `import trimtab` costs next to nothing, and torch
 the names that need it.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
 from trimtab._version import __version__
 
+TYPE_CHECKING = False  # type checkers take it for true; importing `typing` takes longer than this
 if TYPE_CHECKING:
+    from typing import Any
+
     from trimtab.checks.objects.run import check
     from trimtab.core.block import Block, Column, Event
     from trimtab.core.config import Config
@@ -70,6 +72,8 @@ _HOME = {
 def __getattr__(name: str) -> Any:
     if name not in _HOME:
         raise AttributeError(f"module 'trimtab' has no attribute {name!r}")
+    import importlib
+
     try:
         return getattr(importlib.import_module(_HOME[name]), name)
     except ModuleNotFoundError as error:

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from trimtab.detect.loss.meaning import SIGNED
 from trimtab.detect.tools.baseline import (
     FAR_OFF,
-    LOSS_BASELINE,
     MAX_REJECTED_IN_A_ROW,
     MIN_WINDOW,
     RECORDS_PER_CELL,
@@ -40,27 +40,27 @@ def one_by_one(baseline: SignalBaseline, values: np.ndarray, steps: np.ndarray) 
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 600), max_size=5), st.booleans())
 def test_many_at_once_is_one_by_one(seed: int, cuts: list[int], lags: bool) -> None:
     values, steps = series(seed, 600)
-    expected = one_by_one(SignalBaseline(LOSS_BASELINE, lags=lags), values, steps)
-    baseline = SignalBaseline(LOSS_BASELINE, lags=lags)
+    expected = one_by_one(SignalBaseline(SIGNED.baseline, lags=lags), values, steps)
+    baseline = SignalBaseline(SIGNED.baseline, lags=lags)
     for first, last in pairwise([0, *sorted(cuts), 600]):
         found = baseline.update_many(values[first:last], steps[first:last])
-        for name in ("z", "expected", "scale", "stride"):
+        for name in ("z", "expected", "scale", "stride", "recurs"):
             known = getattr(expected, name)[first:last]
             np.testing.assert_array_equal(getattr(found, name), known)
         saved = json.loads(json.dumps(baseline.state_dict()))
-        baseline = SignalBaseline(LOSS_BASELINE, lags=lags)
+        baseline = SignalBaseline(SIGNED.baseline, lags=lags)
         baseline.load_state_dict(saved)
 
 
 def quiet(length: int = 400) -> SignalBaseline:
-    baseline = SignalBaseline(LOSS_BASELINE, lags=True)
+    baseline = SignalBaseline(SIGNED.baseline, lags=True)
     noise = np.random.default_rng(0).normal(3.0, 0.1, length)
     baseline.update_many(noise, np.arange(length))
     return baseline
 
 
 def test_nothing_is_scored_before_enough_is_known() -> None:
-    scores = SignalBaseline(LOSS_BASELINE, lags=True).update_many(np.ones(80), np.arange(80))
+    scores = SignalBaseline(SIGNED.baseline, lags=True).update_many(np.ones(80), np.arange(80))
     first = int(np.flatnonzero(~np.isnan(scores.z))[0])
     assert first == MIN_WINDOW + RECORDS_PER_CELL  # the window, and the gap after it
 

@@ -13,12 +13,13 @@ from torch import nn
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
 from trimtab.live.host.clip_detector import ClipDetector
+from trimtab.live.measure.arithmetic import HostMath
 from trimtab.live.measure.batch_facts import BatchFacts
 from trimtab.live.measure.roles import assign_roles, role_of
 from trimtab.live.measure.sites import find_blocks
 from trimtab.live.measure.state_sums import squares
 from trimtab.live.measure.step_loop import LoaderSource, StepLoop
-from trimtab.live.measure.step_meter import StepMeter
+from trimtab.live.measure.step_meter import GradientNorm
 from trimtab.live.measure.telemetry import Telemetry
 from trimtab.live.optimizers import find_optimizers
 
@@ -75,7 +76,7 @@ def test_roles_by_the_names_that_people_use(name: str, role: str) -> None:
 def test_sums_by_role_and_layer_equal_a_reference_and_nan_stays_where_it_is() -> None:
     model = make_model()
     optimizer = torch.optim.AdamW(model.parameters())
-    gradients = StepMeter((optimizer,), torch.device("cpu")).gradients
+    gradients = GradientNorm(HostMath())
     meter = Telemetry(model, (optimizer,), gradients, torch.device("cpu"))
     parameters = {name: p.detach() for name, p in model.named_parameters()}
     parameters["blocks.1.attention.weight"][0, 0] = float("nan")

@@ -10,7 +10,7 @@ import copy
 import dataclasses
 import math
 from collections.abc import Iterator, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -96,7 +96,9 @@ class EarlierAttempt(Stateful):
         if not math.isfinite(loss):
             return math.nan
         mark = record.signals.get(FINGERPRINT, math.nan)
-        return self._look_up(record.step, (loss, mark, record.data_position))
+        batch = (loss, mark, record.data_position)
+        self._remember([record.step], [batch])
+        return self._look_up(record.step, batch)
 
     def update_many(self, block: Block) -> FloatArray:
         """Return the same for each of many records."""
@@ -113,9 +115,12 @@ class EarlierAttempt(Stateful):
                 may_match = block.step[rows] <= max(self._before, default=-1)
                 may_match[-STEPS_REMEMBERED:] = True
                 rows = rows[may_match]
-            for at in rows.tolist():
-                batch = float(loss.values[at]), float(marks[at]), int(block.data_position[at])
-                references[at] = self._look_up(int(block.step[at]), batch)
+            columns = (loss.values, marks, block.data_position)
+            batches = list(zip(*(column[rows].tolist() for column in columns), strict=True))
+            steps = block.step[rows].tolist()
+            self._remember(steps, batches)
+            if self._before:
+                references[rows] = list(map(self._look_up, steps, batches))
         return references
 
     def _start_attempt(self, attempt: int) -> None:
@@ -123,11 +128,14 @@ class EarlierAttempt(Stateful):
             self._attempt = attempt
             self._before, self._now = self._now, {}
 
+    def _remember(self, steps: Sequence[int], batches: Sequence[Batch]) -> None:
+        for step, batch in zip(steps, batches, strict=True):
+            self._now.pop(step, None)  # the newest come last
+            self._now[step] = batch
+        for step in list(islice(self._now, max(len(self._now) - STEPS_REMEMBERED, 0))):
+            del self._now[step]
+
     def _look_up(self, step: int, batch: Batch) -> float:
-        self._now.pop(step, None)  # the newest come last
-        self._now[step] = batch
-        if len(self._now) > STEPS_REMEMBERED:
-            del self._now[next(iter(self._now))]
         known = self._before.get(step)
         return known[0] if known is not None and _is_same(known, batch) else math.nan
 

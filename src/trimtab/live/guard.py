@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FullyShardedDataParallel
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
@@ -20,6 +19,7 @@ from trimtab.live.measure.step_meter import Number
 from trimtab.live.measure.user_events import plain_event
 from trimtab.live.shield import Shield, log, never_compiled
 from trimtab.live.step_iterator import CheckpointBoundary, NoMonitor, StateJournal, StepIterator
+from trimtab.state.sharded_types import is_fsdp1
 
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
@@ -131,7 +131,7 @@ class LoopServices:
         self.close(None if kind is None else f"raised {kind.__name__}")
 
     def _clip(self, max_norm: float) -> torch.Tensor:
-        if isinstance(self._model, FullyShardedDataParallel):
+        if is_fsdp1(self._model):
             return self._model.clip_grad_norm_(max_norm)
         return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
 
@@ -259,8 +259,7 @@ class Guard(LoopServices):
         gate would take for a broken gradient.
         """
         monitor = self._monitor
-        is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
-        if is_fsdp1 or not monitor.is_watching:
+        if is_fsdp1(self._model) or not monitor.is_watching:
             return None
         is_whole = monitor.meter.gradients.is_whole_on_every_rank
         if is_whole and not (self._is_half_precision and not monitor.gate.has_left):
@@ -270,8 +269,7 @@ class Guard(LoopServices):
     def _note_clip(self, norm: torch.Tensor, max_norm: float, squares: Scalar | None) -> None:
         monitor = self._monitor
         gate, meter = monitor.gate, monitor.meter
-        is_fsdp1 = isinstance(self._model, FullyShardedDataParallel)
-        is_whole = meter.gradients.is_whole_on_every_rank and not is_fsdp1
+        is_whole = meter.gradients.is_whole_on_every_rank and not is_fsdp1(self._model)
         if is_whole and not gate.has_left:
             gate.note_clip(norm, max_norm)
         monitor.note_clip()

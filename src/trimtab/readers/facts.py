@@ -40,17 +40,19 @@ _SETTINGS = {
 
 
 # A line without any of these words states nothing: the patterns are slow, and most lines are noise.
-_WORDS = re.compile(
-    "seed|world|num[_ ]proc|beta|adam|clip|max_grad|warm|batch|precision|dtype|fp16|fp8"
-    "|bf16|float16",
-    re.IGNORECASE,
+_WORDS = (
+    *("seed", "world", "num_proc", "num proc", "beta", "adam", "clip", "max_grad", "warm"),
+    *("batch", "precision", "dtype", "fp16", "fp8", "bf16", "float16"),
 )
 
 
 def find_facts(text: str) -> RunFacts:
     """Return what a text states about its run; what it states in two ways is left open."""
     facts = RunFacts()
-    text = "\n".join(line for line in text.split("\n") if _WORDS.search(line))
+    folded = text.casefold()
+    words = [word for word in _WORDS if word in folded]
+    lines = text.split("\n") if words else []
+    text = "\n".join(line for line in lines if any(word in line.casefold() for word in words))
     dtypes = [dtype for dtype, pattern in _DTYPES.items() if re.search(pattern, text)]
     # An fp8 run computes its other operators in bf16, and says so.
     if "fp8" in dtypes:

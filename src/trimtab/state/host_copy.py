@@ -6,18 +6,24 @@ existing tensors and containers: DDP buckets, compiled graphs, fused optimizer s
 keep references to them.
 """
 
+from __future__ import annotations
+
 import copy
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from torch.distributed.tensor import DTensor
+
+from trimtab.state.sharded_types import is_dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a tensor that this rank holds."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
 def detached(tensor: torch.Tensor) -> torch.Tensor:
@@ -195,10 +201,10 @@ class CopyToLive(_Copies):
 
 
 def _template(tensor: torch.Tensor) -> DTensor | None:
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return None
     empty = torch.empty_like(tensor.to_local(), device="meta", requires_grad=False)
-    return DTensor.from_local(
+    return type(tensor).from_local(
         empty,
         tensor.device_mesh,
         tensor.placements,
@@ -213,7 +219,7 @@ def _recreate(saved: HostTensor) -> torch.Tensor:
     local = torch.empty_like(saved.like, device=saved.device)
     if saved.template is None:
         return local
-    return DTensor.from_local(
+    return type(saved.template).from_local(
         local,
         saved.template.device_mesh,
         saved.template.placements,

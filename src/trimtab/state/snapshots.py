@@ -19,11 +19,11 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.optim import Optimizer
 
 from trimtab.core.errors import RestoreError
 from trimtab.state import host_copy
+from trimtab.state.sharded_types import is_fsdp2
 from trimtab.state.training_state import HasState, parameters_of
 
 NUM_SLOTS = 4
@@ -377,7 +377,7 @@ class Snapshots:
 def reshard(model: nn.Module) -> None:
     """Drop unsharded parameters: FSDP gathers them again from what was restored."""
     for module in model.modules():
-        if isinstance(module, FSDPModule):
+        if is_fsdp2(module):
             module.reshard()
 
 

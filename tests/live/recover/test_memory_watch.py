@@ -280,7 +280,7 @@ def share_of_state(monkeypatch: pytest.MonkeyPatch, step_seconds: float, speed: 
     first = last = 0
     for _ in range(4):
         first, last = watch._choose()
-        watch._stopwatch.seconds = (last - first) * size / speed
+        watch._stopwatch._seconds = (last - first) * size / speed
     return (last - first) / num_pieces
 
 

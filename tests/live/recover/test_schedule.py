@@ -29,7 +29,7 @@ def snapshots_of(step_seconds: float, cost: float, every: int = 0, updates: int 
         if schedule.is_due(number):
             taken.append(number)
             schedule.start()
-            schedule._stopwatch.seconds = cost
+            schedule._stopwatch._seconds = cost
         if number - 2 in asked:
             schedule.add(number + 1)
         if schedule.pop_request(number):
@@ -53,7 +53,7 @@ def test_one_of_two_snapshots_is_older_than_all_news() -> None:
     clock.seconds = 1.0
     schedule = SnapshotSchedule(0, 2, TimeBudget(clock, 0.002), CPU)
     schedule.spare_memory()
-    schedule._stopwatch.seconds = 1e-6
+    schedule._stopwatch._seconds = 1e-6
     schedule.start()
     asked = [number for number in range(30) if schedule.pop_request(number)]
     assert asked[-1] - asked[-2] == 3

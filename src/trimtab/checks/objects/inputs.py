@@ -10,13 +10,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from trimtab.core.errors import ConfigError
 from trimtab.live.optimizers import find_optimizers
 from trimtab.state.batches import map_tensors
+from trimtab.state.sharded_types import is_fsdp2
 
 Loss = Callable[[nn.Module, Any], torch.Tensor]
 """Takes the model and a batch as the loader gives it; returns the loss of the user's loop."""
@@ -100,7 +100,7 @@ def _unwrapped(model: nn.Module) -> nn.Module:
     model = getattr(model, "_orig_mod", model)
     if isinstance(model, DistributedDataParallel):
         model = model.module
-    if any(isinstance(module, FSDPModule) for module in model.modules()):
+    if any(map(is_fsdp2, model.modules())):
         raise ConfigError("a sharded model cannot be tested; call check before fully_shard")
     return model
 

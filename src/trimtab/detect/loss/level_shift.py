@@ -35,7 +35,6 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.findings import Finding, Severity, Symptom
@@ -47,7 +46,7 @@ from trimtab.detect.loss.meaning import Domain, LossStart
 from trimtab.detect.tools.baseline import RECORDS_PER_CELL
 from trimtab.detect.tools.range_test import RangeSpec, RangeTest
 from trimtab.detect.tools.score_history import NO_SCORE, Bounds, ScoreHistory
-from trimtab.detect.tools.series import Point, Series
+from trimtab.detect.tools.series import Point, Series, windows_over
 
 # LastingRise: waits until a rise of the level has lasted, and raises the alarm.
 #
@@ -209,7 +208,8 @@ class LevelShift(Stateful):
         at, careful = 0, 0
         while at < len(cells):
             if not careful:
-                at, careful = at + self._pass_quietly(cells, at), CELLS_ONE_BY_ONE
+                passed = self._pass_quietly(cells, at)
+                at, careful = at + passed, 0 if passed == CELLS_AT_ONCE else CELLS_ONE_BY_ONE
                 continue
             finding = self.update(cells.one(at))
             if finding is not None:
@@ -323,9 +323,11 @@ class LevelShift(Stateful):
                 self._sums.add_many(means[:quiet])
             self._history.update_many(scores[:, :quiet])
             self._best = min(self._best, float(references[0, :quiet].min()))
-            newest = range(max(quiet - RISES_REMEMBERED - SPANS[-1], 0), quiet)
-            for rises, height in zip(self._rises, heights.tolist(), strict=True):
-                rises.extend((self._num_cells + 1 + at, height[at]) for at in newest)
+            first_kept = max(quiet - RISES_REMEMBERED - SPANS[-1], 0)
+            numbers = range(self._num_cells + 1 + first_kept, self._num_cells + 1 + quiet)
+            newest = heights[:, first_kept:quiet].tolist()
+            for rises, height in zip(self._rises, newest, strict=True):
+                rises.extend(zip(numbers, height, strict=True))
             last = latest_look[quiet - 1]
             pairs = zip(centres[:, last].tolist(), spreads[:, last].tolist(), strict=True)
             self._usual = list(pairs)
@@ -339,14 +341,18 @@ class LevelShift(Stateful):
     def _usual_at(self, heights: FloatArray, looks: IntArray) -> tuple[FloatArray, FloatArray]:
         """Centre and spread of each span: as known now, then at each measurement."""
         centres, spreads = [], []
+        first = -self._num_cells % _CELLS_PER_LOOK
         now = (self._num_cells + looks)[:, None]
         coming = self._num_cells + 1 + np.arange(heights.shape[1])
         for rises, height, usual in zip(self._rises, heights, self._usual, strict=True):
             known = np.array(rises)
             ages = np.concatenate((known[:, 0], coming))
             all_heights = np.concatenate((known[:, 1], height))
-            windows = sliding_window_view(all_heights, RISES_REMEMBERED)[looks]
-            shrunk = sliding_window_view(ages, RISES_REMEMBERED)[looks] / now
+            windows, ages_then = (
+                windows_over(part[first:], RISES_REMEMBERED, _CELLS_PER_LOOK)[: len(looks)]
+                for part in (all_heights, ages)
+            )
+            shrunk = ages_then / now
             fall = np.minimum(medians(shrunk * shrunk * windows), 0.0)
             third = RISES_REMEMBERED // 3
             slope = medians(windows[:, -third:]) - medians(windows[:, :third])

@@ -22,7 +22,6 @@ import math
 from collections import deque
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import Block, FloatArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
@@ -52,7 +51,7 @@ from trimtab.detect.tools.baseline import (
     SignalBaseline,
     trust_in,
 )
-from trimtab.detect.tools.series import Point, Series
+from trimtab.detect.tools.series import Point, Series, windows_over
 
 NEAR, NEAREST = 8, 3
 """Records whose medians a loss must exceed. Source: measured; both together find a tenth more of
@@ -121,13 +120,13 @@ class Neighbours(Stateful):
     def _score_steady(self, values: FloatArray, scores: Scores, offset: int) -> int:
         """Score losses from the start of a cell, with full windows; return how many."""
         series = np.concatenate((self._near, values))
-        windows = sliding_window_view(series, NEAR)[: len(values)]
+        windows = windows_over(series, NEAR)[: len(values)]
         level = medians(windows)
         first, second, third = windows[:, -3], windows[:, -2], windows[:, -1]
         low, high = np.minimum(first, second), np.maximum(first, second)
         expected = np.maximum(level, np.maximum(low, np.minimum(high, third)))
         distances = np.concatenate((self._distances, np.abs(values - level)))
-        looks = sliding_window_view(distances, WINDOW)[: len(values) : RECORDS_PER_CELL]
+        looks = windows_over(distances[: len(values) + WINDOW - 1], WINDOW, RECORDS_PER_CELL)
         of_cells = SIGMA * medians(looks)
         scale = np.repeat(of_cells, RECORDS_PER_CELL)[: len(values)]
         spec = self._spec

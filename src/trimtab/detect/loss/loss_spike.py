@@ -314,9 +314,11 @@ class LossSpike(Stateful):
         )
         raw = np.stack((z, *sums, both, *joint_sums, near_z, *near_sums))
         scores = raw / np.array(ROOTS)[:, None]
-        lowest = self._history.lowest_thresholds(self._limits.bounds, len(z))
-        suspicious = (scores > np.array(lowest)[:, None]).any(axis=0)
-        quiet = int(np.argmax(suspicious)) if suspicious.any() else len(z)
+        quiet = len(z)
+        if (scores > np.array(self._lows)[:, None]).any():
+            lowest = self._history.lowest_thresholds(self._limits.bounds, len(z))
+            suspicious = (scores > np.array(lowest)[:, None]).any(axis=0)
+            quiet = int(np.argmax(suspicious)) if suspicious.any() else len(z)
         if quiet < len(z):
             for sums_of, values in zip(self._all_sums(), clipped, strict=True):
                 sums_of.add_many(values[:quiet])

@@ -223,10 +223,9 @@ class LossMeaning(Stateful):
         losses = np.concatenate((self._group, np.clip(losses, -LARGEST, LARGEST)))
         whole = len(losses) - len(losses) % RECORDS_PER_MEDIAN
         self._group = losses[whole:].tolist()
-        groups = medians(losses[:whole].reshape(-1, RECORDS_PER_MEDIAN)).tolist()
-        last = range(RECORDS_PER_MEDIAN - 1 - before, len(rows), RECORDS_PER_MEDIAN)
-        for value, at in zip(groups, last, strict=True):
-            self._add(value, int(ticks[at]))
+        groups = medians(losses[:whole].reshape(-1, RECORDS_PER_MEDIAN))
+        ends = ticks[RECORDS_PER_MEDIAN - 1 - before :: RECORDS_PER_MEDIAN]
+        self._add(groups.tolist(), ends.tolist())
 
     def _observe(self, loss: float | None, tick: int, step: int, is_of_policy: bool) -> None:
         if is_of_policy and self._policy_since is None:
@@ -240,21 +239,30 @@ class LossMeaning(Stateful):
         self._group.append(min(max(loss, -LARGEST), LARGEST))
         if len(self._group) == RECORDS_PER_MEDIAN:
             value, self._group = median(self._group), []
-            self._add(value, tick)
+            self._add([value], [tick])
 
     def _at(self, tick: int) -> int:
         return self._known[bisect_right(self._ticks, tick) - 1]
 
-    def _add(self, value: float, tick: int) -> None:
-        """Add a median; where it completes a level, see what the levels show."""
-        if self._start is None:
-            self._start, self._start_since = value, tick
-        self._total, self._count = self._total + value, self._count + 1
-        if self._count < self._per_level:
-            return
+    def _add(self, values: Sequence[float], ticks: Sequence[int]) -> None:
+        """Add medians, by the ticks at which they were known, level by level."""
+        at = 0
+        while at < len(values):
+            if self._start is None:
+                self._start, self._start_since = values[at], ticks[at]
+            some = values[at : at + self._per_level - self._count]
+            for value in some:  # not sum(): it may round differently
+                self._total += value
+            self._count += len(some)
+            at += len(some)
+            if self._count == self._per_level:
+                self._end_level(self._start, ticks[at - 1])
+
+    def _end_level(self, start: float, tick: int) -> None:
+        """See what the levels show, now that one more is complete."""
         self._levels.append(self._total / self._count)
         self._total, self._count = 0.0, 0
-        known = self._judge(self._start)
+        known = self._judge(start)
         if known != self._known[-1]:
             self._ticks.append(tick)
             self._known.append(known)

@@ -10,7 +10,6 @@ or device, or that has lasted for so long that it will not come back by itself (
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import Block, FloatArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
@@ -19,7 +18,7 @@ from trimtab.core.robust import median, medians
 from trimtab.core.signals import DATA_SECONDS, STEP_SECONDS, TOKENS_PER_SECOND
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
-from trimtab.detect.tools.series import Point
+from trimtab.detect.tools.series import Point, windows_over
 
 # LastingPace: waits whether a pace that fell comes back.
 #
@@ -256,7 +255,7 @@ class Throughput(Detector):
         usual = np.full(len(known) // RECORDS_PER_MEDIAN + 1, np.inf)
         lead = 4 - len(self._medians)
         if len(all_medians) >= 4:
-            of_four = medians(sliding_window_view(all_medians, 4))
+            of_four = medians(windows_over(all_medians, 4))
             usual[lead : lead + len(of_four)] = of_four
         limits = np.repeat(STALL_TIMES * usual, RECORDS_PER_MEDIAN)[: len(known)]
         places: IntArray = np.flatnonzero(known[begin:] > limits[begin:])

@@ -10,14 +10,13 @@ from functools import cache
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core import signals
 from trimtab.core.block import Block, BoolArray, FloatArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.state import Stateful, StatefulDict
-from trimtab.detect.tools.series import Point
+from trimtab.detect.tools.series import Point, over_neighbours
 
 # JumpTest: a change from one record to the next that is far larger than all recent changes.
 #
@@ -167,7 +166,7 @@ class JumpTest(Stateful):
         part = changes[: cells * CHANGES_PER_CELL].reshape(cells, CHANGES_PER_CELL)
         rises, falls = part.max(axis=1), 0.0 - part.min(axis=1)  # never -0.0
         tops = np.concatenate((self._tops, np.maximum(rises, falls)))
-        highest = sliding_window_view(tops, CELLS_REMEMBERED)[:-1].max(axis=1)
+        highest = over_neighbours(np.maximum, tops, CELLS_REMEMBERED)[:-1]
         may_jump = self._may_jump(rises, falls, highest)
         if may_jump.any():
             cells = int(np.argmax(may_jump))

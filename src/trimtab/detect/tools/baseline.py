@@ -15,7 +15,6 @@ from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import BoolArray, FloatArray, IntArray
 from trimtab.core.robust import (
@@ -29,6 +28,7 @@ from trimtab.core.robust import (
 )
 from trimtab.core.signals import Quality
 from trimtab.core.state import Stateful
+from trimtab.detect.tools.series import windows_over
 
 # How far values of each quality can be trusted, and what follows for their scores.
 #
@@ -202,6 +202,22 @@ class Excursions(Stateful):
         self._is_out = is_far
         return usual
 
+    def widen_many(self, scales: FloatArray) -> FloatArray:
+        """Add values that are not far off; return the scale to judge each by."""
+        if not self._known:
+            return scales
+        usual = scales.copy()
+        first = 0
+        for at in range(len(self._known) - MIN_COUNT + 1):
+            last = MEMORY - self._known[at][0]  # of the values before which it is remembered
+            high = median(high for _, high in self._known[at:]) / SCALES_HIGH
+            usual[first:last] = np.maximum(usual[first:last], high)
+            first = last
+        age_by = len(scales)
+        self._known = [(age + age_by, high) for age, high in self._known if age + age_by <= MEMORY]
+        self._is_out = False
+        return usual
+
 
 RECORDS_PER_CELL = 8
 """Records between two measurements of the window. Source: measured, 4 gives the same results at
@@ -225,14 +241,14 @@ spike hides the first steps of the next one 40 steps later; for the loss 8 to 15
 MAX_REJECTED_IN_A_ROW = 64
 """Values in a row that may be rejected: after that the level has moved, and they enter."""
 
-_CELLS_AT_ONCE = 256
-"""Windows that are measured at once: a rejected value wastes the work on those after it."""
-
-LOSS_BASELINE = BaselineSpec(falls=True, relative_floor=0.002, absolute_floor=0.0)
-"""Floor: 0.2 % of the loss; between 0.05 and 0.5 % the results are equal."""
+_FEWEST_CELLS, _MOST_CELLS = 32, 192
+"""Windows that are measured at once, after a rejected value and at most. A rejected value wastes
+the work on those after it, and more do not fit into the cache."""
 
 LOG_NORM_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.03)
 """For the logarithm of a norm. Floor: 3 %; healthy norms scatter by 6 to 12 %."""
+
+_AGES = np.arange(1, RECORDS_PER_CELL + 1)
 
 
 class Score(NamedTuple):
@@ -319,9 +335,13 @@ class SignalBaseline(Stateful):
     def update_many(self, values: FloatArray, steps: IntArray) -> Scores:
         """Score the next values, as `update` would one by one."""
         scores = Scores.unknown(len(values))
-        at = 0
+        at, count = 0, _MOST_CELLS * RECORDS_PER_CELL
         while at < len(values):
-            done = self._score_steady(values[at:], steps[at:], scores, at)
+            part = slice(at, at + count)
+            done = self._score_steady(values[part], steps[part], scores, at)
+            count = min(2 * count, _MOST_CELLS * RECORDS_PER_CELL)
+            if done < len(values[part]):
+                count = _FEWEST_CELLS * RECORDS_PER_CELL
             if not done:  # the window is filling, a cell is half full, a value is far off
                 done = min(RECORDS_PER_CELL - self._in_cell % RECORDS_PER_CELL, len(values) - at)
                 for place in range(at, at + done):
@@ -389,17 +409,14 @@ class SignalBaseline(Stateful):
         past = window + gap
         if self._in_cell != RECORDS_PER_CELL or len(self._recent) < past:
             return 0
-        if self._excursions:  # they widen the scale and are forgotten, record by record
-            return 0
-        cells = self._cells_at_stride(steps[: _CELLS_AT_ONCE * RECORDS_PER_CELL])
+        cells = self._cells_at_stride(steps)
         if not cells:
             return 0
         count = cells * RECORDS_PER_CELL
         series = np.concatenate((self._recent[-past:], values[:count]))
-        windows = sliding_window_view(series, window)[:count:RECORDS_PER_CELL]
+        windows = windows_over(series, window, RECORDS_PER_CELL)[:cells]
         start, slope, floor, scale = expect_many(windows, gap, self._spec)
-        ages = np.arange(1, RECORDS_PER_CELL + 1)
-        expected = np.maximum(start[:, None] + slope[:, None] * ages, floor[:, None]).ravel()
+        expected = np.maximum(start[:, None] + slope[:, None] * _AGES, floor[:, None]).ravel()
         scale_of = np.repeat(scale, RECORDS_PER_CELL)
         z = (values[:count] - expected) / scale_of
         far = z > FAR_OFF
@@ -408,9 +425,12 @@ class SignalBaseline(Stateful):
             count = cells * RECORDS_PER_CELL
             if not cells:
                 return 0
+        expected, scale_of = expected[:count], scale_of[:count]
+        usual = self._excursions.widen_many(scale_of)
         chosen = slice(offset, offset + count)
-        scores.expected[chosen], scores.scale[chosen] = expected[:count], scale_of[:count]
-        scores.z[chosen], scores.stride[chosen] = z[:count], self.stride
+        scores.expected[chosen], scores.scale[chosen] = expected, usual
+        scores.z[chosen] = z[:count] if usual is scale_of else (values[:count] - expected) / usual
+        scores.stride[chosen], scores.recurs[chosen] = self.stride, usual > scale_of
         self._recent = series[count - RECORDS_PER_CELL : count + past].tolist()
         self._steps = steps[count - RECORDS_PER_CELL : count].tolist()
         self._rejected = 0
@@ -425,12 +445,13 @@ class SignalBaseline(Stateful):
         if not cells:
             return 0
         known = np.concatenate((self._steps, steps[: (cells - 1) * RECORDS_PER_CELL + 1]))
-        moves = np.diff(known).reshape(-1, RECORDS_PER_CELL)
-        middle = np.sort(moves, axis=1)[:, RECORDS_PER_CELL // 2 - 1 : RECORDS_PER_CELL // 2 + 1]
-        strides = 0.5 * (middle[:, 0] + middle[:, 1])
+        moves = known[1:] - known[:-1]
         low, high = self.stride / _NEW_STRIDE, self.stride * _NEW_STRIDE
+        if low <= moves.min() and moves.max() <= high:  # so is every median: nearly always
+            return cells
+        strides = medians(moves.reshape(-1, RECORDS_PER_CELL).astype(np.float64))
         changed = np.flatnonzero((strides > 0) & ~((low <= strides) & (strides <= high)))
-        return int(changed[0]) if len(changed) else len(strides)
+        return int(changed[0]) if len(changed) else cells
 
 
 def _median_stride(steps: list[int]) -> float:

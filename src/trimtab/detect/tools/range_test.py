@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-from numpy.lib.stride_tricks import sliding_window_view
 
 from trimtab.core.block import BoolArray, FloatArray
 from trimtab.core.state import Stateful
+from trimtab.detect.tools.series import over_neighbours
 
 _CELLS_AT_ONCE = 1024
 """Cells that are judged at once: a finding wastes the work on those after it."""
@@ -93,14 +93,12 @@ class RangeTest(Stateful):
             if len(known) < self._num_compared:
                 self._cells = known.tolist()
                 return
-            if self._cannot_be_outside(known):
-                self._cells = known[1 - self._num_compared :].tolist()
-                at += len(part)
-                continue
-            windows = sliding_window_view(known, self._num_compared)
-            low = windows[:, : self._spec.before].min(axis=1)
-            high = windows[:, : self._spec.before].max(axis=1)
-            places = np.flatnonzero(self._is_outside(windows, low, high))
+            count = len(known) - self._num_compared + 1
+            low, high = (
+                over_neighbours(pick, known, self._spec.before)[:count]
+                for pick in (np.minimum, np.maximum)
+            )
+            places = np.flatnonzero(self._is_outside(known[self._spec.before :], low, high))
             if not len(places):
                 self._cells = known[1 - self._num_compared :].tolist()
                 at += len(part)
@@ -108,7 +106,7 @@ class RangeTest(Stateful):
             first = int(places[0])
             place = first + self._num_compared - 1 - len(self._cells)
             self._cells = []
-            newest = windows[first, self._spec.before :]
+            newest = known[first + self._spec.before : first + self._num_compared]
             yield (
                 at + place,
                 OutOfRange(
@@ -120,18 +118,14 @@ class RangeTest(Stateful):
             )
             at += place + 1
 
-    def _cannot_be_outside(self, known: FloatArray) -> bool:
-        """Return whether all cells are so close together that none can be out of range."""
+    def _is_outside(self, cells: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
+        """Return which of the newest cells, from each of these on, are all outside a range."""
         spec = self._spec
-        return not spec.downwards and bool(known.max() <= known.min() * spec.times)
-
-    def _is_outside(self, windows: FloatArray, low: FloatArray, high: FloatArray) -> BoolArray:
-        spec = self._spec
-        newest = windows[:, spec.before :]
         room = spec.widths * (high - low)
-        outside = newest.min(axis=1) > np.maximum(high + room, high * spec.times)
+        lowest = over_neighbours(np.minimum, cells, spec.newest)
+        outside = lowest > np.maximum(high + room, high * spec.times)
         if spec.downwards:
-            outside |= newest.max(axis=1) < low - room
+            outside |= over_neighbours(np.maximum, cells, spec.newest) < low - room
         return np.asarray(outside & (high > low))
 
 

@@ -56,6 +56,23 @@ class Series:
         return Point(int(self.tick[at]), int(self.step[at]), float(self.value[at]))
 
 
+def windows_over(values: FloatArray, length: int, stride: int = 1) -> FloatArray:
+    """Return each `length` neighbours, from every `stride`-th value on, as rows of a view."""
+    # `sliding_window_view` takes twenty times as long, which shows in windows over few values.
+    rows = max(len(values) - length, -1) // stride + 1
+    return np.ndarray((rows, length), values.dtype, values, 0, (stride * 8, 8))
+
+
+def over_neighbours(pick: np.ufunc, values: FloatArray, count: int) -> FloatArray:
+    """Return the minimum or maximum of each `count` neighbours, in few passes: by doubling."""
+    reach = 1
+    while reach < count:
+        more = min(reach, count - reach)
+        values = pick(values[:-more], values[more:])
+        reach += more
+    return values
+
+
 # RunningSums: sums over the last 2, 4, 8, ... values, without drift and in a fixed order.
 #
 #     sum of 2k values now = sum of k values now + sum of k values, k records ago

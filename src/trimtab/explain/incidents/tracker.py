@@ -139,11 +139,14 @@ class IncidentTracker:
             return
         rows = first + np.flatnonzero(block.column(LOSS).present[first:last])
         self._since_closed += len(rows)
-        if not self._start.is_known:  # only in the first records of a run
-            for row in rows.tolist():
-                self._start.observe(_moment(block, row))
-        kept = rows[-self._rules.history_records :].tolist()
-        self._recent.extend(_moment(block, row) for row in kept)
+        for row in rows:
+            if self._start.is_known:  # after the first records of a run
+                break
+            self._start.observe(_moment(block, int(row)))
+        kept = rows[-self._rules.history_records :]
+        axes = (block.step, block.tick, block.column(LOSS).values)
+        for step, tick, loss in zip(*(axis[kept].tolist() for axis in axes), strict=True):
+            self._recent.append(Moment(step=step, tick=tick, loss=loss))
 
     def _remember_one(self, moment: Moment) -> None:
         if moment.loss is not None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimtab.live.measure.step_meter import (
@@ -22,6 +21,7 @@ from trimtab.live.measure.step_meter import (
 )
 from trimtab.live.ranks.exchange import StepState
 from trimtab.live.shield import log
+from trimtab.state.sharded_types import is_dtensor
 from trimtab.state.training_state import parameters_of
 
 MAX_RECORDS = 20
@@ -67,7 +67,7 @@ class SkipDetector:
         self._scaler = scaler
         parameters = parameters_of(optimizers)
         self._sample = sample(parameters)
-        self._is_sharded = any(isinstance(parameter, DTensor) for parameter in parameters)
+        self._is_sharded = any(map(is_dtensor, parameters))
         self._used = NO_GRADIENTS
         """The gradients that an optimizer has used."""
         self._at_record = NO_GRADIENTS

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor
 from torch.utils.hooks import RemovableHandle
 
 from trimtab.core import signals
@@ -29,6 +28,7 @@ from trimtab.live.measure.token_losses import LABELS, find_labelled, token_losse
 from trimtab.live.ranks.shards import norm_dtype
 from trimtab.live.shield import log
 from trimtab.state.host_copy import local
+from trimtab.state.sharded_types import is_dtensor
 
 NOT_WRITTEN = -math.inf
 """What a slot holds until its hook has fired: no root mean square and no maximum is that low."""
@@ -311,7 +311,7 @@ class _LogitsHook(_Hook):
             elif tensor is not None and tensor.shape[-1:].numel() not in self._vocabularies:
                 tensor = None
         # Of a vocabulary that ranks share, log Z would need all of them.
-        if tensor is None or tensor.dim() < 2 or isinstance(tensor, DTensor):
+        if tensor is None or tensor.dim() < 2 or is_dtensor(tensor):
             return
         found = measure_logits(tensor.detach())
         largest = torch.maximum(self._slots[:2], found[:2])
@@ -337,7 +337,7 @@ class _TokenLossHook(_Hook):
         logits, loss = _named(output, "logits"), _named(output, "loss")
         if not isinstance(labels, torch.Tensor) or not isinstance(loss, torch.Tensor):
             return
-        is_whole = isinstance(logits, torch.Tensor) and not isinstance(logits, DTensor)
+        is_whole = isinstance(logits, torch.Tensor) and not is_dtensor(logits)
         if is_whole and labels.dim() == 2 and labels.shape == logits.shape[:-1]:
             self._take(token_losses(logits, labels, loss, options.get("num_items_in_batch")))
         elif logits is None:

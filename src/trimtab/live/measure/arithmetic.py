@@ -11,6 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import torch
 
+from trimtab.state.host_copy import local
+
 Scalar: TypeAlias = Any
 """A float, or a tensor of one number; conditions are a bool, or a tensor of one."""
 
@@ -45,7 +47,7 @@ def _whole(value: torch.Tensor) -> torch.Tensor:
         raise OddNumber(f"a {value.dtype} tensor of shape {tuple(value.shape)}")
     part = value.detach()
     # A DTensor is replicated, as clip_grad_norm_ returns it: it is whole.
-    return part.to_local() if hasattr(part, "to_local") else part
+    return local(part)
 
 
 def is_finite(value: Scalar) -> Scalar:

@@ -17,7 +17,6 @@ themselves, and may round differently: that is not compared.
 from collections.abc import Iterator, Mapping, Sequence
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from trimtab.core import signals
@@ -26,6 +25,7 @@ from trimtab.live.measure.step_meter import GradientNorm
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.live.ranks.shards import bits, has_bits
 from trimtab.state.host_copy import detached
+from trimtab.state.sharded_types import is_dtensor
 from trimtab.state.training_state import parameters_of
 
 NUM_PIECES, PIECE_BITS = 8, 8
@@ -117,7 +117,7 @@ class StateHash:
     def _count(self, parameter: torch.Tensor) -> tuple[bool, int]:
         """Return whether this rank's part counts, and how often in the balance of replicas."""
         group = self._group
-        if isinstance(parameter, DTensor):
+        if is_dtensor(parameter):
             mesh, placements = parameter.device_mesh, parameter.placements
             place = mesh.get_coordinate() or [0] * mesh.ndim
             same = [at for at, placement in enumerate(placements) if placement.is_replicate()]

@@ -14,12 +14,12 @@ import inspect
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adagrad, Adam, AdamW, Optimizer
 
 from trimtab.live.protect.discard import Discard
 from trimtab.live.shield import log
 from trimtab.state.host_copy import local
+from trimtab.state.sharded_types import is_dtensor
 from trimtab.state.training_state import parameters_of
 
 FUSED_KINDS = (AdamW, Adam, SGD, Adagrad)
@@ -254,7 +254,7 @@ def _lacks_momentum(optimizer: Optimizer) -> bool:
 
 
 def _is_sharded(optimizer: Optimizer) -> bool:
-    return any(isinstance(p, DTensor) for p in parameters_of([optimizer]))
+    return any(is_dtensor(p) for p in parameters_of([optimizer]))
 
 
 def _move_counters(optimizer: Optimizer, group: dict[str, Any], *, to_device: bool) -> None:

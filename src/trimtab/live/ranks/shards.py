@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor
 
 from trimtab.core.errors import ConfigError
 from trimtab.live.ranks.rank_group import RankGroup
 from trimtab.state.host_copy import local as local
+from trimtab.state.sharded_types import is_dtensor
 
 
 def real(tensor: torch.Tensor) -> torch.Tensor:
@@ -38,7 +38,7 @@ def num_copies(tensor: torch.Tensor, num_holders: int) -> float:
     Sums of squares over ranks are right for every layout if each local part is divided by this:
     1 under FSDP2, the replicas under HSDP, all under DDP.
     """
-    if not isinstance(tensor, DTensor):
+    if not is_dtensor(tensor):
         return float(num_holders)
     mesh = tensor.device_mesh
     parts = 1
@@ -90,7 +90,7 @@ def _different(parameters: Sequence[torch.Tensor], group: RankGroup) -> set[int]
 @torch.no_grad()
 def checksum(parameter: torch.Tensor) -> torch.Tensor:
     """A number that equal parameters share; sharded ones are known by their placements."""
-    if isinstance(parameter, DTensor) or parameter.numel() == 0:
+    if is_dtensor(parameter) or parameter.numel() == 0:
         return torch.zeros((), dtype=torch.int64, device=parameter.device)
     data = parameter.detach().contiguous()
     return bits(data).sum(dtype=torch.int64) + parameter.numel()
