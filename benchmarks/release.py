@@ -33,10 +33,8 @@ class Measurement:
 
 
 MEASUREMENTS = (
-    *(
-        Measurement(f"overhead {mode} 10M", alone=True)
-        for mode in ("observe", "protect", "recover")
-    ),
+    Measurement("overhead", alone=True),
+    Measurement("peers", alone=True),
     Measurement("small_steps", alone=True),
     Measurement("check_objects time", alone=True),
     Measurement("collectives", alone=True),

@@ -1,9 +1,9 @@
-"""scripts/bench observer ends|verdicts|cost|load|trace [OPTIONS]."""
+"""scripts/bench observer ends|verdicts|load|trace [OPTIONS]."""
 
 import importlib
 import sys
 
-COMMANDS = ("ends", "verdicts", "cost", "load", "trace")
+COMMANDS = ("ends", "verdicts", "load", "trace")
 
 
 def main(arguments: list[str]) -> None:

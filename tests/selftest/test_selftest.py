@@ -12,6 +12,7 @@ import torch
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
+from trimtab.selftest.promises import PAPER_LAUNCHES
 from trimtab.selftest.run import CHECKS, Cost, Size
 
 GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
@@ -81,7 +82,7 @@ def test_every_check_passes_here_and_the_file_to_send_has_what_is_printed(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("trimtab.selftest.run.SIZES", {"cpu": Size(32, 1, 8)})
     result = CliRunner().invoke(app, ["selftest", "--device", "cpu"])
-    *lines, cost, counts, send, _ = result.output.splitlines()
+    *lines, cost, inside, counts, send, _ = result.output.splitlines()
     assert result.exit_code == 0, result.output
     assert [line.split(":")[0] for line in lines] == [f"pass  {name}" for name in CHECKS]
     assert counts.startswith(f"{len(CHECKS)} passed, 0 failed, 0 skipped on cpu")
@@ -93,6 +94,9 @@ def test_every_check_passes_here_and_the_file_to_send_has_what_is_printed(
     for mode, ratio in sent["cost"]["ratios"].items():
         assert f"{mode} x{ratio:.2f}" in cost
         assert ratio > 1.0
+        assert f"{mode} {sent['cost']['host_ms'][mode]:.2f} ms" in inside
+    assert inside.endswith("on the GPU: nothing was measured on one")
+    assert sent["cost"]["gpu_ms"] == {}
     assert not torch.are_deterministic_algorithms_enabled()
 
 
@@ -144,8 +148,12 @@ def test_a_device_that_is_not_there_is_a_usage_error() -> None:
 def test_the_self_test_prints_what_the_page_shows() -> None:
     shown = re.search(r"\$ trimtab selftest\n(.*?)```", GPU_PAGE.read_text(encoding="utf-8"), re.S)
     assert shown
-    *lines, cost, last, send, _ = shown[1].splitlines()
+    *lines, cost, inside, last, send, _ = shown[1].splitlines()
     assert [line.split(":")[0].removeprefix("pass  ") for line in lines] == list(CHECKS)
     assert cost.startswith("cost  a step of ")
+    assert inside.startswith("cost  inside the guard: ")
+    for mode, launches in PAPER_LAUNCHES.items():
+        (reads,) = (line for line in lines if line.startswith(f"pass  {mode} reads"))
+        assert f"on paper {launches} on a GPU" in reads, "run scripts/bench device_work"
     assert last.startswith(f"{len(CHECKS)} passed, 0 failed")
     assert send.startswith("To send back")

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._foreach_utils import _get_fused_kernels_supported_devices
 
 import trimtab
 from trimtab.core.config import Config
@@ -73,7 +74,7 @@ class Training:
     def __post_init__(self) -> None:
         torch.manual_seed(0)  # of all devices
         self.model = SmallModel(self.width, self.depth).to(self.device)
-        is_fused = self.device.type in ("cpu", "cuda")
+        is_fused = self.device.type in _get_fused_kernels_supported_devices()
         self.optimizer = torch.optim.AdamW(
             self.model.parameters(), lr=1e-2, fused=True if is_fused else None
         )

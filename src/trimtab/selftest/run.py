@@ -7,12 +7,11 @@ import contextlib
 import logging
 import os
 import platform
-import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -32,8 +31,7 @@ from trimtab.selftest.two_ranks import check_two_ranks
 # alike. A turn is as long as the interval of telemetry and snapshots, so that each turn has one.
 
 MODES = ("observe", "protect", "recover")
-TURN_STEPS, TURNS = 10, 4
-"""The first turn creates state, and does not count."""
+TURN_STEPS, TURNS = 10, 5
 
 
 class Size(NamedTuple):
@@ -50,14 +48,59 @@ tiny step would say more about Python than about a training run."""
 
 
 class Cost(NamedTuple):
-    """The milliseconds of a step without a guard, and how many times as long it is with one."""
+    """The milliseconds of a step without a guard, and what it takes with one, by mode."""
 
     bare_ms: float
     ratios: dict[str, float]
+    """How many times as long a step is."""
+    host_ms: dict[str, float]
+    """Inside the guard, per step."""
+    gpu_ms: dict[str, float]
+    """Between events around the guard, per step; empty on other devices."""
 
-    def line(self) -> str:
+    def lines(self) -> list[str]:
         modes = ", ".join(f"{mode} x{ratio:.2f}" for mode, ratio in self.ratios.items())
-        return f"cost  a step of {self.bare_ms:.1f} ms: {modes}"
+        host, gpu = (
+            ", ".join(f"{mode} {ms:.2f} ms" for mode, ms in times.items())
+            for times in (self.host_ms, self.gpu_ms)
+        )
+        return [
+            f"cost  a step of {self.bare_ms:.1f} ms: {modes}",
+            f"cost  inside the guard: {host}; on the GPU: {gpu or 'nothing was measured on one'}",
+        ]
+
+
+def _now(device: torch.device) -> Any:
+    """Return an event of a GPU, behind what it was given before; None on other devices."""
+    if device.type != "cuda":
+        return None
+    event = torch.cuda.Event(enable_timing=True)
+    event.record()
+    return event
+
+
+class GuardClock:
+    """The time inside what a training loop calls of a guard."""
+
+    def __init__(self, guard: Any, optimizer: Any, device: torch.device) -> None:
+        self._device = device
+        self._clock = time.perf_counter if device.type == "cuda" else time.thread_time
+        self.seconds = 0.0
+        self.events: list[tuple[Any, Any]] = []
+        guard.record = self._timed(guard.record)
+        for hooks in (optimizer._optimizer_step_pre_hooks, optimizer._optimizer_step_post_hooks):
+            hooks.update({key: self._timed(hook) for key, hook in hooks.items()})
+
+    def _timed(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            began, event = self._clock(), _now(self._device)
+            try:
+                return call(*args, **kwargs)
+            finally:
+                self.seconds += self._clock() - began
+                self.events.append((event, _now(self._device)))
+
+        return timed
 
 
 def measure_cost(device: torch.device, folder: Path) -> Cost:
@@ -66,7 +109,7 @@ def measure_cost(device: torch.device, folder: Path) -> Cost:
     data = [batch.to(device) for batch in batches(TURN_STEPS, size.rows, size.width)]
     # CPU time is that of this process alone; a GPU's time only passes on the wall.
     clock = time.process_time if device.type == "cpu" else time.perf_counter
-    seconds: dict[str, list[float]] = {name: [] for name in ("bare", *MODES)}
+    seconds = dict.fromkeys(("bare", *MODES), 0.0)
     runs = {name: Training(device=device, width=size.width, depth=size.depth) for name in seconds}
     with ExitStack() as stack:
         # Threads that wait for each other on a busy machine would be counted as work.
@@ -75,6 +118,10 @@ def measure_cost(device: torch.device, folder: Path) -> Cost:
         guards: dict[str, Any] = {
             mode: stack.enter_context(runs[mode].watch(folder / mode, mode)) for mode in MODES
         }
+        for name, run in runs.items():  # creates state
+            for batch in data:
+                run.step(batch, guards.get(name))
+        inside = {m: GuardClock(guards[m], runs[m].optimizer, device) for m in MODES}
         for _ in range(TURNS):
             for name, run in runs.items():
                 begin = clock()
@@ -82,10 +129,18 @@ def measure_cost(device: torch.device, folder: Path) -> Cost:
                     run.step(batch, guards.get(name))
                 if device.type == "cuda":
                     torch.cuda.synchronize(device)
-                seconds[name].append(clock() - begin)
-    medians = {name: statistics.median(turns[1:]) for name, turns in seconds.items()}
-    ratios = {mode: round(medians[mode] / medians["bare"], 3) for mode in MODES}
-    return Cost(round(1e3 * medians["bare"] / TURN_STEPS, 3), ratios)
+                seconds[name] += clock() - begin
+    steps = TURN_STEPS * TURNS
+    on_gpu = inside if device.type == "cuda" else {}
+    return Cost(
+        round(1e3 * seconds["bare"] / steps, 3),
+        {mode: round(seconds[mode] / seconds["bare"], 3) for mode in MODES},
+        {mode: round(1e3 * one.seconds / steps, 3) for mode, one in inside.items()},
+        {
+            mode: round(sum(begin.elapsed_time(end) for begin, end in one.events) / steps, 3)
+            for mode, one in on_gpu.items()
+        },
+    )
 
 
 # The checks
@@ -138,28 +193,18 @@ class SelfTest:
             f"{self.count(Outcome.SKIPPED)} skipped on {self.device} ({self.device_name}), "
             f"torch {self.torch}, Python {self.python}, trimtab {self.trimtab}"
         )
-        cost = "cost  could not be measured" if self.cost is None else self.cost.line()
-        return [cost, counts]
+        costs = ["cost  could not be measured"] if self.cost is None else self.cost.lines()
+        return [*costs, counts]
 
     def to_dict(self) -> dict[str, Any]:
-        return {
-            "device": self.device,
-            "device_name": self.device_name,
-            "python": self.python,
-            "torch": self.torch,
-            "trimtab": self.trimtab,
-            "passed": self.has_passed,
-            "cost": self.cost._asdict() if self.cost is not None else None,
-            "checks": [
-                {
-                    "name": name,
-                    "outcome": outcome.name.lower(),
-                    "reason": reason,
-                    "seconds": round(seconds, 3),
-                }
-                for name, outcome, reason, seconds in self.checks
-            ],
-        }
+        checks = [
+            check._asdict()
+            | {"outcome": check.outcome.name.lower(), "seconds": round(check.seconds, 3)}
+            for check in self.checks
+        ]
+        cost = None if self.cost is None else self.cost._asdict()
+        facts = {one.name: getattr(self, one.name) for one in fields(self)}
+        return facts | {"passed": self.has_passed, "cost": cost, "checks": checks}
 
 
 Check = Callable[[torch.device, Path], str]
@@ -187,7 +232,9 @@ def run_selftest(
         for number, (name, check) in enumerate(CHECKS.items()):
             results.append(_make(name, check, chosen, Path(folder) / str(number)))
             on_result(results[-1])
-        cost = _measure_cost(chosen, Path(folder) / "cost")
+        cost = None
+        with _collected_log(), suppress(Exception):  # it is no promise: nothing fails without it
+            cost = measure_cost(chosen, Path(folder) / "cost")
     return SelfTest(
         device=str(chosen),
         device_name=_device_name(chosen),
@@ -227,30 +274,17 @@ def _make(name: str, check: Check, device: torch.device, folder: Path) -> SelfTe
     return SelfTestResult(name, outcome, reason, time.monotonic() - begin)
 
 
-def _measure_cost(device: torch.device, folder: Path) -> Cost | None:
-    """Return the cost, if it can be measured: it is no promise, so nothing fails without it."""
-    with _collected_log():
-        try:
-            return measure_cost(device, folder)
-        except Exception:
-            return None
-
-
 @contextlib.contextmanager
 def _collected_log() -> Iterator[list[str]]:
     """Collect the errors that trimtab logs, and print nothing: a discarded step is no news."""
     logger = logging.getLogger("trimtab")
     lines: list[str] = []
-
-    class Keep(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if record.levelno >= logging.ERROR:
-                lines.append(record.getMessage().splitlines()[0])
-
-    handler = Keep()
-    propagates = logger.propagate
+    handler = logging.Handler(logging.ERROR)
+    handler.emit = lambda record: lines.append(  # type: ignore[method-assign]
+        record.getMessage().splitlines()[0]
+    )
+    propagates, logger.propagate = logger.propagate, False
     logger.addHandler(handler)
-    logger.propagate = False
     try:
         yield lines
     finally:
