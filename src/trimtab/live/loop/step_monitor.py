@@ -340,6 +340,8 @@ class StepMonitor:
     def after_update(self, optimizer: Optimizer) -> None:
         """Runs after the update: leave no trace on the optimizer, close the step."""
         self.gate.after(optimizer)
+        if optimizer is self.optimizers[-1]:
+            self.clock.update_ended()
         self.state_guard.after_update(optimizer)
         is_out = self.is_out
         if is_out:
@@ -348,8 +350,6 @@ class StepMonitor:
         if is_out or self._is_in_backward or self.sync.ranks.has_left:
             return
         self._moved.add(id(optimizer))
-        if len(self._moved) == len(self.optimizers):
-            self.clock.update_ended()
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1]:
             shields = self.shields

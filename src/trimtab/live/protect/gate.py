@@ -170,7 +170,6 @@ class Gate:
         agreed = sync.vote(discards, loss)
         # From here on the other ranks count on it, whatever fails in this one.
         self.decision = decision = Decision(vote=agreed, report=(agreed,))
-        shrink: Scalar = self._math.one
         if verdict is not None and may_shrink:
             shrink = verdict.shrink
             if sync.world > 1:  # nobody scales down if a rank could not decide
