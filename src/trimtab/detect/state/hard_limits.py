@@ -312,12 +312,20 @@ class LossScale(Detector):
             return []
         return [self.finding(record, Symptom.SCALE_FROZEN, Severity.INFO, signals.LOSS_SCALE)]
 
-    def relevant_rows(self, block: Block) -> IntArray:
-        """Return the rows with a scale, or none if it has been the same for long and still is."""
+    def update_many(self, block: Block) -> list[Finding]:
         column = block.column(signals.LOSS_SCALE)
         rows = np.flatnonzero(column.present)
-        is_constant = self._num_same == self._num_counted
-        return rows[:0] if is_constant and (column.values[rows] == self._last).all() else rows
+        if self._last is None or (column.values[rows] != self._last).any():
+            return [found for record in block.records(rows) for found in self.update(record)]
+        # A constant scale needs no records, except the one that shows that it is frozen.
+        left = MAX_CONSTANT - self._num_same - 1
+        frozen = rows[left : left + 1] if left >= 0 else rows[:0]
+        self._num_same = min(self._num_same + len(rows), self._num_counted)
+        return [
+            self.finding(record, Symptom.SCALE_FROZEN, Severity.INFO, signals.LOSS_SCALE)
+            for record in block.records(frozen)
+            if not self._has_moved
+        ]
 
     @property
     def _num_counted(self) -> int:
