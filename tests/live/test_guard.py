@@ -15,6 +15,7 @@ import pytest
 import torch
 from tests.kit.observing import observe
 from tests.kit.tiny import (
+    EVERY_10,
     Setup,
     adamw,
     batches,
@@ -121,7 +122,7 @@ def test_activations_are_those_of_the_blocks(tmp_path: Path) -> None:
     model.blocks[1].register_forward_hook(
         lambda module, inputs, output: seen.append(float(output.detach().square().mean().sqrt()))
     )
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
         loop(guard, model, optimizer, batches(11))
     column = journal_of(tmp_path).column("activation_rms/blocks.1")
     assert np.flatnonzero(column.present).tolist() == [0, 10]
@@ -199,7 +200,7 @@ def test_a_model_in_double_precision_is_watched_like_any_other(mode: str, tmp_pa
     model, optimizer = build()
     model.double()
     norms = []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode, config=EVERY_10) as guard:
         for batch in batches(12):
             loss = model(batch[:, :-1]).square().mean()
             guard.record(loss=loss)

@@ -8,7 +8,16 @@ import numpy as np
 import pytest
 import torch
 from tests.kit.cases import some_of
-from tests.kit.tiny import Setup, adamw, assert_same_bits, batches, journal_of, loss_of, train
+from tests.kit.tiny import (
+    EVERY_10,
+    Setup,
+    adamw,
+    assert_same_bits,
+    batches,
+    journal_of,
+    loss_of,
+    train,
+)
 from tests.kit.tiny import make_model as make_tiny
 from tests.live.protect.made_up import NAN, fused, give_gradients, make_model
 from tests.live.protect.made_up import train as train_made_up
@@ -100,7 +109,12 @@ def test_bad_batches_stay_out_are_told_and_the_run_ends_where_its_clean_twin_doe
         model.dropout.p = 0.0  # a skipped batch would draw no mask
         optimizer = optim.AdamW(model.parameters(), lr=1e-2, fused=True)
         guard = trimtab.watch(
-            model, optimizer, run_dir=folder or "x", mode="protect", enabled=folder is not None
+            model,
+            optimizer,
+            run_dir=folder or "x",
+            mode="protect",
+            config=EVERY_10,
+            enabled=folder is not None,
         )
         with guard:
             for number, batch in enumerate(data):

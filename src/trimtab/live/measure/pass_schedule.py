@@ -137,7 +137,9 @@ class PassSchedule:
         # The second to begin was no pass.
         is_whole = is_cheap or (self._num_begun - 1) % WHOLE_EVERY == 0
         longest = max(self._budget.longest_seconds, LEAST_SLICE_SECONDS)
-        slices = math.ceil((whole if is_whole else others) / longest)
+        # By the dearest: one step that is too long is noticed, a pass in more slices is not.
+        costs = self._whole if is_whole else self._others or self._whole
+        slices = math.ceil(max(cost.seconds for cost in costs) / longest)
         return Plan(
             updates=_on_grid(min(steps, MOST_UPDATES)),
             # The first of several has the gradients alone, and what else must be of one step.
