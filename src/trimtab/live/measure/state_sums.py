@@ -292,33 +292,38 @@ class StateSums:
 
     def _sum(self, chunk: Chunk) -> dict[str, Tensors]:
         """Return sums of a chunk by name: squares of a piece, but norms of whole parameters."""
-        first, weights = chunk.first, self._tensors(chunk, "param")
+        first, found = chunk.first, dict[str, Tensors]()
         sizes = norms if chunk.piece is None else _squares
-        found: dict[str, Tensors] = {"param": sizes(weights)}
         grads = self._tensors(chunk, "grad") if first.has_grad and self._is_whole else []
         if grads:
             found["zeros"] = self._scratch.zeros(grads)
+        update: Tensors = []
         if first.has_moments:
+            # Each tensor is summed where it is used, while the cache has it.
             adam, m, v = self._adam_of(first), *(self._tensors(chunk, name) for name in MOMENTS)
-            found |= {"m": sizes(m), "v": sizes(v)}
+            found["v"] = sizes(v)
             if first.has_grad:
                 scale = self._scratch.sqrt(v)
                 # One for each: a single one is read by the host.
                 torch._foreach_add_(scale, [adam.epsilon] * len(scale))
                 if grads:
+                    ratios = sizes(self._scratch.div(grads, scale))
+                    power = adam.root if chunk.piece is None else adam.second
+                    found["grad_to_v"] = torch._foreach_mul(ratios, [power] * len(ratios))
+                    found["adam_grads"] = sizes(grads)
                     # In fp32: the cosine of two parallel bf16 vectors is over 1 otherwise.
                     flat = [[_wide(one.reshape(-1)) for one in ones] for ones in (grads, m)]
                     found["grad_dot_m"] = list(map(torch.dot, *flat))
-                    found["adam_grads"] = sizes(grads)
-                    ratios = sizes(self._scratch.div(grads, scale))
-                    power = adam.root if chunk.piece is None else adam.root.square()
-                    found["grad_to_v"] = [norm * power for norm in ratios]
                 update = self._scratch.div(m, scale)
-                if adam.decay is not None:
-                    torch._foreach_addcmul_(update, weights, [adam.decay] * len(update))
-                found["update"] = sizes(update)
+            found["m"] = sizes(m)
+        weights = self._tensors(chunk, "param")
+        if update:
+            if adam.decay is not None:
+                torch._foreach_addcmul_(update, weights, [adam.decay] * len(update))
+            found["update"] = sizes(update)
         elif first.has_grad:
             found["update"] = [self._one] * len(weights)  # times UNKNOWN
+        found["param"] = sizes(weights)
         return found
 
     def _adam_of(self, trait: Trait) -> "_Adam":
@@ -334,8 +339,10 @@ class _Adam:
 
     step: torch.Tensor
     epsilon: torch.Tensor
+    second: torch.Tensor
+    """1 - beta2^t."""
     root: torch.Tensor
-    """The root of 1 - beta2^t."""
+    """The root of it."""
     decay: torch.Tensor | None
     """The weight of the parameters in the update before it is scaled; None if there is none."""
     scale: torch.Tensor
@@ -348,12 +355,13 @@ class _Adam:
         state = trait.optimizer.state[trait.parameter]
         step = _step_of(state["step"], device)
         beta1, beta2 = group["betas"]
-        root = (1.0 - beta2**step).sqrt()
+        second = 1.0 - beta2**step
+        root = second.sqrt()
         k = root / (1.0 - beta1**step)
         is_adamw = isinstance(trait.optimizer, torch.optim.AdamW)
         is_decoupled = group.get("decoupled_weight_decay", is_adamw)
         decay = group["weight_decay"] / k if is_decoupled and group["weight_decay"] else None
-        return cls(step, group["eps"] * root, root, decay, (k * group["lr"]).square())
+        return cls(step, group["eps"] * root, second, root, decay, (k * group["lr"]).square())
 
 
 def _step_of(step: torch.Tensor | float, device: torch.device) -> torch.Tensor:
