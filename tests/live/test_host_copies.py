@@ -71,6 +71,7 @@ def edit(model: nn.Module, number: int) -> None:
             second.mul_(1.01)
 
 
+@pytest.mark.usefixtures("device_path")
 @pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
 @pytest.mark.parametrize("edits", [False, True])
 def test_no_list_is_copied_in_a_step(mode: str, edits: bool, tmp_path: Path) -> None:
