@@ -20,7 +20,7 @@ from torch import nn
 
 from benchmarks.results import publish, table
 from trimtab.lab.trainer.local_ranks import run_ranks
-from trimtab.live.measure.arithmetic import DeviceMath
+from trimtab.live.arithmetic import DeviceMath
 from trimtab.live.measure.step_meter import HEAD
 from trimtab.live.protect.gate import Gate
 from trimtab.live.ranks.exchange import RankSync

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from benchmarks.gate.session import Session, gradients_of
 from trimtab.core.block import Block, Column
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, UPDATE_NORM, UPDATE_PER_LR
-from trimtab.live.measure.arithmetic import HostMath
+from trimtab.live.arithmetic import HostMath
 from trimtab.live.measure.step_meter import GradientNorm
 from trimtab.live.measure.telemetry import Telemetry, read_telemetry
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from tests.kit.public_runs import RealRun, real_runs
-from trimtab.live.measure.arithmetic import HostMath, Math
+from trimtab.live.arithmetic import HostMath, Math
 from trimtab.live.protect.rule import GateThresholds, Rule
 
 

@@ -33,7 +33,7 @@ FAILS_AT = 15
 
 NUMBERS = [
     "trimtab.live.measure.step_meter.StepMeter.add_loss",
-    "trimtab.live.measure.arithmetic.HostMath.number",
+    "trimtab.live.arithmetic.HostMath.number",
     "trimtab.live.measure.step_meter.StepMeter.set_norm",
     "trimtab.live.measure.step_meter.StepMeter.head",
 ]

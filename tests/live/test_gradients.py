@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from trimtab.live.measure.arithmetic import HostMath
+from trimtab.live.arithmetic import HostMath
 from trimtab.live.measure.step_meter import (
     MANY_TENSORS,
     Change,

@@ -12,8 +12,8 @@ from torch import nn
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
+from trimtab.live.arithmetic import HostMath
 from trimtab.live.host.clip_detector import ClipDetector
-from trimtab.live.measure.arithmetic import HostMath
 from trimtab.live.measure.batch_facts import BatchFacts
 from trimtab.live.measure.roles import assign_roles, role_of
 from trimtab.live.measure.sites import find_blocks

@@ -11,9 +11,9 @@ from torch import nn
 
 from trimtab.core import signals
 from trimtab.core.incidents import Incident
+from trimtab.live.arithmetic import OddNumber, Scalar
 from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.live.measure.arithmetic import OddNumber, Scalar
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import Number
 from trimtab.live.measure.user_events import plain_event

@@ -21,6 +21,7 @@ from trimtab.core.incidents import Incident
 from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
 from trimtab.journal.observer_command import OBSERVER_SETTING
+from trimtab.live.arithmetic import math_of
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.no_recorder import NoRecorder
@@ -29,7 +30,6 @@ from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
-from trimtab.live.measure.arithmetic import math_of
 from trimtab.live.measure.batch_facts import RowLosses
 from trimtab.live.measure.pass_schedule import PassSchedule
 from trimtab.live.measure.sites import find_sites
@@ -93,7 +93,7 @@ class Parts:
             raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
         device = local(parameters[0]).device
         shields = Shields()
-        arithmetic = math_of(device)
+        arithmetic = math_of(parameters)
         meter = StepMeter(optimizers, device, arithmetic)
         live, row_losses, clock = config.live, RowLosses(), StepClock()
         found = find_sites(model, sites) if live.activations else []

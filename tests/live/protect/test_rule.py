@@ -22,7 +22,7 @@ from tests.kit.public_runs import RUNS
 from tests.live.protect.streams import HostRule, healthy
 
 from trimtab.core.errors import ConfigError
-from trimtab.live.measure.arithmetic import DeviceMath
+from trimtab.live.arithmetic import DeviceMath
 from trimtab.live.protect.rule import IS_ARMED, REPORT_NAMES, THRESHOLDS, GateThresholds, Rule
 
 NAN, INF = math.nan, math.inf

@@ -11,13 +11,9 @@ from tests.live.test_host_copies import HostCopies, WithStatistics, edit
 from torch import optim
 
 import trimtab
-from trimtab.live.recover import memory_watch
 from trimtab.selftest.promises import READS, Counting
 
-
-@pytest.fixture(autouse=True)
-def _as_on_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory_watch, "_HostBits", memory_watch._DeviceBits)
+pytestmark = pytest.mark.usefixtures("device_path")
 
 
 @pytest.mark.parametrize("harm", [flip_weight, flip_moment])

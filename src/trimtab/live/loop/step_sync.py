@@ -24,11 +24,11 @@ from trimtab.core.errors import NonFiniteRun, RunStopped
 from trimtab.core.events import SLOW_RANK
 from trimtab.core.text import counted
 from trimtab.journal.exit_request import RunExit
+from trimtab.live.arithmetic import Math, Scalar, Vector
 from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.host.recorder import Recorder
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.measure.activations import read_activations, silent_sites
-from trimtab.live.measure.arithmetic import Math, Scalar, Vector
 from trimtab.live.measure.by_rank import SlowRank, read_maxima
 from trimtab.live.measure.state_hash import read_hashes
 from trimtab.live.measure.step_meter import HEAD, have_slipped, is_finite_step, read_head

@@ -13,7 +13,7 @@ from trimtab.core import signals
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.token_losses import BINS_PER_OCTAVE, FIRST_OCTAVE, NUM_BINS
 from trimtab.journal.batches.rows import TokenRows
-from trimtab.live.measure.arithmetic import OddNumber
+from trimtab.live.arithmetic import OddNumber
 from trimtab.live.ranks.exchange import HostCopy, copy_to_host
 from trimtab.live.shield import log
 from trimtab.state.host_copy import local

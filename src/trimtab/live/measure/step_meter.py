@@ -21,7 +21,7 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core import signals
-from trimtab.live.measure.arithmetic import HostMath, Math, Scalar, Vector, as_scalar, is_finite
+from trimtab.live.arithmetic import HostMath, Math, Scalar, Vector, as_scalar, is_finite
 from trimtab.live.ranks.shards import norm_dtype, real
 from trimtab.state.host_copy import local
 

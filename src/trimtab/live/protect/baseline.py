@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 
 from trimtab.core.robust import SIGMA
-from trimtab.live.measure.arithmetic import Math
+from trimtab.live.arithmetic import Math
 
 REFRESH_STEPS = 16
 """Steps from one computation of the median to the next: an eighth of the window by default."""

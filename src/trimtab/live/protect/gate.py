@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
-from trimtab.live.measure.arithmetic import Math, Scalar, Vector, is_finite
+from trimtab.live.arithmetic import Math, Scalar, Vector, is_finite
 from trimtab.live.measure.step_meter import HEAD, RULE_HEAD, Change, Mark, compare, mark
 from trimtab.live.protect.discard import BufferKeeper, Discard, divide_gradients
 from trimtab.live.protect.fused_support import FUSED_KINDS, FusedSupport

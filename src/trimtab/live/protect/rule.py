@@ -33,7 +33,7 @@ from typing import Any
 import torch
 
 from trimtab.core.errors import ConfigError
-from trimtab.live.measure.arithmetic import Math, Scalar, Vector
+from trimtab.live.arithmetic import Math, Scalar, Vector
 from trimtab.live.protect.baseline import baseline_of
 
 

@@ -28,7 +28,7 @@ import torch.distributed as dist
 
 from trimtab.core.block import NO_POSITION
 from trimtab.journal.batches.rows import TokenRows
-from trimtab.live.measure.arithmetic import Math, Scalar, Vector
+from trimtab.live.arithmetic import Math, Scalar, Vector
 from trimtab.live.ranks.rank_group import RankGroup
 
 

@@ -101,7 +101,7 @@ class Undo(StateGuard):
         num_optimizers = len(monitor.optimizers)
         sums = TimeBudget(monitor.clock, TIME_SHARE / num_optimizers)
         copies = TimeBudget(monitor.clock, SNAPSHOT_SHARE / num_optimizers)
-        is_on_host = all(p.device.type == "cpu" for p in model.parameters())
+        is_on_host = monitor.meter.arithmetic.is_host
         self._tracked = {
             optimizer: TrackedOptimizer(
                 optimizer,

@@ -178,9 +178,11 @@ class DeviceMath:
 Math: TypeAlias = HostMath | DeviceMath
 
 
-def math_of(device: torch.device) -> Math:
-    """Return the arithmetic for parameters on this device.
+def math_of(parameters: Sequence[torch.Tensor]) -> Math:
+    """Return the arithmetic for these parameters: floats only if all of them are in host memory.
 
     Tests replace it to take the path of a device on a processor.
     """
-    return HostMath() if device.type == "cpu" else DeviceMath(device)
+    devices = [local(parameter).device for parameter in parameters]
+    is_host = all(device.type == "cpu" for device in devices)
+    return HostMath() if is_host else DeviceMath(devices[0])
