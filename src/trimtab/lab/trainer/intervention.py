@@ -19,9 +19,8 @@ from trimtab.core.causes import Cause
 from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.data import Batch, Loader, TokenCorpus
 from trimtab.lab.model.gpt import Output
-from trimtab.lab.trainer.checkpoints import LabRun
+from trimtab.lab.trainer.checkpoints import LabRun, RunClock
 from trimtab.lab.trainer.engines import Forward, LabRanks
-from trimtab.lab.trainer.run_clock import RunClock
 from trimtab.lab.trainer.train_config import TrainConfig
 
 ChangeBatch = Callable[[int, Batch], Batch]
@@ -49,7 +48,7 @@ class WrappedLoader:
 
 
 def current_step(run: LabRun) -> int:
-    """Return the current step, on the clock that the intervention goes by (`run_clock.py`)."""
+    """Return the current step, on the clock that the intervention goes by (`RunClock`)."""
     # The scheduler's count is saved in checkpoints and resumed.
     return run.clock.time(int(run.scheduler.last_epoch))
 
@@ -152,7 +151,7 @@ class Intervention:
     lasts: ClassVar[int | None] = None
     """Steps, where their number is fixed; None is until the end of the run."""
     by_data: ClassVar[bool] = False
-    """Whether it comes with its batches; else at its steps, whatever is served (`run_clock.py`)."""
+    """Whether it comes with its batches; else at its steps, whatever is served (`RunClock`)."""
     onset: int
     """The first step that differs."""
     severity: float
