@@ -139,6 +139,8 @@ class Intervention:
     """The quantity that the severity sets, with its unit."""
     strengths: ClassVar[tuple[float, float]]
     """That quantity at severity 0 and at severity 1; between them the scale is logarithmic."""
+    is_whole: ClassVar[bool] = False
+    """Whether that quantity is a whole number."""
     is_fault: ClassVar[bool] = True
     """False if it only looks like a fault."""
     base: ClassVar[Base] = Base.PLAIN
@@ -174,7 +176,9 @@ class Intervention:
     @property
     def strength(self) -> float:
         """The severity in the units of `strength_name`."""
-        return interpolate(*self.strengths, self.severity)
+        low, high = self.strengths
+        strength = low * (high / low) ** self.severity
+        return float(round(strength) if self.is_whole else strength)
 
     @property
     def end(self) -> int | None:
@@ -251,8 +255,3 @@ class OutputChange(Intervention):
 
     def change(self, step: int, output: Output, parts: RunParts) -> Output:
         raise NotImplementedError
-
-
-def interpolate(low: float, high: float, severity: float) -> float:
-    """Return the strength at a severity: from `low` at 0 to `high` at 1, on a logarithmic scale."""
-    return float(low * (high / low) ** severity)
