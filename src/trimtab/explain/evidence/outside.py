@@ -227,18 +227,15 @@ def _text(view: SignalView) -> str:
     )
 
 
-def _jumps(view: SignalView, sign: int, share: float) -> YesNo:
-    """Return whether a signal is off at once, by its noise and by a share of its level."""
-    moved = sign * (_first(view) - view.usual)
-    is_off = sign * view.sigmas(_first(view)) > _FAR and moved > share * abs(view.usual)
-    return is_off, _text(view)
+def _is_up(view: SignalView, value: float, share: float) -> bool:
+    """Return whether a value is above the usual, by its noise and by a share of its level."""
+    return view.sigmas(value) > _FAR and value - view.usual > share * abs(view.usual)
 
 
-def _drifts(view: SignalView, sign: int, share: float) -> YesNo:
-    """Return whether a signal is off later, and was not at once."""
-    moved = sign * (_last(view) - view.usual)
-    is_off = sign * view.sigmas(_last(view)) > _FAR and moved > share * abs(view.usual)
-    return is_off and not _jumps(view, sign, share)[0], _text(view)
+def _drifts(view: SignalView, share: float) -> YesNo:
+    """Return whether a signal is up later, and was not at once."""
+    is_late = _is_up(view, _last(view), share) and not _is_up(view, _first(view), share)
+    return is_late, _text(view)
 
 
 @observation("The learning rate is multiplied", source=_LAB)
@@ -248,12 +245,12 @@ def policy_rate_up(lr: SignalView) -> YesNo:
 
 @observation("KL is multiplied at once", source=_LAB)
 def kl_at_once(kl: SignalView) -> YesNo:
-    return _jumps(kl, 1, 2.0)
+    return _is_up(kl, _first(kl), 2.0), _text(kl)
 
 
 @observation("KL grows far", source=_LAB)
 def kl_grows(kl: SignalView) -> YesNo:
-    return _drifts(kl, 1, 1.0)
+    return _drifts(kl, 1.0)
 
 
 def _gap_limit(gap: SignalView) -> float:
@@ -339,14 +336,13 @@ def length_grows(response_length: SignalView) -> YesNo:
 
 @observation("Entropy jumps at once", source="a verifier does not change what is written")
 def entropy_at_once(entropy: SignalView) -> YesNo:
-    is_higher, text = _jumps(entropy, 1, 0.15)
-    lowest = min(0.3 * entropy.usual, float(entropy.before.min()))
-    return is_higher or _first(entropy) < lowest, text
+    first, lowest = _first(entropy), min(0.3 * entropy.usual, float(entropy.before.min()))
+    return _is_up(entropy, first, 0.15) or first < lowest, _text(entropy)
 
 
 @observation("Entropy grows", source=_LAB)
 def entropy_grows(entropy: SignalView) -> YesNo:
-    return _drifts(entropy, 1, 0.15)
+    return _drifts(entropy, 0.15)
 
 
 @observation("Entropy falls", source=_LAB, symptoms=(Symptom.ENTROPY_FELL,))
