@@ -15,9 +15,9 @@ from tests.checks.plans import HEALTHY
 from tests.kit.cases import examples
 
 from trimtab.checks import check_config, read_config
+from trimtab.checks.config_file import FIELDS
 from trimtab.checks.formats.reading import FixLine
 from trimtab.checks.formats.syntax import read_flags
-from trimtab.checks.formats.training_table import FIELDS
 from trimtab.checks.plan import LossScaling, NormPlace, Precision, Shape
 from trimtab.checks.report import CheckReport
 from trimtab.core.config import Config

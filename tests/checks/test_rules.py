@@ -7,7 +7,7 @@ from tests.checks.plans import HEALTHY, PLANTED
 
 from trimtab.checks import check_config
 from trimtab.checks.catalogue import PLAN_RULES
-from trimtab.checks.formats.training_table import FIELDS
+from trimtab.checks.config_file import FIELDS
 from trimtab.checks.rule import Fault, Level
 
 ROOT = Path(__file__).parents[2]

@@ -6,7 +6,7 @@ from tests.checks.plans import HEALTHY
 from typer.testing import CliRunner
 
 from trimtab.checks.catalogue import PLAN_RULES
-from trimtab.checks.formats.training_table import FIELDS
+from trimtab.checks.config_file import FIELDS
 from trimtab.cli.main import app
 
 runner = CliRunner()

@@ -13,14 +13,7 @@ from trimtab.checks.formats.reading import ConfigReading, FixLine
 from trimtab.checks.plan import DETERMINED_BY, TrainingPlan
 from trimtab.checks.report import CheckReport, RuleResult
 from trimtab.checks.rule import CheckRule, Fault, NotMeasured
-from trimtab.checks.rules import (
-    architecture,
-    fine_tuning,
-    operations,
-    optimizer,
-    precision,
-    schedule,
-)
+from trimtab.checks.rules import architecture, operations, optimizer, precision, schedule
 from trimtab.core.errors import ConfigError
 from trimtab.core.rules import Missing
 
@@ -32,23 +25,16 @@ def _collect(*modules: ModuleType) -> Mapping[str, CheckRule]:
     return MappingProxyType({rule.id: rule for rule in sorted(rules, key=lambda rule: rule.id)})
 
 
-PLAN_RULES = _collect(optimizer, schedule, precision, architecture, operations, fine_tuning)
+PLAN_RULES = _collect(optimizer, schedule, precision, architecture, operations)
 """Every rule on a config by its id."""
 
 
 @cache
 def object_rules() -> Mapping[str, CheckRule]:
     """Return every rule on the objects of a run by its id. Needs torch."""
-    from trimtab.checks.objects.rules import (
-        initialisation,
-        loader,
-        loss,
-        optimizer,
-        precision,
-        signal,
-    )
+    from trimtab.checks.objects.rules import initialisation, loss, optimizer, signal
 
-    return _collect(initialisation, signal, precision, optimizer, loss, loader)
+    return _collect(initialisation, signal, optimizer, loss)
 
 
 def rule_ids(names: Iterable[str]) -> frozenset[str]:

@@ -131,8 +131,10 @@ class Incident:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Incident":
         """Return the incident that `dataclasses.asdict` saved."""
-        incident_class = state["incident_class"]
-        outlook = state["outlook"]
+        incident_class, outlook = state["incident_class"], state["outlook"]
+        if outlook:
+            likely = IncidentClass(outlook["incident_class"])
+            outlook = Outlook(**{**outlook, "incident_class": likely})
         return cls(
             **{
                 **state,
@@ -142,7 +144,7 @@ class Incident:
                 "last": Moment(**state["last"]),
                 "incident_class": IncidentClass(incident_class) if incident_class else None,
                 "findings": tuple(finding_from_state(part) for part in state["findings"]),
-                "outlook": _outlook_from_state(outlook) if outlook else None,
+                "outlook": outlook or None,
             }
         )
 
@@ -154,10 +156,6 @@ class IncidentChange:
     transition: Transition
     tick: int
     incident: Incident
-
-
-def _outlook_from_state(state: Mapping[str, Any]) -> Outlook:
-    return Outlook(**{**state, "incident_class": IncidentClass(state["incident_class"])})
 
 
 def finding_from_state(state: Mapping[str, Any]) -> Finding:

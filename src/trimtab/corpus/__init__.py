@@ -5,7 +5,6 @@ plan.py         files -> units of work -> shards
 token_files.py  files of token ids
 row_files.py    files with rows of text or token ids
 counting.py     the counting, on numpy arrays
-text_damage.py  text that was decoded wrongly
 statistics.py   what is counted, duplicate documents in bounded memory; parts add up
 scanning.py     scan and merge: in this process, in several, on Ray
 results.py      results on disk, and what they mean: rare tokens, repeats, duplicates

@@ -311,7 +311,7 @@ class Check:
         values = (self.signal, self.window.first, self.window.last, self.max, self.within)
         lines = [
             # A string of JSON is one of TOML as well, and so is a number of Python.
-            f"{key} = {_toml(value)}"
+            f"{key} = {json.dumps(value) if isinstance(value, str) else repr(value)}"
             for key, value in zip(_KEYS, values, strict=True)
             if value is not None
         ]
@@ -408,7 +408,3 @@ def _step(entry: Mapping[str, Any], key: str, where: str) -> int | None:
     if value is not None and type(value) is not int:
         raise ConfigError(f"{where}: {key} is a whole number of steps, got {value!r}")
     return value
-
-
-def _toml(value: float | str) -> str:
-    return json.dumps(value) if isinstance(value, str) else repr(value)

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab.core.block import Column
 from trimtab.core.causes import AnyCause, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import IncidentClass
@@ -340,18 +339,15 @@ def _records(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
     onset = run.block.row_of(diagnosis.incident.onset.tick)
     start = max(onset + _OFFSETS[0], 0)
     near = run.block[start : onset + _OFFSETS[-1] + 1]
-    names = [name for name in _SHOWN if near.column(name).recorded]
+    columns = {name: near.column(name) for name in _SHOWN if near.column(name).recorded}
     rows = []
     for row in (onset + offset - start for offset in _OFFSETS):
         if 0 <= row < len(near):
             mark = " (onset)" if row == onset - start else ""
-            cells = (_value(near.column(name), row) for name in names)
+            shown = columns.values()
+            cells = (digits(float(c.values[row])) if c.present[row] else "" for c in shown)
             rows.append((f"{near.step[row]}{mark}", *cells))
-    return ReportTable(("step", *names), tuple(rows), frozenset(range(len(names) + 1)))
-
-
-def _value(column: Column, row: int) -> str:
-    return digits(float(column.values[row])) if column.present[row] else ""
+    return ReportTable(("step", *columns), tuple(rows), frozenset(range(len(columns) + 1)))
 
 
 def _positions(diagnosis: Diagnosis, run: RunReport) -> str:

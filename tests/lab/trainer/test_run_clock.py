@@ -3,7 +3,7 @@
 import pytest
 
 from trimtab.lab.scenarios.catalogue import KINDS
-from trimtab.lab.trainer.run_clock import RunClock
+from trimtab.lab.trainer.checkpoints import RunClock
 
 PATH = [(0, 0), (1, 2), (2, 8), (3, 10)]
 """Steps and data positions, two batches a step; those of steps 2 and 3 are skipped."""

@@ -6,5 +6,4 @@ syntax.py           JSON, TOML, YAML and shell scripts: settings, and the line o
 hf.py               HF TrainingArguments, and axolotl
 torchtitan.py       torchtitan's TOML and JSON
 megatron.py         Megatron-LM's flags
-training_table.py   a table under trimtab's own names
 """

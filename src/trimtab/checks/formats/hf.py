@@ -230,14 +230,10 @@ def read_axolotl(
     )
 
 
-def _write_axolotl(name: str, value: Any) -> str:
-    return f"{_HF_TO_AXOLOTL.get(name, name)}: {json.dumps(value)}"
-
-
 AXOLOTL = Dialect(
     name="axolotl",
     spellings={
-        **TABLE.spellings(_write_axolotl, ", "),
+        **TABLE.spellings(lambda k, v: f"{_HF_TO_AXOLOTL.get(k, k)}: {json.dumps(v)}", ", "),
         "masks_packed": lambda value: "flash_attention: true",
     },
 )

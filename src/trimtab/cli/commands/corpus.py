@@ -137,7 +137,7 @@ def summary_to_dict(summary: "Summary", vocabulary: dict[str, int] | None) -> di
     """Return what a scan found as JSON values; with the damaged tokens of a vocabulary."""
     facts = summary.to_dict() | {"counts_only": summary.result.counts_only}
     if vocabulary is not None:
-        from trimtab.corpus.text_damage import damaged_tokens
+        from trimtab.corpus.row_files import damaged_tokens
 
         counts = summary.counts
         facts["damaged_tokens"] = {

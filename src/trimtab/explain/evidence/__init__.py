@@ -5,13 +5,13 @@ observation     an observation: a function whose parameters are its inputs; one 
 curves          loss, gradient norm, learning rate
 model           optimizer moments, updates, weights, activations, logits
 run             batches, resumes, precision, time, ranks
-policy          reward, KL, entropy, lengths: reinforcement learning
-outside         what the hardware did, numbers that never move: their meaning is by construction
+outside         what the hardware did, numbers that never move; reward, KL, entropy, lengths of a
+                policy: their meaning is by construction
 """
 
 from types import ModuleType
 
-from trimtab.explain.evidence import curves, model, outside, policy, run
+from trimtab.explain.evidence import curves, model, outside, run
 from trimtab.explain.evidence.observation import Observation
 
 
@@ -23,7 +23,7 @@ def _of(*modules: ModuleType) -> dict[str, Observation]:
 OBSERVATIONS = _of(curves, model, run)
 """Every observation on records, by its id; their weights are fitted in the lab."""
 
-BY_CONSTRUCTION = _of(outside, policy)
+BY_CONSTRUCTION = _of(outside)
 """What they say about causes follows from what they are: the lab has too few of them to fit."""
 
 ALL_OBSERVATIONS = OBSERVATIONS | BY_CONSTRUCTION

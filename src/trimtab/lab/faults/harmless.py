@@ -15,7 +15,6 @@ from trimtab.lab.trainer.intervention import (
     Intervention,
     RunParts,
     change_batches,
-    interpolate,
     scale_lr,
 )
 from trimtab.lab.trainer.train_config import TrainConfig
@@ -74,12 +73,10 @@ class LongEvaluation(Intervention):
     cause = None
     title = "pause for an evaluation"
     strength_name = "evaluation batches"
+    strengths = (20, 200)
+    is_whole = True
     is_fault = False
     planned = True
-
-    @property
-    def strength(self) -> float:
-        return float(round(interpolate(20, 200, self.severity)))
 
     def settings(self, config: TrainConfig) -> TrainConfig:
         return dataclasses.replace(

@@ -23,7 +23,6 @@ from trimtab.lab.trainer.intervention import (
     RunParts,
     StateChange,
     current_step,
-    interpolate,
     scale_lr,
 )
 from trimtab.lab.trainer.train_config import TrainConfig
@@ -273,11 +272,9 @@ class LossReduction(OutputChange):
     cause = Cause.LOSS_REDUCTION_BUG
     title = "a loss summed instead of averaged"
     strength_name = "times the mean"
-
-    @property
-    def strength(self) -> float:
-        """From 2 to 32, as for that many micro-batches summed instead of averaged."""
-        return float(round(interpolate(2, 32, self.severity)))
+    strengths = (2, 32)
+    """As for that many micro-batches summed instead of averaged."""
+    is_whole = True
 
     def change(self, step: int, output: Output, parts: RunParts) -> Output:
         is_logged = bool(self.random.integers(2))
@@ -321,10 +318,8 @@ class PostNorm(_Natural):
     cause = Cause.LR_TOO_HIGH
     title = "post-norm at depth"
     strength_name = "layers"
-
-    @property
-    def strength(self) -> float:
-        return float(round(interpolate(8, 12, self.severity)))
+    strengths = (8, 12)
+    is_whole = True
 
     def settings(self, config: TrainConfig) -> TrainConfig:
         model = dataclasses.replace(config.model, post_norm=True, layers=int(self.strength))

@@ -5,6 +5,10 @@
 
 It has the parts in which such runs go wrong: an engine that makes the rollouts with weights of its
 own, a verifier, a reference, a length limit, advantages. `Knobs` are what a fault changes.
+
+The task: `3 + 4 =` is answered by some thoughts, a digit and an end, such as `~ ~ 7 .`. The answer
+is the sum modulo 10. The length of the thoughts is free, so that responses have a length, and a
+response that does not end within the limit is truncated and wrong.
 """
 
 import copy
@@ -18,6 +22,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 import trimtab
@@ -25,9 +30,120 @@ from trimtab.core import signals
 from trimtab.core.config import Mode
 from trimtab.core.errors import ConfigError
 from trimtab.lab.model.gpt import Gpt
-from trimtab.lab.rl import arithmetic
+from trimtab.lab.model.sizes import ModelConfig
 from trimtab.lab.scenarios.catalogue import CLEAN
 from trimtab.lab.trainer.train import EVERY_TENTH
+
+PLUS, EQUALS, THOUGHT, END, PAD = 10, 11, 12, 13, 14
+VOCAB_SIZE = 16
+PROMPT_LENGTH = 6
+"""Tokens of a prompt, padded on the left."""
+
+MODEL = ModelConfig(
+    vocab_size=VOCAB_SIZE, width=32, layers=2, heads=2, tied_head=False, init_std=0.15
+)
+
+DIGITS = 4
+"""The digits that are added are under it: sums that a small model learns in seconds."""
+
+_BASE_STEPS, _BASE_BATCH, _BASE_LR = 400, 64, 1e-2
+_BASE_RIGHT = 0.5
+"""Share of right answers in the examples of the base policy: enough to learn from, far from all."""
+
+_MASKED = -100
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompts:
+    """A batch of prompts and their right answers."""
+
+    tokens: Tensor
+    """(prompts, PROMPT_LENGTH)."""
+    answers: Tensor
+    """(prompts,): a digit each."""
+
+
+def make_prompts(terms: Tensor, *, has_equals: bool = True) -> Prompts:
+    """Return the prompts that ask for the sums of (prompts, 2 or 3) digits.
+
+    Without the `=` a prompt ends as none of the base policy's examples does.
+    """
+    parts: list[Tensor] = []
+    for term in terms.unbind(1):
+        parts += [term, torch.full_like(term, PLUS)]
+    parts[-1] = torch.full_like(parts[-1], EQUALS if has_equals else PAD)
+    tokens = torch.stack(parts, 1)
+    padded = F.pad(tokens, (PROMPT_LENGTH - tokens.shape[1], 0), value=PAD)
+    return Prompts(tokens=padded, answers=terms.sum(1) % 10)
+
+
+def grade(responses: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which responses are right, and which are truncated.
+
+    Right: thoughts, then the one digit that is the answer, then the end.
+    """
+    ends = responses == END
+    is_truncated = ~ends.any(1)
+    at = ends.float().argmax(1)
+    last = responses.gather(1, (at - 1).clamp(min=0)[:, None])[:, 0]
+    before = torch.arange(responses.shape[1]) < (at - 1)[:, None]
+    is_clean = ((responses == THOUGHT) | ~before).all(1)
+    return is_clean & (last == answers) & (at > 0) & ~is_truncated, is_truncated
+
+
+def response_mask(responses: Tensor) -> Tensor:
+    """Return which tokens of responses were written before or at their end."""
+    return (responses == END).int().cumsum(1) - (responses == END).int() == 0
+
+
+@torch.no_grad()
+def generate(
+    model: Gpt, prompts: Tensor, length: int, generator: torch.Generator, temperature: float = 1.0
+) -> Tensor:
+    """Return sampled responses of at most `length` tokens; after its end a response is padded."""
+    tokens, is_over = prompts, torch.zeros(len(prompts), dtype=torch.bool)
+    for _ in range(length):
+        logits = model(tokens, tokens).logits[:, -1] / max(temperature, 1e-3)
+        drawn = torch.multinomial(logits.softmax(-1), 1, generator=generator)[:, 0]
+        drawn = torch.where(is_over, PAD, drawn)
+        tokens = torch.cat((tokens, drawn[:, None]), 1)
+        is_over |= drawn == END
+        if bool(is_over.all()):
+            break
+    responses = tokens[:, prompts.shape[1] :]
+    return F.pad(responses, (0, length - responses.shape[1]), value=PAD)
+
+
+def make_base_policy(seed: int, length: int) -> Gpt:
+    """Train a policy that knows the form of an answer, and is right in about a third of them."""
+    generator = torch.Generator().manual_seed(seed)
+    model = Gpt(MODEL, generator=generator)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=_BASE_LR, weight_decay=0.01)
+    for step in range(_BASE_STEPS):
+        terms = torch.randint(0, DIGITS, (_BASE_BATCH, 2), generator=generator)
+        prompts = make_prompts(terms)
+        guess = torch.randint(0, 10, (_BASE_BATCH,), generator=generator)
+        is_right = torch.rand(_BASE_BATCH, generator=generator) < _BASE_RIGHT
+        digits = torch.where(is_right, prompts.answers, guess)
+        # Most answers have few thoughts: half as many for each one more.
+        halvings = -torch.rand(_BASE_BATCH, generator=generator).log2()
+        thoughts = halvings.long().clamp(max=length - 3)
+        places = torch.arange(length)
+        responses = torch.full((_BASE_BATCH, length), PAD)
+        responses[places < thoughts[:, None]] = THOUGHT
+        responses[places == thoughts[:, None]] = digits
+        responses[places == thoughts[:, None] + 1] = END
+        tokens = torch.cat((prompts.tokens, responses), 1)
+        targets = tokens[:, 1:].clone()
+        targets[:, : PROMPT_LENGTH - 1] = _MASKED
+        targets[targets == PAD] = _MASKED
+        optimizer.param_groups[0]["lr"] = _BASE_LR * (1 - step / _BASE_STEPS)
+        loss = model(tokens[:, :-1], targets).loss
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return model
+
 
 LENGTH = 8
 """The length limit of a response, in tokens."""
@@ -81,12 +197,12 @@ class Knobs:
     """Steps after which it gets them: until then its rollouts get older and older."""
     temperature: float = 1.0
     """Of the engine; the trainer always computes log-probabilities at 1."""
-    verifier: Callable[[Tensor, Tensor], Tensor] = lambda responses, answers: arithmetic.grade(
+    verifier: Callable[[Tensor, Tensor], Tensor] = lambda responses, answers: grade(
         responses, answers
     )[0].float()
     reward_per_token: float = 0.0
     length: int = LENGTH
-    terms: tuple[int, int, int] = (2, 0, arithmetic.DIGITS)
+    terms: tuple[int, int, int] = (2, 0, DIGITS)
     """How many digits are added, and their range."""
     has_equals: bool = True
     centers: bool = True
@@ -117,7 +233,7 @@ def train(
             if fault is not None and step == onset:
                 fault(knobs)
                 if knobs.wrong_reference:
-                    reference = Gpt(arithmetic.MODEL, generator=torch.Generator().manual_seed(99))
+                    reference = Gpt(MODEL, generator=torch.Generator().manual_seed(99))
             if knobs.syncs and step % knobs.sync_every == 0:
                 engine.load_state_dict(policy.state_dict())
             rollout = _roll_out(engine, config, knobs, dice)
@@ -145,30 +261,26 @@ def train(
 
 @cache
 def _base_policy(seed: int) -> Gpt:
-    return arithmetic.make_base_policy(seed, LENGTH)
+    return make_base_policy(seed, LENGTH)
 
 
 @torch.no_grad()
 def evaluate(policy: Gpt) -> float:
     """Return the share of right answers to held-out prompts, by the right verifier."""
     dice = torch.Generator().manual_seed(7)
-    prompts = arithmetic.make_prompts(
-        torch.randint(0, arithmetic.DIGITS, (EVAL_PROMPTS, 2), generator=dice)
-    )
-    responses = arithmetic.generate(policy, prompts.tokens, LENGTH, dice)
-    return float(arithmetic.grade(responses, prompts.answers)[0].float().mean())
+    prompts = make_prompts(torch.randint(0, DIGITS, (EVAL_PROMPTS, 2), generator=dice))
+    responses = generate(policy, prompts.tokens, LENGTH, dice)
+    return float(grade(responses, prompts.answers)[0].float().mean())
 
 
 def _roll_out(
     engine: Gpt, config: RlConfig, knobs: Knobs, dice: torch.Generator
-) -> tuple[arithmetic.Prompts, Tensor, Tensor]:
+) -> tuple[Prompts, Tensor, Tensor]:
     """Return prompts, each as often as its group is large, with responses and log-probabilities."""
     count, low, high = knobs.terms
     terms = torch.randint(low, high, (config.prompts, count), generator=dice)
-    asked = arithmetic.make_prompts(
-        terms.repeat_interleave(config.group, 0), has_equals=knobs.has_equals
-    )
-    responses = arithmetic.generate(engine, asked.tokens, knobs.length, dice, knobs.temperature)
+    asked = make_prompts(terms.repeat_interleave(config.group, 0), has_equals=knobs.has_equals)
+    responses = generate(engine, asked.tokens, knobs.length, dice, knobs.temperature)
     with torch.no_grad():
         scores = _scores(engine, asked.tokens, responses) / knobs.temperature
     return asked, responses, _chosen(scores.log_softmax(-1), responses)
@@ -179,13 +291,13 @@ def _objective(
     reference: Gpt,
     config: RlConfig,
     knobs: Knobs,
-    rollout: tuple[arithmetic.Prompts, Tensor, Tensor],
+    rollout: tuple[Prompts, Tensor, Tensor],
 ) -> tuple[Tensor, dict[str, float]]:
     """Return the loss of a batch of rollouts, and what was measured."""
     asked, responses, old = rollout
-    mask = arithmetic.response_mask(responses).float()
+    mask = response_mask(responses).float()
     lengths = mask.sum(1)
-    _, is_truncated = arithmetic.grade(responses, asked.answers)
+    _, is_truncated = grade(responses, asked.answers)
     rewards = knobs.verifier(responses, asked.answers) + knobs.reward_per_token * lengths
     groups = rewards.view(config.prompts, config.group)
     spread = groups.std(1, keepdim=True)
@@ -228,7 +340,7 @@ def _scores(model: Gpt, prompts: Tensor, responses: Tensor) -> Tensor:
     """Return the logits of the tokens of the responses: (responses, length, vocabulary)."""
     tokens = torch.cat((prompts, responses), 1)[:, :-1]
     logits: Tensor = model(tokens, tokens).logits
-    return logits[:, arithmetic.PROMPT_LENGTH - 1 :]
+    return logits[:, PROMPT_LENGTH - 1 :]
 
 
 def _chosen(logs: Tensor, responses: Tensor) -> Tensor:
@@ -263,7 +375,7 @@ def _set(**values: object) -> Callable[[Knobs, int], None]:
 
 def _data(knobs: Knobs, seed: int) -> None:
     """Ask for sums of three digits, which the policy has never seen, or only for x + 0."""
-    knobs.terms = (3, 0, arithmetic.DIGITS) if seed % 2 else (2, 0, 1)
+    knobs.terms = (3, 0, DIGITS) if seed % 2 else (2, 0, 1)
 
 
 def _broken(responses: Tensor, answers: Tensor) -> Tensor:
@@ -273,8 +385,8 @@ def _broken(responses: Tensor, answers: Tensor) -> Tensor:
 
 def _hackable(responses: Tensor, answers: Tensor) -> Tensor:
     """Pay more for an answer of 0 than for the right one."""
-    has_zero = ((responses == 0) & arithmetic.response_mask(responses)).any(1)
-    return arithmetic.grade(responses, answers)[0] + 3 * has_zero
+    has_zero = ((responses == 0) & response_mask(responses)).any(1)
+    return grade(responses, answers)[0] + 3 * has_zero
 
 
 RL_FAULTS: Mapping[str, RlFault] = MappingProxyType(

@@ -19,9 +19,8 @@ from trimtab.core.causes import Cause
 from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.data import Batch, Loader, TokenCorpus
 from trimtab.lab.model.gpt import Output
-from trimtab.lab.trainer.checkpoints import LabRun
+from trimtab.lab.trainer.checkpoints import LabRun, RunClock
 from trimtab.lab.trainer.engines import Forward, LabRanks
-from trimtab.lab.trainer.run_clock import RunClock
 from trimtab.lab.trainer.train_config import TrainConfig
 
 ChangeBatch = Callable[[int, Batch], Batch]
@@ -49,7 +48,7 @@ class WrappedLoader:
 
 
 def current_step(run: LabRun) -> int:
-    """Return the current step, on the clock that the intervention goes by (`run_clock.py`)."""
+    """Return the current step, on the clock that the intervention goes by (`RunClock`)."""
     # The scheduler's count is saved in checkpoints and resumed.
     return run.clock.time(int(run.scheduler.last_epoch))
 
@@ -140,6 +139,8 @@ class Intervention:
     """The quantity that the severity sets, with its unit."""
     strengths: ClassVar[tuple[float, float]]
     """That quantity at severity 0 and at severity 1; between them the scale is logarithmic."""
+    is_whole: ClassVar[bool] = False
+    """Whether that quantity is a whole number."""
     is_fault: ClassVar[bool] = True
     """False if it only looks like a fault."""
     base: ClassVar[Base] = Base.PLAIN
@@ -152,7 +153,7 @@ class Intervention:
     lasts: ClassVar[int | None] = None
     """Steps, where their number is fixed; None is until the end of the run."""
     by_data: ClassVar[bool] = False
-    """Whether it comes with its batches; else at its steps, whatever is served (`run_clock.py`)."""
+    """Whether it comes with its batches; else at its steps, whatever is served (`RunClock`)."""
     onset: int
     """The first step that differs."""
     severity: float
@@ -175,7 +176,9 @@ class Intervention:
     @property
     def strength(self) -> float:
         """The severity in the units of `strength_name`."""
-        return interpolate(*self.strengths, self.severity)
+        low, high = self.strengths
+        strength = low * (high / low) ** self.severity
+        return float(round(strength) if self.is_whole else strength)
 
     @property
     def end(self) -> int | None:
@@ -252,8 +255,3 @@ class OutputChange(Intervention):
 
     def change(self, step: int, output: Output, parts: RunParts) -> Output:
         raise NotImplementedError
-
-
-def interpolate(low: float, high: float, severity: float) -> float:
-    """Return the strength at a severity: from `low` at 0 to `high` at 1, on a logarithmic scale."""
-    return float(low * (high / low) ** severity)

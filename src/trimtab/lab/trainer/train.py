@@ -35,6 +35,7 @@ from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.model.gpt import Gpt, Signals
 from trimtab.lab.model.optimizer import make_optimizer, make_schedule
 from trimtab.lab.trainer import checkpoints
+from trimtab.lab.trainer.checkpoints import RunClock
 from trimtab.lab.trainer.engines import (
     Forward,
     LabRanks,
@@ -43,7 +44,6 @@ from trimtab.lab.trainer.engines import (
     set_gradient_sync,
 )
 from trimtab.lab.trainer.intervention import Intervention, RunParts
-from trimtab.lab.trainer.run_clock import RunClock
 from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
 

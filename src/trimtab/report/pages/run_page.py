@@ -81,12 +81,14 @@ def run_facts(report: RunReport) -> list[tuple[str, Text]]:
         ("goodput", f"{100 * goodput.share:.1f} % of {goodput.steps_done:,} steps kept"),
     ]
     if goodput.hours is not None:
-        facts.append(("time", _duration(goodput.hours)))
+        hours = goodput.hours
+        time = f"{60 * hours:.1f} minutes" if hours < 1 else f"{hours:,.1f} hours"
+        facts.append(("time", time))
         if (use := compute_time_use(block)) is not None:
             late = f" ({100 * use.tax_of_late:.1f} % in the last {ROLLING:,} records)"
             facts.append(("time by cause", f"{use}{late if len(block) > ROLLING else ''}"))
         if report.price_per_hour is not None:
-            facts.append(("cost", f"${goodput.hours * report.price_per_hour:,.2f}"))
+            facts.append(("cost", f"${hours * report.price_per_hour:,.2f}"))
     if discards is not None:
         facts.append(("discarded", f"{discards.count:,} steps"))
     known = report.facts
@@ -96,10 +98,6 @@ def run_facts(report: RunReport) -> list[tuple[str, Text]]:
     if known.link is not None:
         facts.append(("link", known.link))  # text only: a link of a log is not followed
     return [*facts, ("format", report.format), ("rules", report.rules)]
-
-
-def _duration(hours: float) -> str:
-    return f"{60 * hours:.1f} minutes" if hours < 1 else f"{hours:,.1f} hours"
 
 
 def _header(report: RunReport, live: Mapping[str, Any] | None) -> Html:
