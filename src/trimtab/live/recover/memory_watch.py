@@ -268,6 +268,8 @@ class _HostPiece(NamedTuple):
     owner: int
     words: IntArray
     is_copied: bool
+    memory: torch.UntypedStorage
+    """Keeps the address from being given to another tensor, which may be shorter."""
 
 
 class _HostBits:
@@ -289,8 +291,11 @@ class _HostBits:
     def cut(self, pieces: Sequence[_Piece], parts: Sequence[StateTensor]) -> None:
         """Sum these pieces from here on."""
         self._pieces = [
-            _HostPiece(piece.owner, _by_address(piece.words), piece.words.nbytes <= COPIED_BYTES)
-            for piece in pieces
+            _HostPiece(
+                *(owner, _by_address(words), words.nbytes <= COPIED_BYTES),
+                memory=words.untyped_storage(),
+            )
+            for owner, words in pieces
         ]
         self._masks = _masks(pieces, parts)
         self._weights = {index for index, part in enumerate(parts) if part.key is None}
