@@ -1,6 +1,7 @@
 """The time of a step, and how often something may be measured."""
 
 import math
+import threading
 
 import pytest
 
@@ -29,7 +30,7 @@ class Time:
 def clock_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     found = Time()
     monkeypatch.setattr(time_budget, "time", found)
-    monkeypatch.setattr(time_budget, "_ended", [-math.inf])
+    monkeypatch.setattr(time_budget, "_thread", threading.local())
     return found
 
 
@@ -47,6 +48,16 @@ def test_loops_that_take_turns_are_measured_without_each_other(clock_time: Time)
         clock_time.take(second, 3.0)
     assert first.seconds == pytest.approx(0.5)
     assert second.seconds == pytest.approx(3.0)
+
+
+def test_loops_in_threads_do_not_shorten_the_steps_of_each_other(clock_time: Time) -> None:
+    slow, fast = StepClock(), StepClock()
+    for _ in range(16):
+        other = threading.Thread(target=clock_time.take, args=(fast, 1.0))
+        other.start()
+        other.join()
+        clock_time.take(slow, 2.0)
+    assert slow.seconds == fast.seconds == pytest.approx(3.0)
 
 
 def test_what_costs_more_is_measured_less_often(clock_time: Time) -> None:

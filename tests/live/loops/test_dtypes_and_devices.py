@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from tests.kit.launch import in_child
-from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from tests.kit.user_loop import (
     adamw,
     column,
@@ -104,6 +104,7 @@ def test_complex_parameters_are_watched_and_protected(clips: bool, tmp_path: Pat
     assert torch.isfinite(torch.view_as_real(model[0])).all()
     assert len(losses(tmp_path)) == 12
     assert discarded_steps(tmp_path) == [8]
+    assert not [event for event in journal_of(tmp_path).events if event.kind == "trimtab failed"]
 
 
 def test_sparse_gradients_leave_the_guard_working(tmp_path: Path) -> None:

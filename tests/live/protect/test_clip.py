@@ -136,3 +136,25 @@ def test_a_gradient_that_has_a_graph_of_its_own_is_clipped_without_one(tmp_path:
         optimizer.zero_grad()
         assert not guard._monitor.gate.shield.is_down  # type: ignore[union-attr]
     assert float((flat(model) - before).norm()) == pytest.approx(MAX_NORM, rel=1e-4)
+
+
+@pytest.mark.parametrize("had_gradient", [True, False])
+def test_a_gradient_that_takes_the_place_of_a_clipped_one_is_measured(
+    had_gradient: bool, tmp_path: Path
+) -> None:
+    model = nn.Sequential(*(nn.Linear(4, 4) for _ in range(10)))
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    replaced = list(model.parameters())[6]
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        for number in range(6):
+            before = flat(model)
+            give_gradients(model, number, 1.0)
+            if not had_gradient:
+                replaced.grad = None
+            guard.record(loss=1.0)
+            guard.clip_grad_norm_(MAX_NORM)
+            replaced.grad = None
+            # Written as often as a clipped one, and often in its very place in memory.
+            replaced.grad = torch.empty(4, 4).fill_(torch.nan)
+            optimizer.step()
+            assert torch.equal(flat(model), before)

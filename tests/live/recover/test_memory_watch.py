@@ -1,5 +1,6 @@
 """One flipped bit is found and told apart from what code writes."""
 
+import weakref
 from collections.abc import Callable
 from itertools import product
 from typing import Any
@@ -351,3 +352,29 @@ def test_host_and_device_find_the_same(seed: int) -> None:
                 with torch.no_grad():
                     weights[0].add_(1.0)
         watch.before_update()
+
+
+def test_memory_is_not_given_away_while_its_address_is_read() -> None:
+    """A shorter tensor may get the address, and would be read past its end."""
+    memory = np.zeros(1000, np.float32)
+    is_there = weakref.ref(memory)
+    weight = nn.Parameter(torch.from_numpy(memory))
+    del memory
+    state = StateList(optim.SGD([weight], lr=0.1))
+    watch = MemoryWatch(CPU, TimeBudget(StepClock(), 1.0), is_on_host=True)
+    watch.after_update(state.fingerprint())
+    weight.data = torch.zeros(100)
+    assert is_there() is not None
+    assert watch.before_update(state.fingerprint()) is None
+    watch.after_update(state.fingerprint())
+    assert is_there() is None
+
+
+def test_memory_that_was_made_shorter_in_its_place_is_not_read() -> None:
+    weight = nn.Parameter(torch.zeros(1000))
+    state = StateList(optim.SGD([weight], lr=0.1))
+    watch = MemoryWatch(CPU, TimeBudget(StepClock(), 1.0), is_on_host=True)
+    watch.after_update(state.fingerprint())
+    before = state.fingerprint()
+    weight.untyped_storage().resize_(8)
+    assert watch.before_update(before) is None  # its address and version as they were

@@ -81,7 +81,7 @@ class Trait(NamedTuple):
 def traits(
     optimizers: Sequence[Optimizer], index_of: dict[torch.Tensor, int], device: torch.device
 ) -> Iterator[Trait]:
-    """Yield every known parameter on the device.
+    """Yield every known parameter of real numbers on the device.
 
     What has no gradient in this step counts with its weights and moments: layers that are dropped
     and experts without a token would otherwise look like state that was lost.
@@ -90,9 +90,9 @@ def traits(
         for number, group in enumerate(optimizer.param_groups):
             for parameter in group["params"]:
                 index, held = index_of.get(parameter), local(parameter)
-                if index is not None and held.device == device:
+                if index is not None and held.device == device and not held.is_complex():
                     grad, state = parameter.grad, optimizer.state.get(parameter, {})
-                    has_grad = grad is not None and not grad.is_sparse and not grad.is_complex()
+                    has_grad = grad is not None and not grad.is_sparse
                     has_moments = _has_moments(state, group, parameter)
                     size = held.numel()
                     yield Trait(index, parameter, optimizer, number, size, has_grad, has_moments)

@@ -152,11 +152,11 @@ class Mark:
 NO_GRADIENTS = Mark([], {}, has_gradients=False)
 
 
-def mark(parameters: Sequence[torch.Tensor]) -> Mark:
+def mark(parameters: Sequence[torch.Tensor], num_references: int = REFERENCES) -> Mark:
     """Look at the gradients of parameters, without reading them."""
     versions: list[tuple[int, int] | None] = []
     references = {}
-    stride = max(len(parameters) // REFERENCES, 1)
+    stride = max(len(parameters) // max(num_references, 1), 1)
     has_gradients = False
     for place, parameter in enumerate(parameters):
         gradient = parameter.grad

@@ -7,6 +7,7 @@ the measurement (`Stopwatch`).
 
 import math
 import statistics
+import threading
 import time
 from collections import deque
 
@@ -23,9 +24,9 @@ LONGEST_SHARE = 0.1
 """What a single step may be longer by, as a share of it. Chosen: no one looks for a reason
 where one step in many is a tenth longer."""
 
-_ended = [-math.inf]
-"""When any guard of this process has last closed a step: the next one begins there, in whichever
-loop it is. Loops that take turns are each measured without the others."""
+_thread = threading.local()
+"""`ended` is when any guard has last closed a step in this thread: the next one begins there, in
+whichever loop it is. Loops that take turns are each measured without the others."""
 
 
 class StepClock:
@@ -34,12 +35,13 @@ class StepClock:
     def __init__(self) -> None:
         self._recent: deque[float] = deque(maxlen=RECENT_STEPS)
         self._num_steps = 0
+        self._ended = -math.inf
         self.seconds = math.nan
         """The median of the last steps; NaN until enough are known."""
 
     def update_ended(self) -> None:
         """The update of a step is over; what is measured after it is not of the step."""
-        began = _ended[0]
+        began = max(self._ended, getattr(_thread, "ended", -math.inf))
         if began > -math.inf:
             self._recent.append(time.perf_counter() - began)
             self._num_steps += 1
@@ -48,7 +50,7 @@ class StepClock:
 
     def step_ended(self) -> None:
         """The guard is done with this step: the time of the next one begins."""
-        _ended[0] = time.perf_counter()
+        self._ended = _thread.ended = time.perf_counter()
 
 
 class Stopwatch:

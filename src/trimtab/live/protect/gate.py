@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
 from trimtab.live.arithmetic import Math, Scalar, Vector, is_finite
-from trimtab.live.measure.step_meter import HEAD, RULE_HEAD, Change, Mark, compare, mark
+from trimtab.live.measure.step_meter import HEAD, RULE_HEAD, Mark, mark
 from trimtab.live.protect.discard import BufferKeeper, Discard, divide_gradients
 from trimtab.live.protect.fused_support import FUSED_KINDS, FusedSupport
 from trimtab.live.protect.gate_reporter import VOTE
@@ -104,7 +104,7 @@ class Gate:
             if arithmetic.is_host or not self._fused.may_read_flag(optimizer):
                 self._prove(optimizer)
         self._optimizers = optimizers
-        self._clipped: dict[Optimizer, tuple[list[torch.Tensor], Mark]] = {}
+        self._clipped: dict[Optimizer, Mark] = {}
         """The gradients that the guard's clip has left in this step."""
         self._clip_divisor: Scalar | None = None
         """What the clip divided them by; None if nothing was clipped."""
@@ -123,16 +123,18 @@ class Gate:
             divisor = (self._math.number(norm) + _CLIP_EPSILON) / max_norm
             self._clip_divisor = self._math.maximum(divisor, 1.0)
             for optimizer in self._optimizers:
-                having = [p for p in parameters_of([optimizer]) if p.grad is not None]
-                if having:
-                    self._clipped[optimizer] = (having, mark(having))
+                parameters = parameters_of([optimizer])
+                # All are referred to: what is taken for clipped is not measured again.
+                marked = mark(parameters, num_references=len(parameters))
+                if marked.has_gradients:
+                    self._clipped[optimizer] = marked
 
     def is_as_clipped(self, optimizer: Optimizer) -> bool:
         """Return whether the gradients are those that the last clip took the norm of."""
-        if optimizer not in self._clipped:
+        marked = self._clipped.get(optimizer)
+        if marked is None or marked.are_gone():
             return False
-        parameters, marked = self._clipped[optimizer]
-        return compare(marked, mark(parameters)) is Change.NONE
+        return marked.versions == mark(parameters_of([optimizer])).versions
 
     def decide(
         self,

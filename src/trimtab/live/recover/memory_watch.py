@@ -268,6 +268,10 @@ class _HostPiece(NamedTuple):
     owner: int
     words: IntArray
     is_copied: bool
+    memory: torch.UntypedStorage
+    """Keeps the address from being given to another tensor, which may be shorter."""
+    memory_bytes: int
+    """Of `memory`, when the piece was cut: its storage may be made shorter where it is."""
 
 
 class _HostBits:
@@ -289,8 +293,12 @@ class _HostBits:
     def cut(self, pieces: Sequence[_Piece], parts: Sequence[StateTensor]) -> None:
         """Sum these pieces from here on."""
         self._pieces = [
-            _HostPiece(piece.owner, _by_address(piece.words), piece.words.nbytes <= COPIED_BYTES)
-            for piece in pieces
+            _HostPiece(
+                *(owner, _by_address(words), words.nbytes <= COPIED_BYTES),
+                memory=words.untyped_storage(),
+                memory_bytes=words.untyped_storage().nbytes(),
+            )
+            for owner, words in pieces
         ]
         self._masks = _masks(pieces, parts)
         self._weights = {index for index, part in enumerate(parts) if part.key is None}
@@ -301,6 +309,7 @@ class _HostBits:
         self._before = [
             (piece, piece.words.tobytes() if piece.is_copied else _sums(piece.words))
             for piece in self._pieces[first:last]
+            if piece.memory.nbytes() == piece.memory_bytes
         ]
 
     def compare(self, written: Collection[int]) -> torch.Tensor | None:
@@ -309,6 +318,7 @@ class _HostBits:
             (piece, then)
             for piece, then in self._before
             if piece.owner not in written
+            and piece.memory.nbytes() == piece.memory_bytes
             and (
                 piece.words.tobytes() != then
                 if piece.is_copied
