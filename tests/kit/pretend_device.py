@@ -54,6 +54,10 @@ class PretendTensor(torch.Tensor, metaclass=_Plain):
         made.inside = inside
         return made
 
+    def data_ptr(self) -> int:
+        """The address of what is inside, as a tensor with memory of its own has one."""
+        return self.inside.data_ptr()
+
     @classmethod
     def __torch_dispatch__(  # type: ignore[override]
         cls, func: Any, types: Any, args: Any = (), kwargs: Any = None

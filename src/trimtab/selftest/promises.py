@@ -97,7 +97,7 @@ _SYNC = "called a synchronizing CUDA operation"
 """What torch warns of in its debug mode. Source: c10/cuda/CUDAFunctions.cpp."""
 
 
-PAPER_LAUNCHES = {"observe": 39.9, "protect": 92.8, "recover": 225.4}
+PAPER_LAUNCHES = {"observe": 35.3, "protect": 89.2, "recover": 271.2}
 """What a guard adds to a step on a GPU by the count of `scripts/bench device_work`."""
 
 
