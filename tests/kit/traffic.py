@@ -13,7 +13,7 @@ from torch import nn
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 import trimtab
-from tests.kit.device_path import taking_device_path
+from trimtab.live.arithmetic import device_path
 
 MAX_COLLECTIVES, MAX_BYTES = 2, 2048
 """The bars of a protected step."""
@@ -92,7 +92,7 @@ def traffic(world: int, run_dir: Path, *, num_blocks: int = NUM_BLOCKS, steps: i
         optimizer = torch.optim.AdamW(model.parameters(), fused=True)
         counted = Traffic()
         with (
-            taking_device_path(),
+            device_path(),
             trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect") as guard,
             counted.counting(),
         ):

@@ -3,11 +3,12 @@
 from collections.abc import Iterator
 
 import pytest
-from tests.kit.device_path import taking_device_path
+
+from trimtab.live import arithmetic
 
 
 @pytest.fixture
 def device_path() -> Iterator[None]:
     """Let guards that start in this test take the path of a device."""
-    with taking_device_path():
+    with arithmetic.device_path():
         yield

@@ -44,7 +44,7 @@ BREAKS = [
     ("observe changes no bit, fp32", StepMeter, "head", drawing),
     ("observe changes no bit, bf16", StepMeter, "head", raising),
     ("observe reads nothing on the host", StepMeter, "head", reading),
-    ("the gate keeps a NaN out", Discard, "via_found_inf", nothing),
+    ("the gate keeps a NaN out", Discard, "via_missing_grads", nothing),
     ("recover restores every bit", CopyToLive, "finish", nothing),
 ]
 found = {}

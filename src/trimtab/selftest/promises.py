@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from trimtab.live.arithmetic import device_path
 from trimtab.selftest.loop import (
     CannotCheck,
     CheckFailed,
@@ -127,7 +128,7 @@ def _count(device: torch.device, folder: Path | None, mode: str) -> Counter[str]
     data = [batch.to(device) for batch in batches(WARM + 2 * COUNTED_STEPS)]
     counting, waits = Counting(), 0
     settings = {"live.telemetry_every": 10}
-    with nullcontext() if folder is None else run.watch(folder, mode, **settings) as guard:
+    with device_path(), run.watch(folder, mode, **settings) if folder else nullcontext() as guard:
         for batch in data[:WARM]:  # state and buffers exist after them
             run.step(batch, guard)
         with counting:

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from tests.kit.device_path import taking_device_path
 from tests.kit.hf import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
 from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.tiny import EVERY_10, journal_of
@@ -20,6 +19,7 @@ from trimtab.core.config import Config
 from trimtab.core.token_losses import EDGES, NAMES
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
 from trimtab.integrations.trainer_adapter import GUARD_FILE
+from trimtab.live.arithmetic import device_path
 from trimtab.selftest.promises import READS, Counting
 
 SOON = Config().override({"recover.snapshot_every": 4})
@@ -134,7 +134,7 @@ def test_no_host_read_is_added(mode: str, tmp_path: Path) -> None:
         trainer.train()
         return sum(counting.counts[name] for name in READS)
 
-    with taking_device_path():
+    with device_path():
         assert count(TrimtabCallback(mode=mode)) == count(None)
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.kit.device_path import taking_device_path
 from tests.kit.lightning import Module, Run, in_settings, watched
 from tests.kit.tiny import journal_of
 
 from trimtab.core.config import Config
 from trimtab.core.errors import NonFiniteRun
 from trimtab.integrations.lightning import TrimtabCallback
+from trimtab.live.arithmetic import device_path
 from trimtab.selftest.promises import READS, Counting
 
 NAN_STEP = 5
@@ -72,7 +72,7 @@ def test_no_host_read_is_added(
 
     bare = count(30, []) - count(10, [])
     assert bare == 20  # the module of this test reads its losses
-    with taking_device_path():
+    with device_path():
         with_guard = count(30, [watched(tmp_path / "a", mode)]) - count(
             10, [watched(tmp_path, mode)]
         )

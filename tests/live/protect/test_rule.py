@@ -102,7 +102,7 @@ def test_the_rule_decides_as_one_written_from_its_description(
     assert_alike(found, [host.decide(*step) for step in stream])
 
 
-@pytest.mark.parametrize("num_steps", [5_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_steps", [2_000, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_floats_and_tensors_decide_alike(num_steps: int) -> None:
     dice = np.random.default_rng(num_steps)
     done = 0
