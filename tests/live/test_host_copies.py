@@ -16,6 +16,7 @@ from torch import nn, optim
 from torch.overrides import TorchFunctionMode
 
 import trimtab
+from trimtab.selftest.promises import READS, Counting
 
 MAKERS = (torch.tensor, torch.as_tensor, torch.Tensor.new_tensor)
 INDEXERS = (torch.Tensor.__getitem__, torch.Tensor.__setitem__)
@@ -74,14 +75,17 @@ def edit(model: nn.Module, number: int) -> None:
 @pytest.mark.usefixtures("device_path")
 @pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
 @pytest.mark.parametrize("edits", [False, True])
-def test_no_list_is_copied_in_a_step(mode: str, edits: bool, tmp_path: Path) -> None:
+def test_nothing_is_read_and_no_list_copied_in_a_step(
+    mode: str, edits: bool, tmp_path: Path
+) -> None:
     torch.manual_seed(0)
     model = WithStatistics()
     optimizer = optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    found = HostCopies()
+    found, reads = HostCopies(), Counting()
     with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
         for number, batch in enumerate(batches(60)):
-            with found if number >= 20 else HostCopies():
+            is_late = number >= 20
+            with found if is_late else HostCopies(), reads if is_late else Counting():
                 loss = model(batch)
                 guard.record(loss=loss, tokens=batch.numel())
                 loss.backward()
@@ -90,6 +94,7 @@ def test_no_list_is_copied_in_a_step(mode: str, edits: bool, tmp_path: Path) -> 
                 optimizer.step()
                 optimizer.zero_grad()
     assert not found.lines
+    assert sum(reads.counts[name] for name in READS) == 0
 
 
 def test_a_planted_copy_is_found() -> None:

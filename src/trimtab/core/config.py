@@ -274,7 +274,8 @@ class GateConfig(Section):
     """How a step of a protected run is discarded; when it is, is in `live/protect/rule.py`."""
 
     promote: bool = True
-    """Whether Adam, AdamW, SGD and Adagrad are made fused, the form that needs no host read."""
+    """Whether Adam, AdamW, SGD and Adagrad are made fused on an accelerator, the form that needs no
+    host read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -89,10 +89,6 @@ class HostMath:
     def negated(self, condition: Scalar) -> Scalar:
         return not condition
 
-    def indicator(self, condition: Scalar) -> Scalar:
-        """Return 1 if a condition holds, else 0."""
-        return float(condition)
-
     def ratio(self, value: Scalar, by: Scalar) -> Scalar:
         if by:
             return value / by
@@ -156,10 +152,6 @@ class DeviceMath:
 
     def negated(self, condition: Scalar) -> Scalar:
         return ~condition
-
-    def indicator(self, condition: Scalar) -> Scalar:
-        """Return 1 if a condition holds, else 0."""
-        return condition.float()
 
     def ratio(self, value: Scalar, by: Scalar) -> Scalar:
         return value / by

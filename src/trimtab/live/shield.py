@@ -110,12 +110,10 @@ class Shield:
         return _Guarding(self, place)
 
     def call(self, place: str, function: Callable[..., Result], *args: Any) -> Result | None:
-        """Return what a function of trimtab returns, or None if it fails or this part is down.
+        """Return what a function of trimtab returns, or None if it fails.
 
-        In every step, where a context would cost four calls.
+        The same as `guarding` in every step, where a context would cost four calls.
         """
-        if self.is_down:
-            return None
         try:
             return function(*args)
         except DELIBERATE:

@@ -368,3 +368,27 @@ def test_a_watched_scaler_can_be_copied(tmp_path: Path) -> None:
 
     loop = train(KINDS["scaler"], tmp_path, "recover", steps=10, on_step=after)
     assert "step" not in vars(loop.scaler)
+
+
+def test_a_rank_whose_snapshots_have_failed_still_hears_what_the_others_do(tmp_path: Path) -> None:
+    """The first rank may end the run: one that does not hear of it would wait for the others."""
+    model = nn.Linear(2, 2)
+    optimizer = optim.AdamW(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+        monitor: Any = guard._monitor  # type: ignore[union-attr]
+        heard: list[Any] = []
+        receive = monitor.state_guard.receive
+
+        def hear(*args: Any, **facts: Any) -> None:
+            heard.append(args)
+            receive(*args, **facts)
+
+        monitor.state_guard.receive = hear
+        monitor.shields.recovery.catch("planted", RuntimeError("planted"))
+        for _ in range(6):
+            loss = model(torch.ones(1, 2)).square().mean()
+            guard.record(loss=loss)
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(heard) == 4  # of 6 exchanges, two of them are on their way

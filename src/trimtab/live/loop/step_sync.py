@@ -401,7 +401,7 @@ class StepSync:
 
     def deliver(self, packet: Packet) -> None:
         """Hand numbers to the assembler, on the rank that records."""
-        if self.recorder.is_recording:
+        if self.recorder.is_recording and not self._shields.host.is_down:
             self._shields.host.call("deliver", self._assembler.add, packet)
 
     def act_upon(self, packet: Packet) -> None:

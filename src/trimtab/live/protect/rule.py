@@ -308,7 +308,7 @@ class Rule:
         self._usual_loss, self._usual_log_norm = usual_loss, usual_log_norm
         self._per_usual_norm = numbers.exp(-usual_log_norm)
         self._norm_per_loss = limits.norm_explained_by_loss / baseline.loss_size
-        self._is_armed = numbers.indicator(is_armed)
+        self._is_armed = is_armed
         loss_excess = numbers.maximum(
             limits.loss_sigmas * baseline.loss_sigma, limits.loss_excess * baseline.loss_size
         )

@@ -167,6 +167,7 @@ class MemoryWatch:
         """Watch within a budget of time; `is_on_host` if all of the state is in host memory."""
         self._budget = budget
         self._stopwatch = Stopwatch(device)
+        self._is_on_host = is_on_host
         self._bits = _HostBits(device) if is_on_host else _DeviceBits(device)
         self._state = Fingerprint([], [])
         """The state after the last update."""
@@ -226,7 +227,10 @@ class MemoryWatch:
         pieces = [
             _Piece(index, words)
             for index, part in enumerate(now.parts)
-            if addresses[index] and _is_watched(part)
+            if addresses[index]
+            and _is_watched(part)
+            # A package may keep the state of a parameter elsewhere, where no address can be read.
+            and (not self._is_on_host or local(part.tensor).device.type == "cpu")
             for words in _matrices(part.tensor, self._bits.piece_bytes)
         ]
         self._bits.cut(pieces, now.parts)
