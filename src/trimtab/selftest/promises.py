@@ -98,7 +98,7 @@ _SYNC = "called a synchronizing CUDA operation"
 """What torch warns of in its debug mode. Source: c10/cuda/CUDAFunctions.cpp."""
 
 
-PAPER_LAUNCHES = {"observe": 35.3, "protect": 89.2, "recover": 271.2}
+PAPER_LAUNCHES = {"observe": 35.3, "protect": 89.2, "recover": 271.1}
 """What a guard adds to a step on a GPU by the count of `scripts/bench device_work`."""
 
 
