@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from trimtab.core import signals
+from trimtab.core.card import card, row
 from trimtab.core.incidents import Incident
 from trimtab.live.arithmetic import OddNumber, Scalar
 from trimtab.live.host.no_recorder import NoRecorder
@@ -144,9 +145,16 @@ class Guard(LoopServices):
     """
 
     def __init__(
-        self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
+        self,
+        model: nn.Module,
+        monitor: StepMonitor,
+        checkpoints: "Checkpoints | None" = None,
+        *,
+        watched: str = "",
     ) -> None:
         self._monitor = monitor
+        self._watched = watched
+        """What is watched, and how, in words."""
         self._states = StateJournal(monitor)
         # Not `self.state_dict`: in a reference cycle a guard that is dropped would be closed by the
         # garbage collector, in the middle of whatever step is under way then.
@@ -164,6 +172,32 @@ class Guard(LoopServices):
         # A guard that is dropped, or never closed before the program ends, closes itself.
         ending = "the program ended without closing the guard"
         self._finalizer = weakref.finalize(self, monitor.close, ending)
+
+    def __repr__(self) -> str:
+        return self._monitor.shields.views.call("repr", self._summary) or object.__repr__(self)
+
+    def _repr_html_(self) -> str | None:
+        return self._monitor.shields.views.call("card", self._card)
+
+    def _summary(self) -> str:
+        """Return what this process knows already: the device is not read, nobody is waited for."""
+        monitor = self._monitor
+        state = "closed; " if monitor.is_closed else "out of the run; " if monitor.is_out else ""
+        done = monitor.recorder.summary() or f"next step {monitor.next_step:,}"
+        return f"<Guard {self._watched}: {state}{done}>"
+
+    def _card(self) -> str:
+        monitor = self._monitor
+        recorder, failed = monitor.recorder, monitor.shields.failed
+        has_failed = failed or (monitor.is_out and not monitor.is_closed)
+        tone = "alarm" if has_failed else "warn" if recorder.num_incidents else ""
+        return card(
+            tone,
+            f"trimtab {self._watched}",
+            row("steps", f"{monitor.next_step:,} is next{', closed' * monitor.is_closed}"),
+            *([row("so far", done)] if (done := recorder.summary()) else []),
+            *([row("failed", ", ".join(failed))] if failed else []),
+        )
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -403,6 +437,9 @@ class NoGuard(LoopServices):
     """The interface of a guard that does not watch; data, checkpoints and clipping work."""
 
     incidents: tuple[Incident, ...] = ()
+
+    def __repr__(self) -> str:
+        return "<NoGuard: this run is not watched>"
 
     def __init__(
         self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
