@@ -38,16 +38,16 @@ def test_a_guard_says_what_it_watches_without_an_operation_of_torch(tmp_path: Pa
     with NoOperation():  # type: ignore[no-untyped-call]
         text, html = repr(guard), guard._repr_html_()
     assert text.startswith("<Guard protects AdamW (")
-    assert "1 rank): " in text
+    assert "1 rank): step 3 is next; " in text
     assert text.endswith(f"{tmp_path / '<b>run' / 'trimtab'}>")
     assert html is not None
     assert "trimtab protects AdamW (" in html
-    assert "3 is next" in html
+    assert "step 3 is next" in html
     assert "0 incidents" in html
     assert "<b>" not in html
     guard.close()
     assert ": closed; 3 steps recorded, 0 incidents; " in repr(guard)
-    assert "3 is next, closed" in (guard._repr_html_() or "")
+    assert "closed; 3 steps recorded" in (guard._repr_html_() or "")
 
 
 def test_a_view_that_fails_raises_nothing_and_leaves_the_guard_in_the_run(
@@ -59,7 +59,7 @@ def test_a_view_that_fails_raises_nothing_and_leaves_the_guard_in_the_run(
             assert repr(guard).startswith("<trimtab.live.guard.Guard object at ")
             assert guard._repr_html_() is None
         assert guard._monitor.is_watching
-        assert "views of the guard" in (guard._repr_html_() or "")
+        assert "FAILED: views of the guard" in (guard._repr_html_() or "")
 
 
 def test_no_guard_says_so(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ import math
 import re
 import sys
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from tests.report.test_reports import report_of
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.card import _STYLE
 from trimtab.core.run import Run
+from trimtab.diagnosis import diagnose
 from trimtab.report.figures import RunCurve
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import report_view
@@ -92,7 +94,7 @@ def test_the_card_of_500_incidents_is_small(troubled: RunReport) -> None:
             one,
             incident=dataclasses.replace(one.incident, number=number),
             root_cause=f"{HOSTILE * 50} {number}",
-            remedy=HOSTILE * 50,
+            remedy=f"`{HOSTILE * 50}`" * 2,
             cause=None,
             dismissed=f"{HOSTILE * 50} {number}",
         )
@@ -154,7 +156,10 @@ def test_evaluations_are_points() -> None:
 
 def test_every_value_is_one_line_in_a_repl(troubled: RunReport) -> None:
     block = troubled.block
-    values = (troubled, troubled.incidents, troubled.incidents[0].incident, block)
+    weighed = diagnose(Path(__file__).parents[2] / "examples" / "run.csv")
+    values: tuple[object, ...] = (troubled, troubled.incidents, block)
+    values += (troubled.incidents[0].incident,)
+    values = (*values, *(one.ranking for one in weighed.incidents))
     for value in (*values, block.columns, block.column("loss"), Run(block=block, format="csv")):
         assert "\n" not in repr(value)
         assert len(repr(value)) < 400

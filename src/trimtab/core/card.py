@@ -36,7 +36,8 @@ _STYLE = Html(
     "margin:8px 0}"
     ".trimtab .trimtab-whole{white-space:nowrap}"
     ".trimtab>svg{display:block;width:100%;height:auto;margin:8px 0}"
-    ".trimtab details{margin:4px 0 0}.trimtab summary{cursor:pointer;color:var(--mute)}"
+    ".trimtab code{font-size:12px}.trimtab details{margin:4px 0 0}"
+    ".trimtab summary{cursor:pointer;color:var(--mute)}"
 )
 
 
@@ -46,9 +47,10 @@ def card(tone: str, title: str, *content: Text) -> Html:
     return tag("div", tag("style", _STYLE), *([head] if title else []), *content, class_="trimtab")
 
 
-def row(name: str, text: str) -> Html:
+def row(name: str, text: Text) -> Html:
     """Return a line of a card: a name, and what there is to say under it."""
-    return tag("div", tag("div", name), tag("div", clip(text)), class_="trimtab-row")
+    said = text if isinstance(text, Html) else clip(text)
+    return tag("div", tag("div", name), tag("div", said), class_="trimtab-row")
 
 
 def fold(summary: str, parts: Iterable[Html]) -> Html:

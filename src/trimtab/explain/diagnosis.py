@@ -91,7 +91,7 @@ class Diagnosis:
         incident, cause = self.incident, self.cause
         what = f"incident {incident.number} at step {incident.onset.step:,}, {self.outcome}"
         why = f"{cause.id} {cause.title}" if cause else "cause not known"
-        return printable(f"<Diagnosis of {what}: {why}: {self.action.kind.value}>")
+        return printable(f"<Diagnosis of {what}; {why}; {self.action.kind.value}>")
 
     def to_dict(self, packages: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the diagnosis as JSON values.

@@ -180,24 +180,19 @@ class Guard(LoopServices):
         return self._monitor.shields.views.call("card", self._card)
 
     def _summary(self) -> str:
-        """Return what this process knows already: the device is not read, nobody is waited for."""
-        monitor = self._monitor
-        state = "closed; " if monitor.is_closed else "out of the run; " if monitor.is_out else ""
-        done = monitor.recorder.summary() or f"next step {monitor.next_step:,}"
-        return f"<Guard {self._watched}: {state}{done}>"
+        return f"<Guard {self._watched}: {self._so_far()}>"
 
     def _card(self) -> str:
-        monitor = self._monitor
-        recorder, failed = monitor.recorder, monitor.shields.failed
-        has_failed = failed or (monitor.is_out and not monitor.is_closed)
-        tone = "alarm" if has_failed else "warn" if recorder.num_incidents else ""
-        return card(
-            tone,
-            f"trimtab {self._watched}",
-            row("steps", f"{monitor.next_step:,} is next{', closed' * monitor.is_closed}"),
-            *([row("so far", done)] if (done := recorder.summary()) else []),
-            *([row("failed", ", ".join(failed))] if failed else []),
-        )
+        failed = self._monitor.shields.failed
+        tone = "alarm" if failed else "warn" if self._monitor.recorder.num_incidents else ""
+        return card(tone, f"trimtab {self._watched}", row("so far", self._so_far()))
+
+    def _so_far(self) -> str:
+        """Return what this process knows already: the device is not read, nobody is waited for."""
+        monitor, failed = self._monitor, ", ".join(self._monitor.shields.failed)
+        state = "closed" if monitor.is_closed else f"step {monitor.next_step:,} is next"
+        done = monitor.recorder.summary()
+        return "; ".join(filter(None, (state, failed and f"FAILED: {failed}", done)))
 
     @property
     def incidents(self) -> tuple[Incident, ...]:

@@ -7,6 +7,7 @@ from trimtab.core.escaping import Html, tag
 from trimtab.core.text import counted
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.report import wording
+from trimtab.report.document import prose, text_html
 from trimtab.report.figures import RunCurve
 from trimtab.report.run_report import RunReport
 
@@ -46,7 +47,8 @@ def _incident(alike: Sequence[Diagnosis], report: RunReport) -> Html:
         clip(f": {wording.symptoms_text(worst)}, "),
         tag("span", f"loss {wording.losses_text(worst)}", class_="trimtab-whole"),
     )
-    lines = list(wording.explanation_lines(alike, report))
-    shown = [row(name, text) for name, text in lines if name in _SHOWN]
-    rest = [row(name, text) for name, text in lines if name not in _SHOWN]
-    return tag("div", title, *shown, fold("evidence and fix", rest), class_="trimtab-part")
+    shown: list[Html] = []
+    folded: list[Html] = []
+    for name, text in wording.explanation_lines(alike, report):
+        (shown if name in _SHOWN else folded).append(row(name, text_html(prose(clip(text)))))
+    return tag("div", title, *shown, fold("evidence and fix", folded), class_="trimtab-part")
