@@ -15,10 +15,10 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.block import FloatArray
+from trimtab.core.escaping import Html, join, tag
 from trimtab.core.signals import LOSS
 from trimtab.diagnosis import diagnose
 from trimtab.lab.demo import FLIP_STEP, MODES, NAN_STEP, STEPS
-from trimtab.report.escaping import Html, join, tag
 from trimtab.report.postmortem import in_short
 
 PICTURE = Path(__file__).parents[1] / "docs" / "demo.svg"

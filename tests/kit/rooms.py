@@ -29,6 +29,7 @@ KINDS = {
     "selftest": TORCH,
     "state": TORCH,
     "test_examples.py": TORCH,
+    "test_notebooks.py": TORCH,
     "test_plugin_example.py": TORCH,
 }
 """What tests need, by the beginning of their path below tests/; the longest one decides."""

@@ -5,6 +5,7 @@ import re
 import pytest
 from tests.report.pages.hostile import PAYLOADS
 
+from trimtab.core.escaping import Html
 from trimtab.report.document import (
     BulletList,
     Code,
@@ -22,7 +23,6 @@ from trimtab.report.document import (
     section_html,
     to_markdown,
 )
-from trimtab.report.escaping import Html
 
 SECTION = ReportSection(
     "Section",

@@ -10,11 +10,11 @@ from rich.console import Console
 from tests.kit.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block, Column
+from trimtab.core.escaping import escape_markdown
 from trimtab.core.run import RunFacts
 from trimtab.core.text import printable
 from trimtab.explain.measures import compute_discards
 from trimtab.judge import Judge
-from trimtab.report.escaping import escape_markdown
 from trimtab.report.postmortem import in_short, write_postmortem
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import MAX_ROWS, report_view

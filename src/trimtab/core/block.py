@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.core.signals import Quality
+from trimtab.core.text import counted, digits, listed
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -63,6 +64,13 @@ class Column:
     def nonfinite(self) -> BoolArray:
         """True where NaN or an infinity was recorded; missing is not non-finite."""
         return self.present & ~np.isfinite(self.values)
+
+    def __repr__(self) -> str:
+        values = self.values[self.finite]
+        span = f", {digits(values.min())} to {digits(values.max())}" if len(values) else ""
+        recorded, nonfinite = int(self.present.sum()), int(self.nonfinite.sum())
+        bad = f", {nonfinite:,} not finite" if nonfinite else ""
+        return f"<Column: {recorded:,} of {counted(len(self.values), 'value')} recorded{bad}{span}>"
 
     def __getitem__(self, rows: slice) -> Column:
         return Column(self.values[rows], self.present[rows])
@@ -281,6 +289,15 @@ class Block:
 
     def __len__(self) -> int:
         return len(self.tick)
+
+    def __repr__(self) -> str:
+        return f"<Block: {self.extent}: {listed(self.columns)}>"
+
+    @property
+    def extent(self) -> str:
+        """How many records of which steps, in words: `300 records, steps 0 to 299`."""
+        steps = f", steps {self.step[0]:,} to {self.step[-1]:,}" if len(self) else ""
+        return f"{counted(len(self), 'record')}{steps}"
 
     def __getitem__(self, rows: slice) -> Block:
         """Return consecutive records; an event goes with the record after it."""

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from trimtab.core.findings import NOT_FINITE, OF_POLICY, Explanation, Finding, Severity, Symptom
+from trimtab.core.text import listed
 
 
 class IncidentClass(StrEnum):
@@ -121,6 +122,11 @@ class Incident:
     def symptoms(self) -> tuple[str, ...]:
         """The symptoms of its findings, each once, in order."""
         return tuple(dict.fromkeys(finding.symptom for finding in self.findings))
+
+    def __repr__(self) -> str:
+        named = self.incident_class.value if self.incident_class else "open"
+        symptoms = listed(map(str, self.symptoms), 3)
+        return f"<Incident {self.number} at step {self.onset.step:,}, {named}: {symptoms}>"
 
     @property
     def is_of_policy(self) -> bool:

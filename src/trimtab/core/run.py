@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from trimtab.core.block import Block
+from trimtab.core.card import card, fitting, fold, row
+from trimtab.core.text import counted, listed, printable
 
 SETTINGS = ("beta2", "epsilon", "clip", "warmup", "batch")
 """Numbers that a log or a manifest may state, and that make some causes more likely: beta2 and
@@ -75,6 +77,20 @@ class Run:
     """Everything that was left out, repaired, chosen or guessed, in plain sentences."""
     failures: tuple[str, ...] = ()
     """One sentence for each reader of a user that failed and was left out; also in `notes`."""
+
+    def __repr__(self) -> str:
+        return printable(f"<Run {self.path or ''} ({self.format}): {self.block.extent}>")
+
+    def _repr_html_(self) -> str:
+        notes = fitting(row("", note) for note in self.notes)
+        return card(
+            "",
+            str(self.path or self.format),
+            row("format", self.format),
+            row("records", self.block.extent),
+            row("signals", listed(self.block.columns, 40)),
+            fold(counted(len(self.notes), "note"), notes),
+        )
 
 
 @runtime_checkable

@@ -1,6 +1,7 @@
 """Numbers, counts and text from logs as people read them."""
 
 import math
+from collections.abc import Iterable
 
 
 def digits(value: float | None) -> str:
@@ -13,6 +14,13 @@ def digits(value: float | None) -> str:
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 step`, `2,000 steps`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def listed(names: Iterable[str], most: int = 8) -> str:
+    """Return some names on one line: `loss, lr and 30 more`."""
+    shown = [printable(name) for name in names]
+    more = f" and {len(shown) - most:,} more" if len(shown) > most else ""
+    return ", ".join(shown[:most]) + more
 
 
 def printable(text: str) -> str:

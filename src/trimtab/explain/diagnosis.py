@@ -12,6 +12,7 @@ from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import AnyCause, Hypothesis
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import to_jsonable
+from trimtab.core.text import printable
 from trimtab.core.token_losses import SecondMode, find_second_mode
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
@@ -85,6 +86,12 @@ class Diagnosis:
     def outcome(self) -> str:
         """The class, or `open` if there is none yet."""
         return "open" if self.incident_class is None else self.incident_class.value
+
+    def __repr__(self) -> str:
+        incident, cause = self.incident, self.cause
+        what = f"incident {incident.number} at step {incident.onset.step:,}, {self.outcome}"
+        why = f"{cause.id} {cause.title}" if cause else "cause not known"
+        return printable(f"<Diagnosis of {what}; {why}; {self.action.kind.value}>")
 
     def to_dict(self, packages: Mapping[str, str] | None = None) -> dict[str, Any]:
         """Return the diagnosis as JSON values.

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from trimtab.core import signals
+from trimtab.core.card import card, row
 from trimtab.core.incidents import Incident
 from trimtab.live.arithmetic import OddNumber, Scalar
 from trimtab.live.host.no_recorder import NoRecorder
@@ -144,9 +145,16 @@ class Guard(LoopServices):
     """
 
     def __init__(
-        self, model: nn.Module, monitor: StepMonitor, checkpoints: "Checkpoints | None" = None
+        self,
+        model: nn.Module,
+        monitor: StepMonitor,
+        checkpoints: "Checkpoints | None" = None,
+        *,
+        watched: str = "",
     ) -> None:
         self._monitor = monitor
+        self._watched = watched
+        """What is watched, and how, in words."""
         self._states = StateJournal(monitor)
         # Not `self.state_dict`: in a reference cycle a guard that is dropped would be closed by the
         # garbage collector, in the middle of whatever step is under way then.
@@ -164,6 +172,27 @@ class Guard(LoopServices):
         # A guard that is dropped, or never closed before the program ends, closes itself.
         ending = "the program ended without closing the guard"
         self._finalizer = weakref.finalize(self, monitor.close, ending)
+
+    def __repr__(self) -> str:
+        return self._monitor.shields.views.call("repr", self._summary) or object.__repr__(self)
+
+    def _repr_html_(self) -> str | None:
+        return self._monitor.shields.views.call("card", self._card)
+
+    def _summary(self) -> str:
+        return f"<Guard {self._watched}: {self._so_far()}>"
+
+    def _card(self) -> str:
+        failed = self._monitor.shields.failed
+        tone = "alarm" if failed else "warn" if self._monitor.recorder.num_incidents else ""
+        return card(tone, f"trimtab {self._watched}", row("so far", self._so_far()))
+
+    def _so_far(self) -> str:
+        """Return what this process knows already: the device is not read, nobody is waited for."""
+        monitor, failed = self._monitor, ", ".join(self._monitor.shields.failed)
+        state = "closed" if monitor.is_closed else f"step {monitor.next_step:,} is next"
+        done = monitor.recorder.summary()
+        return "; ".join(filter(None, (state, failed and f"FAILED: {failed}", done)))
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -403,6 +432,9 @@ class NoGuard(LoopServices):
     """The interface of a guard that does not watch; data, checkpoints and clipping work."""
 
     incidents: tuple[Incident, ...] = ()
+
+    def __repr__(self) -> str:
+        return "<NoGuard: this run is not watched>"
 
     def __init__(
         self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None

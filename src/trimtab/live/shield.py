@@ -188,6 +188,7 @@ class Shields:
         )
         self.experiments = Shield("experiments", "no more are made, the rest continues")
         self.proposals = Shield("proposals", "nothing is proposed any more, the rest continues")
+        self.views = Shield("views of the guard", "it is not shown, the rest continues")
         self.recovery = Shield("snapshots", "the run cannot go back, the rest continues")
 
     def __iter__(self) -> Iterator[Shield]:

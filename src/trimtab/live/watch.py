@@ -306,11 +306,13 @@ def watch(
                     model,
                     ends_run=chosen is Mode.RECOVER,
                 )
-            guard = Guard(model, monitor, checkpoints)
+            watched = _watched(parts, chosen, ranks.world)
+            guard = Guard(model, monitor, checkpoints, watched=watched)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
             if recorder.is_recording:
-                _log_start(parts, chosen, ranks.world, step, Path(run_dir))
+                line = "trimtab %s from step %d on; see: trimtab observe %s"
+                log.info(line, watched, step, Path(run_dir))
                 _warn_if_frozen(model, parts)
             return guard
         ranks.join()  # the others must not wait for this one
@@ -340,19 +342,12 @@ def _check_kinds(model: Any, run_dir: Any, config: Any, on_incident: Any) -> Non
             raise ConfigError(f"{name} must be {expected}; got {type(value).__name__}")
 
 
-def _log_start(parts: Parts, mode: Mode, world: int, step: int, run_dir: Path) -> None:
-    """Log what is watched, how, and where it is written."""
+def _watched(parts: Parts, mode: Mode, world: int) -> str:
+    """Return what is watched, and how: `observes AdamW (7,012 parameters, 1 rank)`."""
     names = " and ".join(dict.fromkeys(type(one).__name__ for one in parts.optimizers))
     num_parameters = sum(parameter.numel() for parameter in parameters_of(parts.optimizers))
-    log.info(
-        "trimtab %s %s (%s parameters, %s) from step %d on; see: trimtab observe %s",
-        {Mode.OBSERVE: "observes", Mode.PROTECT: "protects", Mode.RECOVER: "recovers"}[mode],
-        names,
-        f"{num_parameters:,}",
-        counted(world, "rank"),
-        step,
-        run_dir,
-    )
+    verb = {Mode.OBSERVE: "observes", Mode.PROTECT: "protects", Mode.RECOVER: "recovers"}[mode]
+    return f"{verb} {names} ({num_parameters:,} parameters, {counted(world, 'rank')})"
 
 
 def _warn_if_frozen(model: nn.Module, parts: Parts) -> None:

@@ -13,8 +13,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from trimtab.core.escaping import Html, escape_markdown, html, html_table, join, tag
 from trimtab.core.text import printable
-from trimtab.report.escaping import Html, escape_markdown, html, html_table, join, tag
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
+from trimtab.core.escaping import escape_markdown
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import printable
 from trimtab.explain.comparison import format_checks
@@ -28,7 +29,6 @@ from trimtab.journal.batches.files import batch_files
 from trimtab.journal.directory import RunDirectory, incident_folder_name, incident_folders
 from trimtab.journal.files import inside, open_new, read_json, read_regular, replace_file
 from trimtab.report.document import to_markdown
-from trimtab.report.escaping import escape_markdown
 from trimtab.report.figures import draw_tokens
 from trimtab.report.pages.run_page import POSTMORTEM_FILE, postmortem_page
 from trimtab.report.postmortem import (

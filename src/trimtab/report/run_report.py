@@ -14,7 +14,7 @@ from trimtab.core.incidents import SEVERE, IncidentClass, severity_rank
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
-from trimtab.core.text import counted
+from trimtab.core.text import counted, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards
 
@@ -143,13 +143,57 @@ class RunReport:
 
     def to_markdown(self) -> str:
         """Return the post-mortems of all incidents as one document."""
-        # Imported here: the post-mortem is built from this class.
+        # Imported here, as below: the views are built from this class.
         from trimtab.report.postmortem import write_postmortem
 
         if not self.incidents:
             return f"{self.verdict}\n"
         postmortems = [write_postmortem(incident, self) for incident in self.incidents]
         return "\n".join([f"**{self.verdict}**\n", *postmortems])
+
+    def plot(self, ax: Any = None) -> Any:
+        """Draw the loss with its incidents, on new axes of matplotlib or on `ax`; returns the axes.
+
+        Without matplotlib it returns the same figure as an object that a notebook shows.
+        """
+        from trimtab.report.figures import RunCurve
+
+        curve = RunCurve.from_report(self)
+        if ax is None:
+            try:
+                from matplotlib import pyplot
+            except ImportError:
+                return curve
+            _, ax = pyplot.subplots(figsize=(8, 3), layout="constrained")
+        curve.draw_on(ax)
+        return ax
+
+    def to_frame(self) -> Any:
+        """Return the records as a pandas DataFrame: `step`, `attempt`, and a column per signal.
+
+        Signals have the dtype Float64, in which a value that was not recorded is `pandas.NA` while
+        a recorded NaN or infinity stays one. Most operations of pandas treat NaN and NA alike;
+        `report.block.column(name)` keeps them apart. Raises ImportError without pandas.
+        """
+        try:
+            from pandas import DataFrame, arrays
+        except ImportError as error:
+            raise ImportError("to_frame needs pandas: pip install pandas") from error
+        frame: dict[str, Any] = {"step": self.block.step, "attempt": self.block.attempt}
+        for name, column in self.block.columns.items():
+            frame.setdefault(name, arrays.FloatingArray(column.values.copy(), ~column.present))
+        return DataFrame(frame)
+
+    def __repr__(self) -> str:
+        return printable(f"<RunReport of {self.source}: {self.verdict}>")
+
+    def __str__(self) -> str:
+        return printable(f"{self.source}: {self.verdict}")
+
+    def _repr_html_(self) -> str:
+        from trimtab.report.notebook import report_card
+
+        return report_card(self)
 
 
 def _severity(diagnosis: Diagnosis) -> tuple[bool, int, float]:

@@ -16,17 +16,14 @@ from rich.text import Text
 
 from trimtab.core import signals
 from trimtab.core.block import Block
-from trimtab.core.findings import Finding
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.sink import RunStatus
-from trimtab.core.text import counted, digits, printable
+from trimtab.core.text import digits, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import ObservedOutcome
-from trimtab.explain.measures import compute_discards
 from trimtab.journal import RunTotals
 from trimtab.report import wording
-from trimtab.report.batch_section import batch_lines
 from trimtab.report.run_report import RunReport
 from trimtab.report.sparkline import marks, sparkline
 
@@ -34,15 +31,6 @@ MAX_ROWS = 20
 """Incidents listed: more than a screenful is not read. The rest is in --json and --out."""
 
 MAX_EXPLAINED = 3
-MAX_SEEN = 3
-"""Observations shown for each incident: those that decided."""
-
-MAX_PLACES = 12
-"""Steps listed of incidents that are like the one explained."""
-
-MAX_BATCH_LINES = 2
-"""Lines about the batches of an incident; the post-mortem has all."""
-
 MAX_WIDTH = 120
 """Wider tables are harder to read along the line. In a narrower one the cause gets the room of the
 symptom, which the explanation names."""
@@ -81,15 +69,12 @@ def report_view(report: RunReport, width: int, *, questions: bool = False) -> Re
         _heading(report, width),
         *_curves(block, onsets, width),
     ]
-    discards = compute_discards(block)
-    if discards is not None and discards.count:
-        steps = counted(discards.count, "step")
-        line = f"{steps} discarded, kept out of the weights: {discards.where()}"
-        parts.append(Text(line, style="yellow"))
+    if discarded := wording.discards_text(block):
+        parts.append(Text(discarded, style="yellow"))
     parts += [Text(f"note: {printable(note)}", style="dim") for note in report.notes]
     if not report.incidents:
         return Group(*parts)
-    groups = _group(report.by_severity())
+    groups = wording.group_alike(report.by_severity())
     if len(report.incidents) > 1:  # of a single one the explanation says it all
         parts += [Text(), _table(groups[:MAX_ROWS], width)]
     if len(groups) > MAX_ROWS:
@@ -103,21 +88,9 @@ def report_view(report: RunReport, width: int, *, questions: bool = False) -> Re
     return Group(*parts)
 
 
-def _group(diagnoses: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
-    """Return incidents of one class, cause and action together; each group's worst comes first."""
-    groups: dict[tuple[str | None, ...], list[Diagnosis]] = {}
-    for one in diagnoses:
-        groups.setdefault(wording.likeness(one), []).append(one)
-    return [tuple(group) for group in groups.values()]
-
-
 def _heading(report: RunReport, width: int) -> Text:
-    steps = report.block.step
     source = printable(report.source)
-    details = (
-        f"{report.format}, {counted(len(steps), 'record')}, steps {steps[0]:,} to {steps[-1]:,}, "
-        f"{report.rules} rules"
-    )
+    details = wording.origin_text(report)
     gap = "  " if len(source) + 2 + len(details) <= width else "\n"
     return Text(source, style="bold").append(gap + details, style="not bold")
 
@@ -158,17 +131,12 @@ def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
             Text("dismissed", style="dim")
             if worst.dismissed
             else Text(worst.outcome, style=_STYLES.get(named, "") if named else ""),
-            _losses(worst),
+            wording.losses_text(worst),
             worst.action.kind.value,
             *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
             Text(printable(_cause_cell(worst))),
         )
     return table
-
-
-def _losses(diagnosis: Diagnosis) -> str:
-    symptoms = diagnosis.symptoms
-    return f"{digits(symptoms.loss_before)} -> {digits(symptoms.loss_peak)}"
 
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
@@ -180,63 +148,24 @@ def _cause_cell(diagnosis: Diagnosis) -> str:
 
 def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool) -> Group:
     """Return what happened in the worst of some incidents, from the evidence to the fix."""
-    diagnosis, *others = alike
+    diagnosis = alike[0]
     incident = diagnosis.incident
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
     title.append(f", {wording.steps_text(incident)}, ", style="not bold")
     title.append(diagnosis.outcome, style=_STYLES.get(named, "not bold") if named else "not bold")
-    symptoms = ", ".join(printable(str(symptom)) for symptom in incident.symptoms)
-    title.append(f": {symptoms}, loss {_losses(diagnosis)}", style="not bold")
+    symptoms, loss = printable(wording.symptoms_text(diagnosis)), wording.losses_text(diagnosis)
+    title.append(f": {symptoms}, loss {loss}", style="not bold")
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
-    for finding in incident.findings:
-        package = run.package_of(finding)
-        if package:
-            lines.add_row(Text("found", style="bold"), Text(_foreign(finding, package)))
-    for name, text in (
-        ("note", diagnosis.dismissal),
-        ("alike", _places(others)),
-        *(
-            ()
-            if questions
-            else (("seen", text) for text in wording.deciding_lines(diagnosis, MAX_SEEN))
-        ),
-        *(("batch", line) for line in batch_lines(diagnosis)[:MAX_BATCH_LINES]),
-        ("cause", wording.cause_text(diagnosis)),
-        ("or", "" if _has_look_alikes(diagnosis) else wording.runner_up(diagnosis)),
-        ("do", diagnosis.action.instruction),
-        ("fix", diagnosis.remedy),
-    ):
-        if text:
+    for name, text in wording.explanation_lines(alike, run):
+        if not (questions and name == "seen"):
             lines.add_row(Text(name, style="bold"), Text(printable(text)))
     parts: list[RenderableType] = [title]
     if questions:
         parts.append(Padding(_questions(diagnosis), (0, 0, 0, 2)))
     return Group(*parts, Padding(lines, (0, 0, 0, 2)))
-
-
-def _places(diagnoses: Sequence[Diagnosis]) -> str:
-    """Return where incidents began, in order: "3 more, at steps 900, 1,200, 4,100"."""
-    if not diagnoses:
-        return ""
-    steps = [f"{step:,}" for step in sorted(one.incident.onset.step for one in diagnoses)]
-    shown = ", ".join(steps[:MAX_PLACES]) + (" ..." if len(steps) > MAX_PLACES else "")
-    return f"{len(steps)} more, at {'step' if len(steps) == 1 else 'steps'} {shown}"
-
-
-def _has_look_alikes(diagnosis: Diagnosis) -> bool:
-    """Return whether the sentence about the cause already names those like it."""
-    return diagnosis.ranking is not None and len(diagnosis.ranking.alike) > 1
-
-
-def _foreign(finding: Finding, package: str) -> str:
-    expected = "" if finding.expected is None else f", expected {digits(finding.expected)}"
-    return printable(
-        f"{finding.symptom}: {finding.signal} {digits(finding.value)} at step {finding.step:,}"
-        f"{expected}, by {finding.detector} ({package})"
-    )
 
 
 def _questions(diagnosis: Diagnosis) -> Table:

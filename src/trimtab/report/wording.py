@@ -1,6 +1,6 @@
 """Causes, reasons and events in words: the sentences that all views share."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from trimtab.core.block import Block, Event
@@ -15,17 +15,30 @@ from trimtab.core.events import (
     UNDO,
     UNDO_OUTCOME,
 )
-from trimtab.core.incidents import Incident
+from trimtab.core.findings import Finding
+from trimtab.core.incidents import SEVERE, Incident
 from trimtab.core.jsonable import number_from_json
-from trimtab.core.text import digits
+from trimtab.core.text import counted, digits
 from trimtab.explain.causes.by_evidence import WORTH_SAYING, would_decide
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import Observed
+from trimtab.explain.measures import compute_discards
 from trimtab.journal.news import INCIDENT
+from trimtab.report.batch_section import batch_lines
+from trimtab.report.run_report import RunReport
 
 MIN_RUNNER_UP = 0.1
 """A second cause that is less probable is not shown."""
+
+MAX_SEEN = 3
+"""Observations shown for each incident: those that decided."""
+
+MAX_PLACES = 12
+"""Steps listed of incidents that are like the one explained."""
+
+MAX_BATCH_LINES = 2
+"""Lines about the batches of an incident; the post-mortem has all."""
 
 QUIET = frozenset({INCIDENT, "state saved", "checkpoint", "evaluation", "gate armed"})
 """Kinds of events that every healthy run has."""
@@ -91,6 +104,86 @@ def likeness(diagnosis: Diagnosis) -> tuple[str | None, ...]:
     """Return what incidents that are shown as one have in common: class, cause and action."""
     cause = diagnosis.cause.id if diagnosis.cause else None
     return diagnosis.outcome, cause, diagnosis.action.kind.value, diagnosis.dismissal
+
+
+def group_alike(diagnoses: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
+    """Return incidents of one class, cause and action together; each group's worst comes first."""
+    groups: dict[tuple[str | None, ...], list[Diagnosis]] = {}
+    for one in diagnoses:
+        groups.setdefault(likeness(one), []).append(one)
+    return [tuple(group) for group in groups.values()]
+
+
+def origin_text(report: RunReport) -> str:
+    """Return what was judged, and by which rules."""
+    return f"{report.format}, {report.block.extent}, {report.rules} rules"
+
+
+def discards_text(block: Block) -> str:
+    """Return which steps were kept out of the weights; "" if none was."""
+    discards = compute_discards(block)
+    if discards is None or not discards.count:
+        return ""
+    steps = counted(discards.count, "step")
+    return f"{steps} discarded, kept out of the weights: {discards.where()}"
+
+
+def losses_text(diagnosis: Diagnosis) -> str:
+    symptoms = diagnosis.symptoms
+    return f"{digits(symptoms.loss_before)} -> {digits(symptoms.loss_peak)}"
+
+
+def symptoms_text(diagnosis: Diagnosis) -> str:
+    return ", ".join(map(str, diagnosis.incident.symptoms))
+
+
+def tone(diagnosis: Diagnosis) -> str:
+    """Return `alarm` for what hurts a run, `warn` for what passed or was dismissed."""
+    is_severe = diagnosis.incident_class in SEVERE and not diagnosis.dismissed
+    return "alarm" if is_severe else "warn"
+
+
+def explanation_lines(alike: Sequence[Diagnosis], run: RunReport) -> Iterator[tuple[str, str]]:
+    """Yield the name and the text of each line about the worst of some incidents.
+
+    The evidence comes first, then the cause, what to do now, and what fixes it.
+    """
+    diagnosis, *others = alike
+    for finding in diagnosis.incident.findings:
+        package = run.package_of(finding)
+        if package:
+            yield "found", _foreign(finding, package)
+    has_look_alikes = diagnosis.ranking is not None and len(diagnosis.ranking.alike) > 1
+    for name, text in (
+        ("note", diagnosis.dismissal),
+        ("alike", _places(others)),
+        *(("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN)),
+        *(("batch", line) for line in batch_lines(diagnosis)[:MAX_BATCH_LINES]),
+        ("cause", cause_text(diagnosis)),
+        # The sentence about the cause names those that look like it.
+        ("or", "" if has_look_alikes else runner_up(diagnosis)),
+        ("do", diagnosis.action.instruction),
+        ("fix", diagnosis.remedy),
+    ):
+        if text:
+            yield name, text
+
+
+def _places(diagnoses: Sequence[Diagnosis]) -> str:
+    """Return where incidents began, in order: "3 more, at steps 900, 1,200, 4,100"."""
+    if not diagnoses:
+        return ""
+    steps = [f"{step:,}" for step in sorted(one.incident.onset.step for one in diagnoses)]
+    shown = ", ".join(steps[:MAX_PLACES]) + (" ..." if len(steps) > MAX_PLACES else "")
+    return f"{len(steps)} more, at {'step' if len(steps) == 1 else 'steps'} {shown}"
+
+
+def _foreign(finding: Finding, package: str) -> str:
+    expected = "" if finding.expected is None else f", expected {digits(finding.expected)}"
+    return (
+        f"{finding.symptom}: {finding.signal} {digits(finding.value)} at step {finding.step:,}"
+        f"{expected}, by {finding.detector} ({package})"
+    )
 
 
 def steps_text(incident: Incident) -> str:

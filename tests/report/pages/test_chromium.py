@@ -43,9 +43,58 @@ def browser() -> Iterator[Browser]:
         yield found
 
 
+def cell(report: RunReport, style: str = "") -> str:
+    """A page around the card of a report, as a notebook has it."""
+    return (
+        '<!doctype html><meta charset="utf-8"><link rel="icon" href="data:,">'
+        f'<body style="{style}">{report._repr_html_()}</body>'
+    )
+
+
+CONTRAST = """
+(() => {
+  const paint = document.createElement("canvas").getContext("2d", { willReadFrequently: true });
+  const luminance = (...colours) => {
+    for (const one of colours) { paint.fillStyle = one; paint.fillRect(0, 0, 1, 1); }
+    const [r, g, b] = [...paint.getImageData(0, 0, 1, 1).data].map(v => v / 255)
+      .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const paper = getComputedStyle(document.body).backgroundColor;
+  const contrasts = [...document.querySelectorAll(".trimtab div, .trimtab text, summary, b")]
+    .map(one => getComputedStyle(one)[one.tagName === "text" ? "fill" : "color"])
+    .map(ink => [luminance(paper, ink), luminance(paper)].sort((a, b) => b - a))
+    .map(([high, low]) => (high + 0.05) / (low + 0.05));
+  return Math.min(...contrasts);
+})()
+"""
+
+
+@pytest.mark.parametrize("prefers_dark", [False, True])
+@pytest.mark.parametrize(
+    "theme",
+    [
+        "background:#fff;color:#000000de",
+        "background:#111;color:#ffffffde",
+        "background:#1e1e1e;color:#ccc",
+    ],
+    ids=["JupyterLab light", "JupyterLab dark", "VS Code dark"],
+)
+def test_a_card_can_be_read_in_every_theme_whatever_the_system_prefers(
+    theme: str, prefers_dark: bool, browser: Browser, tmp_path: Path
+) -> None:
+    page = tmp_path / "card.html"
+    page.write_text(cell(report_of(troubled_run(), notes=["a note"]), theme), encoding="utf-8")
+    browser.open(page.as_uri(), dark=prefers_dark, width=700)
+    assert browser.evaluate(CONTRAST) >= 4.5  # WCAG 2.1, level AA
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 700
+    assert browser.complaints() == []
+
+
 def write_pages(report: RunReport, folder: Path) -> list[Path]:
     """Every kind of page of a run, as files."""
     (folder / "dashboard.html").write_text(dashboard_page(report), encoding="utf-8")
+    (folder / "card.html").write_text(cell(report), encoding="utf-8")
     write_incidents(report, folder / "incidents")
     found = compare_signal(report.block, report.block, 0.05)
     run = Run(block=report.block)

@@ -17,8 +17,8 @@ from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.test_reports import report_of
 
 from trimtab.core.block import Block, Column
+from trimtab.core.escaping import Html, tag
 from trimtab.core.incidents import Moment
-from trimtab.report.escaping import Html, tag
 from trimtab.report.figures import draw_incident
 from trimtab.report.incident_files import update_lessons, write_incidents
 from trimtab.report.pages.page import json_for_html, render_page

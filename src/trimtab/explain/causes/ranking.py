@@ -11,6 +11,7 @@ from statistics import fmean
 from typing import Any
 
 from trimtab.core.causes import Cause
+from trimtab.core.text import listed
 from trimtab.explain.causes.plausible import LOGIT_CAUSES, Situation, base_rates, cap
 from trimtab.explain.evidence import BY_CONSTRUCTION
 from trimtab.explain.evidence.checks import Answers, ObservedOutcome
@@ -149,6 +150,12 @@ class Ranking:
     decides: str | None
     """The observation that was not made and would decide best between the first two candidates;
     None if none would."""
+
+    def __repr__(self) -> str:
+        names = (
+            f"{c.cause.id if c.cause else 'none'} {c.probability:.0%}" for c in self.candidates
+        )
+        return f"<Ranking: {listed(names, 3)}>"
 
     @property
     def first(self) -> Candidate:

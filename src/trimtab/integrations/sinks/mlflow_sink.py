@@ -23,6 +23,7 @@ from urllib.parse import quote, urlencode
 
 from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError
+from trimtab.core.escaping import escape_markdown
 from trimtab.core.incidents import severity_rank
 from trimtab.core.signals import CLOCK
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, SinkMemory
@@ -37,7 +38,6 @@ from trimtab.observe.shipping.transport import (
     send,
     split_credentials,
 )
-from trimtab.report.escaping import escape_markdown
 
 REQUEST_SECONDS = 30.0
 """The hard deadline of one request. Source: a batch of 1,000 points takes 0.2 s on an idle

@@ -19,13 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.block import Block, Event
+from trimtab.core.escaping import escape_markdown
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
 from trimtab.journal.directory import read_postmortems
 from trimtab.journal.files import inside, open_regular
 from trimtab.readers.trackers.tfrecord import masked_crcs
-from trimtab.report.escaping import escape_markdown
 
 VARIABLE = "TRIMTAB_TENSORBOARD_DIR"
 """The log directory; `trimtab/tensorboard` in the run directory by default."""

@@ -32,9 +32,9 @@ from urllib.parse import parse_qs, urlsplit
 
 from trimtab.core.block import CACHE_BYTES, Block, StoredColumns
 from trimtab.core.errors import TrimtabError
+from trimtab.core.escaping import tag
 from trimtab.observe.server.hub import Hub
 from trimtab.observe.server.run_feed import RunFeed
-from trimtab.report.escaping import tag
 from trimtab.report.pages.many_runs import fleet_page
 from trimtab.report.pages.page import render_page
 from trimtab.report.pages.run_page import dashboard_page, postmortem_page

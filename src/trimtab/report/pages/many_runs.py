@@ -8,6 +8,7 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, FloatArray
+from trimtab.core.escaping import Html, Text, html_table, tag
 from trimtab.core.run import Run
 from trimtab.core.text import digits
 from trimtab.explain.comparison import (
@@ -17,7 +18,6 @@ from trimtab.explain.comparison import (
     StepWindow,
     trailing_differences,
 )
-from trimtab.report.escaping import Html, Text, html_table, tag
 from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import make_chart
 from trimtab.report.pages.series import LOG_RATIO, RunLines

@@ -12,7 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from trimtab.report.escaping import Html, Text, tag
+from trimtab.core.escaping import Html, Text, tag
 
 DATA_ID = "data"
 

@@ -4,7 +4,6 @@ Also how to record what a run lacks.
 """
 
 import dataclasses
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,15 +11,14 @@ from typing import Any
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import BoolArray, Column, Event
-from trimtab.core.incidents import SEVERE
-from trimtab.core.jsonable import number_from_json
+from trimtab.core.block import Block, BoolArray, Column
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.time_use import lost_records
 from trimtab.report.pages.series import (
     BUCKETS,
     RunLines,
+    evaluation_losses,
     heat_map,
     shared_axis,
     short,
@@ -28,7 +26,7 @@ from trimtab.report.pages.series import (
     stretches,
 )
 from trimtab.report.run_report import RunReport
-from trimtab.report.wording import event_text, is_quiet, short_cause
+from trimtab.report.wording import event_text, is_quiet, short_cause, tone
 
 MAX_LINES = 6
 """Groups drawn as lines of one chart; more are a heat map."""
@@ -182,7 +180,7 @@ def run_data(
     ticks = [(i.incident.onset.tick, i.incident.last.tick) for i in worst_first]
     lines = RunLines.of(report.block, ticks)
     charts, missing = make_charts(lines)
-    _add_evaluations(charts, report.block.events)
+    _add_evaluations(charts, report.block)
     charts += _goodput(lines)
     data = {
         "charts": charts,
@@ -192,12 +190,6 @@ def run_data(
         **({"live": dict(live)} if live else {}),
     }
     return data, missing
-
-
-def tone(diagnosis: Diagnosis) -> str:
-    """Return `alarm` for what hurts a run, `warn` for what passed or was dismissed."""
-    is_severe = diagnosis.incident_class in SEVERE and not diagnosis.dismissed
-    return "alarm" if is_severe else "warn"
 
 
 def _span(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -257,26 +249,18 @@ def _goodput(lines: RunLines) -> list[dict[str, Any]]:
     return [{**chart, "log": False}]
 
 
-def _add_evaluations(charts: list[dict[str, Any]], events: Sequence[Event]) -> None:
+def _add_evaluations(charts: list[dict[str, Any]], block: Block) -> None:
     """Add the losses of evaluations, which are events, as points to the chart of the loss."""
-    found: list[tuple[int, float]] = []
-    for event in events:
-        if event.kind == "evaluation":
-            loss = number_from_json(event.facts.get("loss"))
-            if loss is not None and math.isfinite(loss):
-                found.append((event.step, loss))
+    # A run that records the evaluation loss as a signal has the line already.
+    found = {} if block.column(EVAL_LOSS).recorded else evaluation_losses(block)
     loss_chart = next((chart for chart in charts if chart["title"] == "loss"), None)
     if not found or loss_chart is None:
         return
-    # A run that records the evaluation loss as a signal has the line already.
-    if any(line["label"] == EVAL_LOSS for line in loss_chart["series"]):
-        return
-    by_step = sorted(dict(found).items())
     loss_chart["series"].append(
         {
             "label": "evaluation",
             "points": True,
-            "x": [step for step, _ in by_step],
-            "y": short(np.array([loss for _, loss in by_step])),
+            "x": list(found),
+            "y": short(np.array(list(found.values()))),
         }
     )

@@ -7,19 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from trimtab.core.block import Block
+from trimtab.core.escaping import Html, Text, html, html_table, join, tag
 from trimtab.core.text import counted, digits
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards
 from trimtab.explain.time_use import ROLLING, compute_goodput, compute_time_use
 from trimtab.report.document import ReportDocument, section_html, text_html
-from trimtab.report.escaping import Html, Text, html, html_table, join, tag
 from trimtab.report.figures import draw_small
 from trimtab.report.interventions import find_interventions
 from trimtab.report.pages.page import facts_list, render_page
-from trimtab.report.pages.run_charts import MAX_EVENTS, MAX_INCIDENTS, run_data, tone
+from trimtab.report.pages.run_charts import MAX_EVENTS, MAX_INCIDENTS, run_data
 from trimtab.report.postmortem import build_postmortem
 from trimtab.report.run_report import RunReport
-from trimtab.report.wording import cause_text, event_text, is_quiet, likeness, steps_text
+from trimtab.report.wording import cause_text, event_text, is_quiet, likeness, steps_text, tone
 
 DASHBOARD_FILE, POSTMORTEM_FILE = "dashboard.html", "postmortem.html"
 _SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "run.js")

@@ -5,6 +5,7 @@ of records keeps its smallest and its largest value, at their own steps. A spike
 as high as it was; averages and LTTB sampling would lower or drop it.
 """
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, FloatArray, IntArray
+from trimtab.core.jsonable import number_from_json
+from trimtab.core.signals import EVAL_LOSS
 
 BUCKETS = 2000
 """Buckets of one series: more than the pixels of a chart on most screens."""
@@ -92,6 +95,20 @@ def shared_axis(lines: Sequence[FloatArray]) -> dict[str, Any]:
 
 def _short(low: float, high: float) -> list[float]:
     return [float(f"{min(max(edge, -_HUGE), _HUGE):.6g}") for edge in (low, high)]
+
+
+def evaluation_losses(block: Block) -> dict[int, float]:
+    """Return the finite losses of evaluations by step: those of the signal, else of the events."""
+    column = block.column(EVAL_LOSS)
+    if column.recorded:
+        rows = column.finite
+        return dict(zip(block.step[rows].tolist(), column.values[rows].tolist(), strict=True))
+    found = {}
+    for event in block.events:
+        loss = number_from_json(event.facts.get("loss")) if event.kind == "evaluation" else None
+        if loss is not None and math.isfinite(loss):
+            found[event.step] = loss
+    return dict(sorted(found.items()))
 
 
 def minmax_rows(values: FloatArray, buckets: int = BUCKETS) -> IntArray:

@@ -47,6 +47,7 @@ def tag(name: str, *content: Text, **attributes: str | float | None) -> Html:
 
 
 def join(parts: Iterable[Text]) -> Html:
+    """Return the parts as HTML, one after the other."""
     return Html("".join(map(html, parts)))
 
 
