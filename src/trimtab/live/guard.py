@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -164,6 +165,12 @@ class Guard(LoopServices):
         # A guard that is dropped, or never closed before the program ends, closes itself.
         ending = "the program ended without closing the guard"
         self._finalizer = weakref.finalize(self, monitor.close, ending)
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The folder of the run, for `trimtab.diagnose`; None on all ranks but the first."""
+        recorder = self._monitor.recorder
+        return recorder.run.root if recorder.is_recording else None
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -403,6 +410,7 @@ class NoGuard(LoopServices):
     """The interface of a guard that does not watch; data, checkpoints and clipping work."""
 
     incidents: tuple[Incident, ...] = ()
+    run_dir: Path | None = None
 
     def __init__(
         self, model: nn.Module, first_step: int, checkpoints: "Checkpoints | None" = None
