@@ -42,6 +42,7 @@ def num_nan(run: Run) -> int:
         (pd.Index(STEPS * 5, name="epoch"), STEPS * 5),
         (pd.Index(np.r_[:200, 100:200], name="step"), np.r_[:200, 100:200]),  # a restart
         (pd.Index(np.r_[:200, :100]), STEPS),  # frames put together, not a count
+        (pd.Index(STEPS * 0 + 7, name="run"), STEPS),
         (pd.date_range("2026-01-01", periods=300), STEPS),
         (pd.MultiIndex.from_arrays([STEPS // 50, STEPS * 2], names=["epoch", "step"]), STEPS * 2),
     ],
@@ -144,6 +145,19 @@ def test_a_loss_that_is_logged_every_few_rows() -> None:
     assert num_nan(read(pd.DataFrame({"loss": loss, "lr": 1e-3}))) == 0
     loss[2000:] = NAN
     assert num_nan(read(pd.DataFrame({"loss": loss, "lr": 1e-3}))) == 1000
+
+
+@pytest.mark.parametrize("is_logged", [STEPS % 2 == 0, STEPS % 3 != 0, STEPS % 10 == 9])
+def test_a_norm_that_is_logged_every_few_rows(is_logged: Any) -> None:
+    norm = np.where(is_logged, 1.0, NAN)
+    run = read(pd.DataFrame({"loss": LOSSES, "grad_norm": norm}))
+    assert run.block.column("grad_norm").present.tolist() == is_logged.tolist()
+
+
+def test_a_norm_that_is_nan_before_the_loss_is() -> None:
+    norm = np.where((STEPS < 150) & (STEPS != 100), 1.0, NAN)
+    run = read(pd.DataFrame({"loss": np.where(STEPS < 200, LOSSES, NAN), "grad_norm": norm}))
+    assert run.block.column("grad_norm").nonfinite.sum() == 151
 
 
 def test_evaluations_in_rows_of_training() -> None:

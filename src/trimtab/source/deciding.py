@@ -215,7 +215,7 @@ def _file(file: Any) -> Source:
 def _is_file(given: Any) -> bool:
     """Return whether it can be read from; some wrappers of files delegate, mocks answer a mock."""
     try:
-        return isroutine(getattr(given, "read", None)) and not isinstance(given, type)
+        return isroutine(getattr(given, "read", None))
     except Exception:
         return False
 

@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
+from trimtab.core.block import BoolArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS
-from trimtab.core.text import counted
+from trimtab.core.text import counted, printable
 from trimtab.readers.aliases import STEP, Alias, name_columns
 from trimtab.readers.cells import parse_number, quoted, quoted_names
 from trimtab.readers.csv_log import unique_names
@@ -99,7 +100,7 @@ def _find_series(given: Any) -> TableSource:
             )
         array = array.reshape(-1)
     label = getattr(given, "name", None) if is_series(given) else None
-    loss = label if isinstance(label, str) and label else LOSS
+    loss = _column_name(label) if isinstance(label, str) and label else LOSS
 
     def load(wanted: Wanted) -> Table:
         if has(given, "to_frame", "iloc"):  # pandas: it has an index
@@ -218,10 +219,7 @@ def _pairs(column: Any) -> list[tuple[float, Any]] | None:
         return None
     if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in column):
         return None
-    steps = [_number(step) for step, _ in column]
-    known = [
-        (step, value) for step, (_, value) in zip(steps, column, strict=True) if step is not None
-    ]
+    known = [(number, v) for step, v in column if (number := _number(step)) is not None]
     return known if len(known) == len(column) else None
 
 
@@ -260,7 +258,7 @@ def _from_pandas(frame: Any, wanted: Wanted, series: str | None = None) -> Table
     step = None
     for level, label in enumerate(frame.index.names):
         values = frame.index.get_level_values(level).to_numpy()
-        is_count = values.dtype.kind in "iu" and bool((np.diff(values) >= 0).all())
+        is_count = values.dtype.kind in "iu" and bool((values[1:] > values[:-1]).all())
         is_position = is_count and bool((values == np.arange(len(values))).all())
         name = "index" if label is None else _column_name(label)
         if name in columns or (label is None and (is_position or not is_count)):
@@ -323,38 +321,41 @@ def _leave_out_padding(cells: Mapping[str, Cells], loss: str, table: Table) -> N
     """Make NaN missing where it fills up a row, in columns that cannot say "missing".
 
     A row without a loss is of another kind (an evaluation, a summary) if it holds a value in a
-    column that most losses come without; its NaN are missing. So are those of a column that most
-    losses come without, and those between losses that are logged every few rows: where most
-    losses are followed by NaN, a NaN counts only beyond the longest such gap. Every other NaN is
-    one: pandas cannot tell an empty cell of a CSV file from it, and a NaN that is not reported is
-    worse than one too many.
+    column that most losses come without: its NaN are missing. So are the NaN of such a column, and
+    those between values that are logged every few rows; for the loss, up to the longest gap, so
+    that the end of a run that died is not taken for one. Every other NaN is NaN: it may have been
+    an empty cell of a CSV file, but a NaN that is not reported is worse than one too many.
     """
     filled = {name: column.filled for name, column in cells.items()}
     with_loss = filled[loss]
-    seldom = [
+    seldom = {
         name
         for name, mask in filled.items()
         if 2 * np.count_nonzero(mask & with_loss) < np.count_nonzero(with_loss)
-    ]
-    is_record = with_loss.copy()
-    if cells[loss].can_be_missing:
-        is_record |= cells[loss].present
-    else:
-        others = np.zeros_like(with_loss)
+    }
+    is_record = with_loss | cells[loss].present
+    if not cells[loss].can_be_missing:
         for name in seldom:
-            others |= filled[name]
-        is_record |= ~others
+            is_record &= with_loss | ~filled[name]
         rows = np.flatnonzero(is_record)
-        losses = np.flatnonzero(with_loss[rows])
-        gaps = np.diff(losses) - 1
-        if len(gaps) and 2 * np.count_nonzero(gaps) > len(gaps):
-            is_record[rows[: losses[-1] + gaps.max() + 1]] = False
+        gap = _usual_gap(with_loss[rows])
+        if gap:
+            last = np.flatnonzero(with_loss[rows])[-1]
+            is_record[rows[: last + gap + 1]] = False
             is_record |= with_loss
         padding = f"NaN of {quoted(loss)} that only fills up a row, treated as missing"
         table.note_counts({padding: int(np.count_nonzero(~is_record))})
     for name, column in cells.items():
         if not column.can_be_missing:
-            column.present = filled[name] | is_record if name not in seldom else filled[name]
+            is_thinned = name in seldom or (name != loss and _usual_gap(filled[name][is_record]))
+            column.present = filled[name] if is_thinned else filled[name] | is_record
+
+
+def _usual_gap(filled: BoolArray) -> int:
+    """Return the most rows between two values, if every third value or more has a gap after it."""
+    gaps = np.diff(np.flatnonzero(filled)) - 1
+    is_usual = len(gaps) > 0 and 3 * np.count_nonzero(gaps) >= len(gaps)
+    return int(gaps.max()) if is_usual else 0
 
 
 def _corrected(table: Table) -> Table:
@@ -370,7 +371,7 @@ def _corrected(table: Table) -> Table:
 def _column_name(name: Any) -> str:
     """Return the name of a column as a log would have it; several levels with slashes between."""
     levels = name if isinstance(name, tuple) else (name,)
-    return "/".join(str(level) for level in levels if str(level))
+    return printable("/".join(str(level) for level in levels if str(level)))
 
 
 def _arrow_columns(table: Any) -> dict[str, Any]:
@@ -387,4 +388,4 @@ def _arrow_columns(table: Any) -> dict[str, Any]:
             names = unique_names([_column_name(name) for name in arrow.column_names])
             return dict(zip(names, arrow.columns, strict=True))
     names = table.column_names if has(table, "column_names") else table.columns
-    return {str(name): table[name] for name in names}
+    return {_column_name(name): table[name] for name in names}
