@@ -99,6 +99,13 @@ def test_nested_dicts_are_flattened() -> None:
     assert read(rows).names["loss"] == "train/loss"
 
 
+def test_a_dict_of_rows_by_step() -> None:
+    run = read({10 * n: {"loss": loss, "lr": 1e-3} for n, loss in enumerate(LOSSES)})
+    assert run.block.step.tolist() == (STEPS * 10).tolist()
+    frame = pd.DataFrame({"step": STEPS * 3, "loss": LOSSES})
+    assert read(frame.to_dict("index")).block.step.tolist() == (STEPS * 3).tolist()
+
+
 def test_pairs_of_a_step_and_a_value() -> None:
     pairs = {
         "train_loss": [[10 * n, loss] for n, loss in enumerate(LOSSES.tolist())],

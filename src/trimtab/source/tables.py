@@ -173,6 +173,10 @@ def _find_mapping(given: Mapping[Any, Any]) -> TableSource:
     kind = type(given).__name__
     if _HISTORY in given:
         return history_source(f"{_HISTORY} of {kind}", given[_HISTORY])
+    if all(_number(key) is not None and _is_row(row) for key, row in given.items()):
+        rows = [{STEP: key, **row} for key, row in given.items()]  # {10: {"loss": 2.5}, 20: ...}
+        name = f"{kind} of {counted(len(rows), 'row')}"
+        return TableSource(name=name, load=lambda wanted: records_table(rows))
     columns: dict[str, Any] = {}
     for key, value in given.items():
         name = _column_name(key)
@@ -186,6 +190,10 @@ def _find_mapping(given: Mapping[Any, Any]) -> TableSource:
         name=f"{kind} of {counted(len(columns), 'column')}",
         load=lambda wanted: _from_mapping(columns, wanted),
     )
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Mapping) and not any(map(_is_column, value.values()))
 
 
 def _is_column(value: Any) -> bool:
