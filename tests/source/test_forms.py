@@ -8,6 +8,7 @@ from array import array
 from collections import deque
 from collections.abc import Callable
 from decimal import Decimal
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +55,15 @@ def as_csv(columns: dict[str, list[float | None]]) -> str:
 
 
 def judged(given: Any, **options: Any) -> dict[str, Any]:
-    """The report, without what may differ: the name, the format, and what was done to read it."""
-    report = trimtab.diagnose(given, **options).to_dict()
+    """The report and the records, without the name, the format and the notes on reading it."""
+    report = trimtab.diagnose(given, **options)
+    found = {**report.to_dict(), "steps": report.block.step.tolist()}
     for name in ("source", "format", "notes"):
-        report.pop(name)
-    return report
+        found.pop(name)
+    for name, column in report.block.columns.items():
+        cells = zip(column.values.tolist(), column.present.tolist(), strict=True)
+        found[name] = [repr(value) if present else None for value, present in cells]
+    return found
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +71,7 @@ def expected() -> dict[str, Any]:
     return of_file(as_csv(COLUMNS))
 
 
+@cache
 def of_file(text: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.csv"
