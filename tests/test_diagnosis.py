@@ -18,10 +18,11 @@ from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
 from trimtab.core.findings import Finding, Severity
-from trimtab.diagnosis import build_report, explain_incident, read_run
+from trimtab.diagnosis import build_report, explain_incident
 from trimtab.judge import Judge
 from trimtab.report.incident_files import write_incident, write_incidents
 from trimtab.rulesets import TEXTBOOK
+from trimtab.source import read_run
 
 WORKING = """
 from trimtab.core.detector import Detector

@@ -19,12 +19,12 @@ from trimtab.core.findings import HARMLESS
 from trimtab.core.incidents import Incident
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import GRAD_NORM, LOSS
-from trimtab.diagnosis import read_run
 from trimtab.explain.causes.by_evidence import observe_all
 from trimtab.explain.causes.plausible import Situation, situation_of
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
 from trimtab.judge import Judge
+from trimtab.source import read_run
 
 CACHE = ".cases"
 """A folder beside the runs of a suite."""

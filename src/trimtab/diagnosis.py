@@ -1,52 +1,46 @@
 """Diagnose a run: read it, judge it, explain every incident.
 
-    path --> read_run --> Run --> Judge --> incidents --> build_report --> RunReport
-             (readers, journal)   (detectors)             (causes, actions)
+    path, text, table --> Source --> Run --> Judge --> incidents --> build_report --> RunReport
+                 (readers, journal)          (detectors)             (causes, actions)
 
 The command, the lab and the live guard all make their reports here.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
-from functools import partial
-from os import PathLike
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
-from trimtab.core.errors import ConfigError, JournalError, NoUsableLoss
+from trimtab.core.errors import ConfigError, JournalError
 from trimtab.core.incidents import Incident
 from trimtab.core.run import Reader, Run, RunFacts
-from trimtab.core.signals import LOSS, REFERENCE_LOSS
+from trimtab.core.signals import REFERENCE_LOSS
 from trimtab.core.text import digits
 from trimtab.detect.reference import lay_beside, same_batches
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import flat_loss
-from trimtab.journal import JournalRun, RunDirectory, read_journal
+from trimtab.journal import JournalRun, RunDirectory
 from trimtab.journal.batches.batch_report import MARGIN, BatchReport
 from trimtab.journal.notes import dismissals
 from trimtab.judge import Judge
-from trimtab.readers import read_log
 from trimtab.readers.facts import known_facts
 from trimtab.report.incident_files import read_batches
 from trimtab.report.run_report import RunReport
 from trimtab.rulesets import RuleSet
+from trimtab.source import Progress, ReadOptions, find_source
 
 RECORDS_PER_BLOCK = 65536
 """Records judged between two calls of `progress`."""
 
-Progress = Callable[[str, int, int], None]
-"""Called with what is being done ("Reading", "Judging", "Explaining"), how much is done, and how
-much there is."""
-
 
 def diagnose(
-    path: str | PathLike[str] | Sequence[str | PathLike[str]],
+    log: Any,
     *,
     rules: RuleSet | str | None = None,
     config: Config | None = None,
-    reference: str | PathLike[str] | None = None,
+    reference: Any = None,
     format: str | None = None,
     loss: str | None = None,
     step: str | None = None,
@@ -58,10 +52,18 @@ def diagnose(
     """Say what happened in a run: which incidents, of which class, why, and what to do.
 
     Args:
-        path: A run directory, or the log of any trainer; several logs are parts of one run.
+        log: What you have of the run:
+            - a path: a run directory, or the log of any trainer; several are parts of one run;
+            - pasted text: a str with a line end, or bytes; or a file object, read from where it is;
+            - a frame of pandas, polars or pyarrow; a dict of columns; a list of dicts;
+            - the losses: a list, an array, a tensor or a Series; the step is the position;
+            - a run of W&B or MLflow, HF's Trainer or its state, a guard, a run read before.
+            A column of a frame is found by its name, as in a log; so is the step, which may be the
+            index. NaN is NaN, None and null are missing; where a column cannot say "missing" (a
+            float column of pandas), a NaN that only fills up a row counts as missing.
         rules: A rule set or its name, "trimtab" or "textbook"; default: as `config` says.
         config: Settings; default: those that a run directory was watched with, else all defaults.
-        reference: A run over the same batches, to compare with step by step.
+        reference: A run over the same batches, to compare with step by step; in any such form.
         format: The format of the log; default: recognised by its content.
         loss: The name of the loss in the log; default: found by its name.
         step: The name of the step in the log; default: found by its name.
@@ -73,16 +75,14 @@ def diagnose(
     Raises UnreadableLog or NoUsableLoss if there is nothing to judge, ConfigError for a setting
     that cannot be right.
     """
-    paths = [path] if isinstance(path, str | PathLike) else list(path)
-    columns = {"loss": loss, "step": step}
-    parts = [
-        read_run(one, format=format, readers=readers, progress=progress, **columns) for one in paths
-    ]
-    run = parts[0] if len(parts) == 1 else join_runs(parts)
+    source = find_source(log)
+    options = ReadOptions(format=format, readers=readers, progress=progress, loss=loss, step=step)
+    run = source.read(options)
     if facts is not None:
         run = dataclasses.replace(run, facts=known_facts(run.facts, facts))
     if reference is not None:
-        run = _add_reference(run, read_run(reference, readers=readers), str(reference))
+        other = find_source(reference)
+        run = _add_reference(run, other.read(ReadOptions(readers=readers)), other.name)
     if config is None and isinstance(run, JournalRun):
         config = run_config(run.directory)
     judge = Judge(config, rules, detectors, plugins=True)
@@ -93,7 +93,7 @@ def diagnose(
         if progress is not None:
             progress("Judging", done, len(run.block))
     judge.finish()
-    return build_report(judge, run, name=", ".join(map(str, paths)), progress=progress)
+    return build_report(judge, run, name=source.name, progress=progress)
 
 
 def build_report(
@@ -188,50 +188,6 @@ def _rules_without_metric(judge: Judge, block: Block) -> Iterator[str]:
         if name not in block.columns:
             names = ", ".join(sorted(block.columns))
             yield f"rules.{name} was not checked: the run has no metric {name!r}, but {names}"
-
-
-def read_run(
-    path: str | PathLike[str],
-    *,
-    format: str | None = None,
-    readers: Sequence[Reader] = (),
-    progress: Progress | None = None,
-    signals: Collection[str] | None = None,
-    loss: str | None = None,
-    step: str | None = None,
-) -> Run:
-    """Read a log or a run directory; raises LogError or JournalError if it has no loss.
-
-    Of a run directory only `signals` are read, if they are given. `loss` and `step` are names of
-    columns of a log.
-    """
-    reading = None if progress is None else partial(progress, "Reading")
-    named = format is not None or loss is not None or step is not None
-    directory = None if named else RunDirectory.find(Path(path))
-    run: Run
-    if directory:
-        run = read_journal(directory, signals, reading)
-    else:
-        run = read_log(path, format=format, readers=readers, progress=reading, loss=loss, step=step)
-    if not run.block.column(LOSS).recorded:
-        raise NoUsableLoss(f"{path} holds {len(run.block)} records, but no loss")
-    return run
-
-
-def join_runs(parts: Sequence[Run]) -> Run:
-    """Return the parts of a run, in their order, as one; a step that goes back is a restart."""
-    blocks: list[Block] = []
-    attempt = 0
-    last: int | None = None
-    for part in parts:
-        block = part.block
-        attempt += int(last is not None and block.step[0] <= last)
-        tick = block.tick - block.tick[0] + (blocks[-1].tick[-1] + 1 if blocks else 0)
-        blocks.append(dataclasses.replace(block, tick=tick, attempt=block.attempt + attempt))
-        attempt, last = int(blocks[-1].attempt[-1]), int(block.step[-1])
-    first = parts[0]
-    notes = [f"{part.path}: {note}" for part in parts for note in part.notes]
-    return dataclasses.replace(first, block=Block.concat(blocks), path=None, notes=tuple(notes))
 
 
 def _batch_of(incident: Incident, batches: Sequence[BatchReport]) -> BatchReport | None:

@@ -57,6 +57,14 @@ def total_norm(model: torch.nn.Module) -> float:
     return float(flat(p.grad for p in model.parameters() if p.grad is not None).norm())
 
 
+def test_a_guard_knows_where_its_run_is(tmp_path: Path) -> None:
+    model, optimizer = build()
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        loop(guard, model, optimizer, batches(5))
+    assert guard.run_dir == tmp_path
+    assert len(trimtab.diagnose(guard).block) == 5
+
+
 @pytest.mark.parametrize("lag", [0, 1, 2, 5])
 def test_every_step_arrives_whatever_the_lag(lag: int, tmp_path: Path) -> None:
     config = Config(live=LiveConfig(lag_steps=lag))

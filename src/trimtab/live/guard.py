@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, wraps
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
 
@@ -193,6 +194,12 @@ class Guard(LoopServices):
         state = "closed" if monitor.is_closed else f"step {monitor.next_step:,} is next"
         done = monitor.recorder.summary()
         return "; ".join(filter(None, (state, failed and f"FAILED: {failed}", done)))
+
+    @property
+    def run_dir(self) -> Path | None:
+        """The folder of the run, for `trimtab.diagnose`; None on all ranks but the first."""
+        recorder = self._monitor.recorder
+        return recorder.run.root if recorder.is_recording else None
 
     @property
     def incidents(self) -> tuple[Incident, ...]:
@@ -432,6 +439,7 @@ class NoGuard(LoopServices):
     """The interface of a guard that does not watch; data, checkpoints and clipping work."""
 
     incidents: tuple[Incident, ...] = ()
+    run_dir: Path | None = None
 
     def __repr__(self) -> str:
         return "<NoGuard: this run is not watched>"

@@ -145,7 +145,7 @@ class _Sheet:
                 "columns; put a header line on top, such as 'step,loss'"
             )
         self._header = header
-        self._names = _unique(header)
+        self._names = unique_names(header)
         # An empty first name, as pandas writes over its index, would mark every line.
         start = line.split(self._delimiter)[0]
         self._mark = start if start.strip() else line
@@ -238,7 +238,7 @@ def _has_number(cells: Sequence[str]) -> bool:
     return any(_is_number(cell) for cell in cells)
 
 
-def _unique(header: Sequence[str]) -> list[str]:
+def unique_names(header: Sequence[str]) -> list[str]:
     """Return the names, with a number for each that has none or that was there before."""
     counts: dict[str, int] = {}
     names: dict[str, None] = {}

@@ -70,7 +70,7 @@ def parse_object(line: str) -> JsonRecord | None:
         return None
     if not isinstance(record, dict) or end < len(line):
         return None
-    return _flattened(record)
+    return flattened(record)
 
 
 def decode_items(text: str, start: int) -> DecodedItems:
@@ -88,14 +88,15 @@ def decode_items(text: str, start: int) -> DecodedItems:
                 pass
             else:
                 if isinstance(item, dict):
-                    records.append(_flattened(item))
+                    records.append(flattened(item))
                 else:
                     num_others += 1
                 continue
         return DecodedItems(records=records, num_others=num_others, end=start, closed=closed)
 
 
-def _flattened(record: JsonRecord) -> JsonRecord:
+def flattened(record: JsonRecord) -> JsonRecord:
+    """Return the record with the members of its objects under names such as train/loss."""
     return _flatten(record, "", 0) if dict in map(type, record.values()) else record
 
 
@@ -122,7 +123,7 @@ _EVALUATIONS = frozenset(
 )
 
 
-def _told_apart(record: JsonRecord) -> JsonRecord:
+def told_apart(record: JsonRecord) -> JsonRecord:
     """Return the record of an evaluation with its losses under an evaluation's names."""
     if not any(
         str(record.get(name)).lower() in _EVALUATIONS for name in _TELLING if name in record
@@ -144,7 +145,7 @@ def _read_lines(path: Path, progress: Progress, wanted: Wanted) -> Table:
             num_lines += 1
             record = parse_object(line) if line else {}
             if record:
-                records.append(_told_apart(record))
+                records.append(told_apart(record))
             elif record is None and file.unfinished:
                 num_cut += 1
             elif record is None:
@@ -246,10 +247,15 @@ def _read_hf(path: Path, progress: Progress, wanted: Wanted) -> Table:
     if not items.closed:
         table.add_note("log_history is cut off or damaged; everything before that was read.")
     table.add_note(*file.notes)
+    correct_history(table)
+    return table
+
+
+def correct_history(table: Table) -> None:
+    """Let the columns of a log_history mean what HF's Trainer wrote into them."""
     # The last record has the mean over the whole run, which is not the loss of any step.
     table.meanings["train_loss"] = Alias(signal="train_loss", name="train_loss")
     restore_hf_losses(table)
-    return table
 
 
 def _is_hf(head: bytes) -> bool:

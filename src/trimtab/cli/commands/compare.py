@@ -81,8 +81,8 @@ def compare(
 
 def _verify(checks: "list[Check]", run: Path, base: Path | None, *, as_json: bool) -> bool:
     """Make the checks and print what was found; return whether all have passed."""
-    from trimtab.diagnosis import read_run
     from trimtab.explain.comparison import apply_check
+    from trimtab.source import read_run
 
     block = read_run(run).block
     other = None if base is None else read_run(base).block
@@ -99,9 +99,9 @@ def _compare(
     paths: list[Path], base: Path, signal: str, within: float, steps: "StepWindow"
 ) -> "list[Compared]":
     """Compare a signal of each run with that of the base, in a window of steps."""
-    from trimtab.diagnosis import read_run
     from trimtab.explain.comparison import compare_signal, compare_states, first_differences
     from trimtab.report.pages.many_runs import Compared
+    from trimtab.source import read_run
 
     runs = [read_run(path) for path in paths]
     other = read_run(base)

@@ -2,18 +2,15 @@
 
 import signal
 import sys
-import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, cast
+from typing import Annotated, Any, cast
 
 import typer
 
 from trimtab.cli.options import AsJson, ConfigFile, ExitCode, RuleSet, Settings, formats, print_json
-from trimtab.core.errors import LogError
 
 
 def diagnose(
@@ -97,22 +94,20 @@ def diagnose(
     from trimtab.report.interventions import find_interventions
     from trimtab.report.pages.run_page import dashboard_page
 
-    with saved_input(paths) as read:
-        path = read[0]
-        facts, settings = split_facts(settings, manifest)
-        directory = output.find_run(path) if write else RunDirectory.find(path)
-        with progress_bar() as progress:
-            report = diagnosis.diagnose(
-                read,
-                rules=rules,
-                config=load_config(config, settings),
-                reference=reference,
-                format=log_format,
-                loss=loss,
-                step=step,
-                facts=facts,
-                progress=progress,
-            )
+    facts, settings = split_facts(settings, manifest)
+    directory = output.find_run(paths[0]) if write else RunDirectory.find(paths[0])
+    with progress_bar() as progress:
+        report = diagnosis.diagnose(
+            [StandardInput() if path == DASH else path for path in paths],
+            rules=rules,
+            config=load_config(config, settings),
+            reference=reference,
+            format=log_format,
+            loss=loss,
+            step=step,
+            facts=facts,
+            progress=progress,
+        )
     report = dataclasses.replace(report, price_per_hour=price, source=", ".join(map(str, paths)))
     output.print_failures(report)
     if not as_json:
@@ -135,49 +130,46 @@ def diagnose(
     raise typer.Exit(ExitCode.FINDINGS if report.undismissed else ExitCode.CLEAN)
 
 
-# Standard input as a file: what is pasted or piped is read like any log
+# What is pasted or piped is read like any log
 
 DASH = Path("-")
 
 _PATIENCE = 2.0
 """Seconds after which an input that has not ended is said to be waited for."""
 
-_BLOCK_BYTES = 1 << 16
 
+class StandardInput:
+    """Standard input as a file object that ends at its end or at Ctrl-C, whichever comes first."""
 
-@contextmanager
-def saved_input(paths: Sequence[Path]) -> Iterator[list[Path]]:
-    """Yield the paths, with a file in place of `-`: a copy of standard input.
+    name = "standard input"
 
-    It is read up to its end or until Ctrl-C, whichever comes first.
-    """
-    if DASH not in paths:
-        yield list(paths)
-        return
-    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
-        file = Path(folder) / "standard-input"
-        with file.open("wb") as copy:
-            _copy_input(copy)
-        try:
-            yield [file if path == DASH else path for path in paths]
-        except LogError as error:
-            raise type(error)(str(error).replace(str(file), "standard input")) from error
+    def __init__(self) -> None:
+        self._has_ended = self._is_waiting = False
+        self._hint = threading.Timer(_PATIENCE, _say_waiting)
+        self._hint.daemon = True
 
-
-def _copy_input(copy: BinaryIO) -> None:
-    hint = threading.Timer(_PATIENCE, _say_waiting)
-    hint.daemon = True
-    hint.start()
-    # Also where a shell that started it in the background has SIGINT ignored.
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
+    def read(self, size: int) -> bytes:
+        """Return what has come, at most `size` bytes; nothing after the end."""
+        if self._hint.ident is None:
+            self._hint.start()
+            # Also where a shell that started it in the background has SIGINT ignored.
+            signal.signal(signal.SIGINT, self._end)
+        block = b""
         with suppress(KeyboardInterrupt):
+            self._is_waiting = not self._has_ended
             # read1 returns what has come: an interrupt must not cost what is still in a buffer.
             source = cast(BufferedReader, sys.stdin.buffer)
-            while block := source.read1(_BLOCK_BYTES):
-                copy.write(block)
-    finally:
-        hint.cancel()
+            block = source.read1(size) if self._is_waiting else b""
+        self._is_waiting = False
+        if not block:
+            self._hint.cancel()
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+        return block
+
+    def _end(self, number: int, frame: Any) -> None:
+        self._has_ended = True
+        if self._is_waiting:
+            raise KeyboardInterrupt
 
 
 def _say_waiting() -> None:

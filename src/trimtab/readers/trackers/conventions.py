@@ -82,8 +82,13 @@ def prefer_steps_beside_loss(table: Table) -> None:
 
 def restore_if_hf(table: Table, prefix: str = "") -> None:
     """Restore the losses, if the names after this prefix are those that HF's Trainer logs."""
-    if {prefix + name for name in _HF_NAMES} <= table.recorded.keys():
+    if has_hf_names(table, prefix):
         restore_hf_losses(table, prefix)
+
+
+def has_hf_names(table: Table, prefix: str = "") -> bool:
+    """Return whether the columns after this prefix are those that HF's Trainer logs."""
+    return {prefix + name for name in _HF_NAMES} <= table.recorded.keys()
 
 
 def restore_hf_losses(table: Table, prefix: str = "") -> None:

@@ -1,0 +1,399 @@
+"""Rows and columns in memory as a table, as if a log had been read.
+
+NaN and missing are two things. A list says None; polars, pyarrow and the nullable types of pandas
+say null; an array of numpy, and so a float column of pandas, can only say NaN. There a NaN counts
+as NaN, unless it only fills up a row (`_leave_out_padding`).
+"""
+
+import importlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import compress
+from typing import Any
+
+import numpy as np
+
+from trimtab.core.block import BoolArray
+from trimtab.core.errors import UnreadableLog
+from trimtab.core.signals import LOSS
+from trimtab.core.text import counted, printable
+from trimtab.readers.aliases import STEP, Alias, name_columns
+from trimtab.readers.cells import parse_number, quoted, quoted_names
+from trimtab.readers.csv_log import unique_names
+from trimtab.readers.json_log import correct_history, flattened, told_apart
+from trimtab.readers.table import Table, Wanted
+from trimtab.readers.trackers import conventions
+from trimtab.readers.trackers.points import Points
+from trimtab.source.cells import (
+    Cells,
+    described,
+    has,
+    is_series,
+    is_tensor,
+    plain_cell,
+    read_cells,
+    to_array,
+)
+
+BY_NAME = "give its columns by name, as in {'step': a[:, 0], 'loss': a[:, 1]}"
+
+_LAZY = ("toPandas", "compute", "collect")
+"""Methods by which a frame that is not evaluated yet becomes one that is."""
+
+_LARGEST_STEP = 2.0**53
+
+_HISTORY = "log_history"
+"""Where HF's Trainer keeps what it logged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableSource:
+    """A table that was handed over."""
+
+    name: str
+    """What reports call it."""
+    load: Callable[[Wanted], Table]
+    """Raises UnreadableLog, and whatever the package of the table raises."""
+    format: str = "table"
+
+
+def find_table(given: Any) -> TableSource | None:
+    """Return the table that a value is; None if it is none, UnreadableLog if it cannot be read."""
+    kind = type(given).__name__
+    if is_series(given) or is_tensor(given):
+        return _find_series(given)
+    if has(given, "__array__") and not has(given, "columns"):
+        return _find_series(given)
+    for method in _LAZY:
+        if has(given, method, "columns"):
+            raise UnreadableLog(f"{described(given)} holds no rows yet; {method}() it first")
+    if has(given, "columns", "iloc", "index"):
+        return TableSource(name=kind, load=lambda wanted: _from_pandas(given, wanted))
+    if has(given, "__arrow_c_stream__") or has(given, "column_names", "__getitem__"):
+        return TableSource(name=kind, load=lambda wanted: _fill(_arrow_columns(given), wanted))
+    if not isinstance(given, Mapping | Sequence) or not len(given):
+        return None
+    if isinstance(given, Mapping):
+        return _find_mapping(given)
+    if all(isinstance(row, Mapping) for row in given):
+        name = f"{kind} of {counted(len(given), 'row')}"
+        return TableSource(name=name, load=lambda wanted: records_table(given))
+    return _find_losses(given)
+
+
+# One series: the losses, in their order
+
+
+def _find_series(given: Any) -> TableSource:
+    array = to_array(given) if is_tensor(given) else given
+    if not is_series(given):
+        array = np.asanyarray(array)
+        if array.dtype.names:
+            columns = {name: array[name] for name in array.dtype.names}
+            name = f"{type(given).__name__} of {counted(len(columns), 'column')}"
+            return TableSource(name=name, load=lambda wanted: _fill(columns, wanted))
+        if array.ndim > 1:
+            raise UnreadableLog(
+                f"{described(given)} and of shape {tuple(array.shape)} does not say what is the "
+                f"loss in it; {BY_NAME}"
+            )
+        array = array.reshape(-1)
+    label = getattr(given, "name", None) if is_series(given) else None
+    loss = _column_name(label) if isinstance(label, str) and label else LOSS
+
+    def load(wanted: Wanted) -> Table:
+        if has(given, "to_frame", "iloc"):  # pandas: it has an index
+            return _from_pandas(given.to_frame(loss), wanted, series=loss)
+        return _fill({loss: array}, wanted, series=loss)
+
+    return TableSource(name=f"{type(given).__name__} of {_losses(len(array))}", load=load)
+
+
+def _find_losses(given: Sequence[Any]) -> TableSource | None:
+    """Return the table of a list of numbers; None if it is a list of other things."""
+    cells = [plain_cell(cell) for cell in given]
+    others = [cell for cell in cells if not isinstance(cell, float | bool | None)]
+    for cell in others:
+        if isinstance(cell, list | tuple) or (has(cell, "ndim") and not has(cell, "columns")):
+            raise UnreadableLog(
+                f"a {type(given).__name__} with {described(cell)} in it does not say what is the "
+                f"loss; {BY_NAME}"
+            )
+    if others and not any(isinstance(cell, float) for cell in cells):
+        return None
+    return TableSource(
+        name=f"{type(given).__name__} of {_losses(len(given))}",
+        load=lambda wanted: _fill({LOSS: cells}, wanted, series=LOSS),
+    )
+
+
+def _losses(count: int) -> str:
+    return "1 loss" if count == 1 else f"{count:,} losses"
+
+
+# Rows
+
+
+def history_source(name: str, history: Any) -> TableSource:
+    """Return the table of what HF's Trainer logged."""
+    if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
+        raise UnreadableLog(f"{name} is {described(history)}, not a list of dicts")
+
+    def load(wanted: Wanted) -> Table:
+        table = _add_rows(history)
+        correct_history(table)
+        return table
+
+    return TableSource(name=name, load=load, format="hf")
+
+
+def records_table(rows: Iterable[Mapping[Any, Any]]) -> Table:
+    """Return a table with a row for each dict."""
+    return _corrected(_add_rows(rows))
+
+
+def _add_rows(rows: Iterable[Mapping[Any, Any]]) -> Table:
+    named = ({_column_name(key): value for key, value in row.items()} for row in rows)
+    table = Table()
+    table.add_records(
+        [
+            {name: plain_cell(cell) for name, cell in told_apart(flattened(row)).items()}
+            for row in named
+            if row
+        ]
+    )
+    return table
+
+
+# Columns
+
+
+def _find_mapping(given: Mapping[Any, Any]) -> TableSource:
+    kind = type(given).__name__
+    if _HISTORY in given:
+        return history_source(f"{_HISTORY} of {kind}", given[_HISTORY])
+    if all(_number(key) is not None and _is_row(row) for key, row in given.items()):
+        rows = [{STEP: key, **row} for key, row in given.items()]  # {10: {"loss": 2.5}, 20: ...}
+        name = f"{kind} of {counted(len(rows), 'row')}"
+        return TableSource(name=name, load=lambda wanted: records_table(rows))
+    columns: dict[str, Any] = {}
+    for key, value in given.items():
+        name = _column_name(key)
+        if isinstance(value, Mapping) and _pairs(value) is None:
+            columns |= {f"{name}/{_column_name(inner)}": cells for inner, cells in value.items()}
+        else:
+            columns[name] = value
+    if columns and not any(map(_is_column, columns.values())):
+        return TableSource(name=f"{kind} of one row", load=lambda wanted: records_table([columns]))
+    return TableSource(
+        name=f"{kind} of {counted(len(columns), 'column')}",
+        load=lambda wanted: _from_mapping(columns, wanted),
+    )
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, Mapping) and not any(map(_is_column, value.values()))
+
+
+def _is_column(value: Any) -> bool:
+    if is_series(value) or (isinstance(value, Sequence | Mapping) and not isinstance(value, str)):
+        return True
+    return has(value, "ndim") and value.ndim > 0
+
+
+def _from_mapping(members: Mapping[str, Any], wanted: Wanted) -> Table:
+    """Return the table of a dict: of columns, or of pairs of a step and a value for each name."""
+    columns = {name: value for name, value in members.items() if _is_column(value)}
+    series = {name: pairs for name, value in columns.items() if (pairs := _pairs(value))}
+    if len(series) < len(columns):
+        table = _fill(columns, wanted)
+    elif STEP in name_columns(list(series)).foreign:
+        # A frame as a dict: {"step": {0: 10, 1: 20}, "loss": {0: 2.5, 1: 2.4}}
+        table = _fill({name: [value for _, value in s] for name, s in series.items()}, wanted)
+    else:
+        table = _from_pairs(series)
+    others = [name for name in members if name not in columns]
+    if others:
+        table.add_note(f"Members that are not columns, left out: {quoted_names(others)}.")
+    return table
+
+
+def _pairs(column: Any) -> list[tuple[float, Any]] | None:
+    """Return the steps with their values, if a column is a dict of these or a list of pairs."""
+    if isinstance(column, Mapping):
+        column = list(column.items())
+    if not isinstance(column, list | tuple) or not column:
+        return None
+    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in column):
+        return None
+    known = [(number, v) for step, v in column if (number := _number(step)) is not None]
+    return known if len(known) == len(column) else None
+
+
+def _number(value: Any) -> float | None:
+    """Return the number in a cell; None if it is missing or text."""
+    try:
+        return parse_number(plain_cell(value))
+    except ValueError:
+        return None
+
+
+def _from_pairs(series: Mapping[str, Sequence[tuple[float, Any]]]) -> Table:
+    points = Points()
+    for name, pairs in series.items():
+        last = -math.inf
+        for step, value in pairs:
+            if not last < step < _LARGEST_STEP:
+                raise UnreadableLog(
+                    f"the steps of {quoted(name)} do not rise ({step:g} comes after {last:g}); "
+                    "give a run that was restarted as a list of dicts"
+                )
+            last = step
+            number = _number(value)
+            if number is not None:
+                points.add(name, int(step), number, 0.0)
+    if not len(points):
+        raise UnreadableLog("there is no number in it; give steps with numbers, as in [[0, 2.5]]")
+    return _corrected(points.to_table())
+
+
+def _from_pandas(frame: Any, wanted: Wanted, series: str | None = None) -> Table:
+    """Return the table of a frame of pandas: its columns, and its index if that says anything."""
+    names = unique_names([_column_name(name) for name in frame.columns])
+    columns = {name: frame.iloc[:, place] for place, name in enumerate(names)}
+    index = {}
+    step = None
+    for level, label in enumerate(frame.index.names):
+        values = frame.index.get_level_values(level).to_numpy()
+        is_count = values.dtype.kind in "iu" and bool((values[1:] > values[:-1]).all())
+        is_position = is_count and bool((values == np.arange(len(values))).all())
+        name = "index" if label is None else _column_name(label)
+        if name in columns or (label is None and (is_position or not is_count)):
+            continue
+        index[name] = values
+        step = name if is_count else step
+    if wanted.step is not None or STEP in name_columns([*index, *names]).foreign:
+        step = None
+    return _fill({**index, **columns}, wanted, series=series, step=step)
+
+
+def _fill(
+    columns: Mapping[str, Any],
+    wanted: Wanted,
+    *,
+    series: str | None = None,
+    step: str | None = None,
+) -> Table:
+    """Return the table of columns; `series` is the loss and `step` the step, as it was given."""
+    table = Table()
+    if series is not None and LOSS not in name_columns([series]).foreign:
+        table.meanings[series] = Alias(signal=LOSS, name=series)
+    if step is not None:
+        table.meanings[step] = Alias(signal=STEP, name=step)
+        table.add_note(f"There is no step column: the index ({quoted(step)}) is the step.")
+    cells = _read_columns(columns)
+    loss = wanted.loss or name_columns(list(cells), meanings=table.meanings).foreign.get(LOSS)
+    if loss in cells:
+        _leave_out_padding(cells, loss, table)
+    rows = table.new_rows(max((len(column.present) for column in cells.values()), default=0))
+    for name, column in cells.items():
+        values, present = column.values, column.present
+        if isinstance(values, list):
+            table.add(name, rows[present], list(compress(values, present)))
+        elif present.all():
+            table.add(name, rows, values)
+        else:
+            table.add(name, rows[present], values[present])
+    return _corrected(table)
+
+
+def _read_columns(columns: Mapping[str, Any]) -> dict[str, Cells]:
+    cells: dict[str, Cells] = {}
+    for name, column in columns.items():
+        try:
+            cells[name] = read_cells(column)
+        except UnreadableLog as error:
+            raise UnreadableLog(f"{quoted(name)}: {error}") from None
+    lengths = {name: len(column.present) for name, column in cells.items()}
+    if len(set(lengths.values())) > 1:
+        found = ", ".join(f"{quoted(name)} {length:,}" for name, length in lengths.items())
+        raise UnreadableLog(
+            f"its columns have different lengths ({found}); fill up the shorter ones with None, or "
+            "give each as pairs of a step and a value"
+        )
+    return cells
+
+
+def _leave_out_padding(cells: Mapping[str, Cells], loss: str, table: Table) -> None:
+    """Make NaN missing where it fills up a row, in columns that cannot say "missing".
+
+    A row without a loss is of another kind (an evaluation, a summary) if it holds a value in a
+    column that most losses come without: its NaN are missing. So are the NaN of such a column, and
+    those between values that are logged every few rows; for the loss, up to the longest gap, so
+    that the end of a run that died is not taken for one. Every other NaN is NaN: it may have been
+    an empty cell of a CSV file, but a NaN that is not reported is worse than one too many.
+    """
+    filled = {name: column.filled for name, column in cells.items()}
+    with_loss = filled[loss]
+    seldom = {
+        name
+        for name, mask in filled.items()
+        if 2 * np.count_nonzero(mask & with_loss) < np.count_nonzero(with_loss)
+    }
+    is_record = with_loss | cells[loss].present
+    if not cells[loss].can_be_missing:
+        for name in seldom:
+            is_record &= with_loss | ~filled[name]
+        rows = np.flatnonzero(is_record)
+        gap = _usual_gap(with_loss[rows])
+        if gap:
+            last = np.flatnonzero(with_loss[rows])[-1]
+            is_record[rows[: last + gap + 1]] = False
+            is_record |= with_loss
+        padding = f"NaN of {quoted(loss)} that only fills up a row, treated as missing"
+        table.note_counts({padding: int(np.count_nonzero(~is_record))})
+    for name, column in cells.items():
+        if not column.can_be_missing:
+            is_thinned = name in seldom or (name != loss and _usual_gap(filled[name][is_record]))
+            column.present = filled[name] if is_thinned else filled[name] | is_record
+
+
+def _usual_gap(filled: BoolArray) -> int:
+    """Return the most rows between two values, if every third value or more has a gap after it."""
+    gaps = np.diff(np.flatnonzero(filled)) - 1
+    is_usual = len(gaps) > 0 and 3 * np.count_nonzero(gaps) >= len(gaps)
+    return int(gaps.max()) if is_usual else 0
+
+
+def _corrected(table: Table) -> Table:
+    """Return the table with what trackers and HF's Trainer did to the numbers undone."""
+    if conventions.has_hf_names(table):
+        correct_history(table)
+        return table
+    conventions.prefer_steps_beside_loss(table)
+    conventions.restore_if_hf(table, conventions.HF_PREFIX)
+    return table
+
+
+def _column_name(name: Any) -> str:
+    """Return the name of a column as a log would have it; several levels with slashes between."""
+    levels = name if isinstance(name, tuple) else (name,)
+    return printable("/".join(str(level) for level in levels if str(level)))
+
+
+def _arrow_columns(table: Any) -> dict[str, Any]:
+    """Return the columns of a table of polars, of pyarrow, or of what speaks Arrow."""
+    if has(table, "__arrow_c_stream__"):
+        try:
+            arrow = importlib.import_module("pyarrow").table(table)
+        except ImportError:
+            if not has(table, "columns", "__getitem__"):
+                raise UnreadableLog(
+                    "it needs pyarrow to be read; or give a dict of columns"
+                ) from None
+        else:
+            names = unique_names([_column_name(name) for name in arrow.column_names])
+            return dict(zip(names, arrow.columns, strict=True))
+    names = table.column_names if has(table, "column_names") else table.columns
+    return {_column_name(name): table[name] for name in names}
