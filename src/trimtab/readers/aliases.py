@@ -8,7 +8,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,6 +23,8 @@ DATA_POSITION: Final = "data_position"
 """The axis that counts batches."""
 
 _SEPARATORS = re.compile(r"[\s\-./_]+")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_COMPOUND = re.compile(r"(\w+)loss$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +73,17 @@ class AliasTable:
         self.aliases = tuple(
             _parse_alias(entry["name"], alias)
             for entry in document["signal"]
-            for alias in (entry["name"], *entry["aliases"])
+            for alias in (entry["name"], *entry.get("aliases", ()))
         )
         """Best first within each signal."""
+        self.worded = tuple(
+            _parse_alias(entry["name"], alias)
+            for entry in document["signal"]
+            for alias in entry.get("words", ())
+        )
+        """Names by their words, best first within each signal."""
+        self._needed = [frozenset(alias.name.split()) for alias in self.worded]
+        self._neutral = frozenset(document["neutral"].split())
         self.guessed: str = document["guess"]["signal"]
         """The signal that a column without an alias may be."""
         self._contains: str = document["guess"]["contains"]
@@ -94,6 +104,10 @@ class AliasTable:
         if position is not None:
             alias = self.aliases[position]
             return _Claim(column=column, alias=alias, order=(alias.name != column, position))
+        place = self.by_words(words_of(column))
+        if place is not None:
+            order = (True, len(self.aliases) + place)
+            return _Claim(column=column, alias=self.worded[place], order=order)
         for position, pattern in self._starred.items():
             match = pattern.fullmatch(column)
             if match:
@@ -101,6 +115,16 @@ class AliasTable:
                 filled = replace(alias, signal=alias.signal.replace("*", match[1]))
                 return _Claim(column=column, alias=filled, order=(True, position))
         return _Claim(column=column, alias=_own_name(column), order=(False, 0), known=False)
+
+    def by_words(self, words: Sequence[str]) -> int | None:
+        """Return the place among `worded` of what these words mean, if they mean a signal."""
+        found = frozenset(words)
+        fitting = [
+            place
+            for place, needed in enumerate(self._needed)
+            if needed <= found and found - needed <= self._neutral
+        ]
+        return max(fitting, key=lambda place: len(self._needed[place]), default=None)
 
     def may_be_guessed(self, column: str) -> bool:
         """Return whether a column without an alias may be the guessed signal."""
@@ -116,10 +140,27 @@ def fold(name: str) -> str:
     return _SEPARATORS.sub("_", name.strip().lower())
 
 
+@lru_cache(maxsize=20_000)
+def words_of(name: str) -> tuple[str, ...]:
+    """Return the words of a name, in lower case and in English where the table knows them."""
+    name = _document()["abbreviations"].get(name, name[:200])
+    if not name.isascii():
+        for word, english in _document()["translations"].items():
+            for spelling in (word, word.capitalize()):
+                name = name.replace(spelling, f" {english} ")
+    words = [word.lower() for word in _WORD.findall(name.replace("'s", " "))]
+    return tuple(" ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split())
+
+
+@cache
+def _document() -> dict[str, Any]:
+    text = files("trimtab.readers").joinpath("aliases.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
+
+
 @cache
 def alias_table() -> AliasTable:
-    text = files("trimtab.readers").joinpath("aliases.toml").read_text(encoding="utf-8")
-    return AliasTable(tomllib.loads(text))
+    return AliasTable(_document())
 
 
 def name_columns(

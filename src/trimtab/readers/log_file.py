@@ -132,7 +132,7 @@ class LineFile:
         self._file = LogFile(path, progress)
         self._long_lines = 0
         self.unfinished = False
-        """Whether the last chunk is one line without a line end."""
+        """Whether the last chunk is one line without a line end, which may be half of one."""
 
     def chunks(self) -> Iterator[list[str]]:
         """Yield the lines, some thousands at a time; bytes that are not UTF-8 become U+FFFD."""

@@ -128,7 +128,8 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
     }
     best = [name for name in order if order[name] == max(order.values())]
     if best:
-        return max(best, key=roles.counter_preference)
+        chosen = max(best, key=roles.counter_preference)
+        return max([chosen, *order], key=lambda name: _covers(columns, name, chosen))
     # Whatever it is called, a number that rises by a constant counts, if only one does.
     even = [
         name
@@ -136,6 +137,13 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
         if there.all() and roles.may_count(name) and roles.is_even(values)
     ]
     return even[0] if len(even) == 1 else None
+
+
+def _covers(columns: Columns, name: str, other: str) -> int:
+    """Return how many rows have a counter that says the same as another one; -1 if it does not."""
+    (values, there), (others, known) = columns[name], columns[other]
+    both = there & known
+    return int(there.sum()) if there[known].all() and (values == others)[both].all() else -1
 
 
 def stack(shapes: Sequence[Shape]) -> tuple[IntArray, IntArray, Columns]:
@@ -171,8 +179,8 @@ def _candidates(shapes: Sequence[Shape], loss: str | None, step: str | None) -> 
 
 
 def _fit(shape: Shape, name: str) -> int:
-    if is_evaluation(shape):
-        return 0
+    if is_evaluation(shape) or name in shape.units:
+        return 0  # what has a unit of time is no loss
     others = [other for other in shape.names if other != name]
     if roles.may_be_part(name) and any(roles.loss_class(other) == 1 for other in others):
         return min(roles.loss_class(name), 1)

@@ -28,6 +28,9 @@ from trimtab.readers.table import rows_of_others
 
 _FAR = 1 << 60
 
+_WRITERS = (("rank",), ("pid",))
+"""The last word of a column that says which process prints a line: Ray prints `pid=`."""
+
 
 @dataclass(slots=True, kw_only=True)
 class Records:
@@ -190,6 +193,7 @@ class _Assembly:
             numbers_of_lines,
             key=lambda name: (
                 self._is_bar or numbers_of_lines[name] <= 1.2 * len(lines) + 1,
+                roles.counter_class(name) >= Counter.STEP and counting[name][0].lines[0] < lines[0],
                 roles.counter_class(name),
                 -numbers_of_lines[name],
                 name,
@@ -271,7 +275,7 @@ class _Assembly:
     def _of_one_rank(self, rows: _Rows) -> _Rows:
         """Leave out what further ranks print."""
         ranks, columns = rows.ranks, rows.columns
-        named = next((name for name in columns if roles.words_of(name)[-1:] == ("rank",)), None)
+        named = next((name for name in columns if roles.words_of(name)[-1:] in _WRITERS), None)
         if named is not None:
             ranks = np.where(columns[named][1], columns[named][0], -1).astype(np.int64)
         elif INDEX in columns and self._counter not in (None, INDEX):
@@ -289,12 +293,21 @@ class _Assembly:
         if rows.step is None or len(rows.lines) < 2:
             return rows
         losses, there = rows.columns[self._loss]
+        if _is_interleaved(rows.step):
+            first = np.sort(np.unique(rows.step, return_index=True)[1])
+            count = len(rows.lines) - len(first)
+            self._notes.append(f"Records of further ranks, left out: {count}.")
+            return rows[first]
         same = (np.diff(rows.step) == 0) & there[1:] & there[:-1]
         if rows.epoch is not None:
             same &= np.diff(rows.columns[rows.epoch][0]) == 0
         drop = np.zeros(len(rows.lines), dtype=np.bool_)
         if self._is_bar:
             drop[:-1] = same
+            moved = (np.diff(rows.step) > 0) & (np.diff(losses) == 0)
+            begins = self._counter == BAR and rows.step[0] == 0
+            if begins and moved.sum() > 0.5 * np.count_nonzero(np.diff(rows.step) > 0):
+                drop[:-1] = moved  # each loss is shown before the bar counts it, and after
         elif not roles.is_constant(rows.step) or np.isclose(losses, losses[0]).all():
             drop[1:] = same
         if drop.any():
@@ -443,6 +456,19 @@ def _counted_back(steps: FloatArray) -> FloatArray:
     if stride <= 0 or earlier[0] < 0:
         return steps
     return np.concatenate([earlier, steps[known[0] :]])
+
+
+def _is_interleaved(steps: FloatArray) -> bool:
+    """Return whether several processes count the same steps: they overtake each other, nearby.
+
+    After a restart the count goes back once, and where it restarts with each epoch, to its start.
+    """
+    moves = np.diff(steps)
+    back = int((moves < 0).sum())
+    if back < max(3, 0.1 * len(steps)) or len(np.unique(steps)) > 0.67 * len(steps):
+        return False
+    reach = float(np.nanmax(steps) - np.nanmin(steps))
+    return bool(reach >= 8 * np.median(moves[moves > 0]) and moves.min() >= -0.5 * reach)
 
 
 def _is_result(shape: Shape, name: str) -> bool:

@@ -14,11 +14,11 @@ from importlib.resources import files
 import numpy as np
 
 from trimtab.core.block import FloatArray
-from trimtab.core.signals import GRAD_NORM, LOSS_SCALE, LR
+from trimtab.core.signals import EVAL_LOSS, GRAD_NORM, LOSS, LOSS_SCALE
+from trimtab.readers.aliases import alias_table
+from trimtab.readers.aliases import words_of as words_of
 from trimtab.readers.general.lines import BAR, COLUMN, FRACTION, INDEX
 
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
-_COMPOUND = re.compile(r"(\w+)loss$")
 _WORDS = tomllib.loads(
     files("trimtab.readers.general").joinpath("words.toml").read_text(encoding="utf-8")
 )
@@ -34,10 +34,6 @@ SMOOTHED = _words(_WORDS["smoothed"])
 _LOSS = {name: _words(text) for name, text in _WORDS["loss"].items()}
 _COUNTER = {name: _words(text) for name, text in _WORDS["counter"].items()}
 
-_GRADIENT = _words("grad grads gradient gradients")
-_NORM_WORDS = _words("norm total global train optim actor l 2 raw") | _GRADIENT
-_OTHER_NORMS = _words("clipped clip param params weight weights update")
-_RATE_WORDS = _words("learning rate lr current train abs cur base")
 _TIMESTEPS = _words("timestep timesteps")
 _OPTIMIZER_STEPS = _words("update updates optimizer optim opt")
 _ITERATIONS = _words("iter iters iteration iterations it niter")
@@ -60,18 +56,6 @@ class Counter(IntEnum):
     BATCH = 4
     STEP = 5
     GLOBAL = 6
-
-
-@lru_cache(maxsize=20_000)
-def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a name, in lower case."""
-    name = _WORDS["abbreviations"].get(name, name[:200])
-    if not name.isascii():
-        for word, english in _WORDS["translations"].items():
-            for spelling in (word, word.capitalize()):
-                name = name.replace(spelling, f" {english} ")
-    words = [word.lower() for word in _WORD.findall(name.replace("'s", " "))]
-    return tuple(" ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split())
 
 
 def is_evaluation(name: str) -> bool:
@@ -279,17 +263,13 @@ def step_seconds_scale(name: str, unit: str, values: FloatArray) -> float | None
 
 
 def signal_of(name: str) -> str | None:
-    """Return the signal that a name means by its words, where no list of names knows it."""
-    found, joined = set(words_of(name)), "".join(words_of(name))
-    if found & EVALUATION:
-        return None
-    if joined == "lr" or (found & {"lr", "learning"} and found <= _RATE_WORDS):
-        return LR
-    if joined in ("norm", "gnorm", "gradnorm") or (
-        "norm" in found and found & _GRADIENT and found <= _NORM_WORDS
-    ):
-        return None if found & _OTHER_NORMS else GRAD_NORM
-    return LOSS_SCALE if joined in ("lossscale", "gradscale", "scale", "lossscaler") else None
+    """Return the signal other than a loss that a name means by its words."""
+    words = words_of(name)
+    place = alias_table().by_words(words)
+    if place is None:
+        return {"norm": GRAD_NORM, "scale": LOSS_SCALE}.get("".join(words))
+    signal = alias_table().worded[place].signal
+    return None if signal in (LOSS, EVAL_LOSS) else signal
 
 
 def is_loss_scale(values: FloatArray) -> bool:
