@@ -7,7 +7,6 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
@@ -70,24 +69,20 @@ class AliasTable:
     """The table of `aliases.toml`: which name in a log means which signal."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self.aliases = tuple(
-            _parse_alias(entry["name"], alias)
-            for entry in document["signal"]
-            for alias in (entry["name"], *entry.get("aliases", ()))
-        )
-        """Best first within each signal."""
-        self.worded = tuple(
-            _parse_alias(entry["name"], alias)
-            for entry in document["signal"]
-            for alias in entry.get("words", ())
-        )
-        """Names by their words, best first within each signal."""
+        aliases, worded = list[Alias](), list[Alias]()
+        for entry in document["signal"]:
+            name = entry["name"]
+            aliases += [_parse_alias(name, one) for one in (name, *entry.get("aliases", ()))]
+            worded += [_parse_alias(name, one) for one in entry.get("words", ())]
+        self.aliases, self.worded = tuple(aliases), tuple(worded)
+        """Names as they are spelled, and by their words; best first within each signal."""
         self._needed = [frozenset(alias.name.split()) for alias in self.worded]
         self._neutral = frozenset(document["neutral"].split())
         self.guessed: str = document["guess"]["signal"]
         """The signal that a column without an alias may be."""
-        self._contains: str = document["guess"]["contains"]
-        self._unless: list[str] = document["guess"]["unless"]
+        self.abbreviations: dict[str, str] = document["abbreviations"]
+        self.translations: dict[str, str] = document["translations"]
+        self._unless = frozenset(document["guess"]["unless"].split())
         names = [(position, alias.name) for position, alias in enumerate(self.aliases)]
         # No two aliases fold alike. Those with a star are matched only as they are spelled: folded,
         # `param_norm_ratio` would be one of `param_norm/*`.
@@ -128,11 +123,7 @@ class AliasTable:
 
     def may_be_guessed(self, column: str) -> bool:
         """Return whether a column without an alias may be the guessed signal."""
-        folded = fold(column)
-        excluded = any(
-            fnmatchcase(word, pattern) for word in folded.split("_") for pattern in self._unless
-        )
-        return self._contains in folded and not excluded
+        return self.guessed in column.lower() and self._unless.isdisjoint(words_of(column))
 
 
 def fold(name: str) -> str:
@@ -143,9 +134,9 @@ def fold(name: str) -> str:
 @lru_cache(maxsize=20_000)
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name, in lower case and in English where the table knows them."""
-    name = _document()["abbreviations"].get(name, name[:200])
+    name = alias_table().abbreviations.get(name, name[:200])
     if not name.isascii():
-        for word, english in _document()["translations"].items():
+        for word, english in alias_table().translations.items():
             for spelling in (word, word.capitalize()):
                 name = name.replace(spelling, f" {english} ")
     words = [word.lower() for word in _WORD.findall(name.replace("'s", " "))]
@@ -153,14 +144,9 @@ def words_of(name: str) -> tuple[str, ...]:
 
 
 @cache
-def _document() -> dict[str, Any]:
-    text = files("trimtab.readers").joinpath("aliases.toml").read_text(encoding="utf-8")
-    return tomllib.loads(text)
-
-
-@cache
 def alias_table() -> AliasTable:
-    return AliasTable(_document())
+    text = files("trimtab.readers").joinpath("aliases.toml").read_text(encoding="utf-8")
+    return AliasTable(tomllib.loads(text))
 
 
 def name_columns(

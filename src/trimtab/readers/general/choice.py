@@ -228,7 +228,9 @@ def _best(candidates: Sequence[_Candidate]) -> _Candidate:
     # Any count of steps or batches will do; an epoch is a last resort.
     counted = max(min(one.counter, Counter.BATCH) for one in frequent)
     usable = [one for one in frequent if min(one.counter, Counter.BATCH) == counted]
-    means = [one for one in fitting if roles.is_average(one.loss) and len(set(one.shape.ranks)) < 2]
+    means = [
+        one for one in fitting if roles.says(one.loss, "smoothed") and len(set(one.shape.ranks)) < 2
+    ]
     if means and any(len(set(one.shape.ranks)) > 1 for one in usable):
         usable = means  # each rank prints its own loss, and one of them the mean
     longest = max(usable, key=lambda one: one.num_lines).shape
@@ -268,8 +270,8 @@ def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
     total = _total(list(by_name.values()))
     # A critic is a model of its own, beside the actor; the loss of values is part of another.
     actors = [one for one in by_name.values() if not _is_of_critic(one)]
-    policy = actors if all(roles.is_policy_loss(one.loss) for one in actors) else []
-    called_total = [one for one in by_name.values() if roles.is_total(one.loss)]
+    policy = actors if all(roles.says(one.loss, "policy") for one in actors) else []
+    called_total = [one for one in by_name.values() if roles.says(one.loss, "total")]
     for found in ([total] if total else [], list(by_name.values()), called_total, policy):
         if len(found) == 1:
             return found[0]
@@ -280,8 +282,8 @@ def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
 
 def _is_of_critic(one: _Candidate) -> bool:
     """Return whether a loss is a critic's, or of something that is not used and always 0."""
-    unused = not one.shape.column(one.loss).any() and not roles.is_policy_loss(one.loss)
-    return unused or roles.is_critic_loss(one.loss)
+    unused = not one.shape.column(one.loss).any() and not roles.says(one.loss, "policy")
+    return unused or roles.says(one.loss, "critic")
 
 
 def _total(rivals: Sequence[_Candidate]) -> _Candidate | None:

@@ -6,8 +6,10 @@ whatever the convention (`k: v`, `k=v`, `k v`, `| k | v |`, dicts, JSON, progres
 """
 
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 LINE_CHARS = 1 << 16
 """A longer line is no record; it is left out."""
@@ -38,24 +40,10 @@ _ANSI = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f]"
 )
 
-# Progress bars are drawn with blocks, tables with lines; a table's column may end in either.
-_DRAWN = str.maketrans(
-    {
-        **dict.fromkeys("│┃║╎┆┊╏", "|"),
-        **dict.fromkeys("█▉▊▋▌▍▎▏░▒▓━╸╺─═┄┈╌", "#"),
-        **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋┡┩╇╈┢┪╔╗╚╝╠╣╦╩╬╞╡╪╭╮╰╯┠┨┯┷┿╒╕╘╛╤╧", "+"),
-        "\u00a0": " ",
-        "：": ":",  # noqa: RUF001
-        "，": ", ",  # noqa: RUF001
-        "（": "(",  # noqa: RUF001
-        "）": ")",  # noqa: RUF001
-        "•": ",",
-        "·": ",",
-        "→": "->",
-        "第": " ",  # before an ordinal number
-        "±": " +/- ",
-    }
+WORDS = tomllib.loads(
+    files("trimtab.readers.general").joinpath("words.toml").read_text(encoding="utf-8")
 )
+_DRAWN = str.maketrans({mark: to for to, marks in WORDS["drawn"].items() for mark in marks})
 
 _DATE = (
     r"\d{4}([-/:.])\d\d\2\d\d(?:[ T_,:-]{0,3}\d\d:\d\d(?::\d\d)?+(?:[.,:]\d{1,9})?+"
@@ -203,7 +191,7 @@ _DELIMITER = re.compile(
 )
 _QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|(\")([^\"`]{1,99})\"\s*$")
 _BRACE = re.compile(r"[\"']([^\"']{1,99})[\"']\s?[:=]\s?\{|\}")
-_LEVELS = frozenset(["info", "debug", "warning", "warn", "error", "notice", "root"])
+_LEVELS = frozenset(["info", "debug", "success", "warning", "warn", "error", "notice", "root"])
 _FILE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java)(?::\w+)?$")
 _FILE_LINE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java):$")
 _COUNTED = re.compile(

@@ -24,9 +24,6 @@ from trimtab.readers.log_file import LineFile, LogFile, Progress
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import restore_if_hf
 
-_COMPARED = 1_000
-"""Lines that a last one without an end is compared with."""
-
 _PRINTED = (".log", ".out", ".txt")
 """What the output of a run is redirected into."""
 
@@ -95,7 +92,7 @@ def _whole_lines(file: LineFile) -> Iterator[list[str]]:
         file.unfinished = file.unfinished and not is_whole(lines[0], before)
         if not file.unfinished or not before:
             yield lines
-        before = lines[-_COMPARED:]
+        before = lines[-1_000:]  # one of them is like it
 
 
 def _tried(shapes: list[Shape], wanted: Wanted) -> str:
@@ -132,14 +129,14 @@ def _to_table(records: Records, stand_in: str | None) -> Table:
 
 
 def _kind(loss: str) -> str:
-    if roles.is_policy_loss(loss):
+    if roles.says(loss, "policy"):
         return " (policy loss)"
-    return " (a running mean)" if roles.is_average(loss) else ""
+    return " (a running mean)" if roles.says(loss, "smoothed") else ""
 
 
 def _meanings(records: Records) -> dict[str, Alias]:
     """Return what the columns mean where the alias table does not know it, or is wrong here."""
-    quality = Quality.SMOOTHED if roles.is_average(records.loss) else Quality.RAW
+    quality = Quality.SMOOTHED if roles.says(records.loss, "smoothed") else Quality.RAW
     found = {records.loss: Alias(signal=LOSS, name=records.loss, quality=quality)}
     if records.step is not None:
         found[records.step] = Alias(signal=STEP, name=records.step)
@@ -156,8 +153,9 @@ def _meanings(records: Records) -> dict[str, Alias]:
             scale = roles.step_seconds_scale(name, unit, values) or 0.0
             signal = STEP_SECONDS if scale else None
         is_list = f"{name}[1]" in records.columns
-        is_time = bool(unit) and claim.known and claim.alias.signal not in CLOCKS
-        if claim.alias.signal in (LOSS, STEP) or is_list or is_time:
+        if claim.known and (is_list or (unit and claim.alias.signal not in CLOCKS)):
+            found[name] = Alias(signal=f"{name} (other)", name=name)
+        elif claim.alias.signal in (LOSS, STEP):
             found[name] = Alias(signal=name, name=name)
         elif not claim.known and signal and signal not in taken:
             found[name] = Alias(signal=signal, name=name, scale=scale)

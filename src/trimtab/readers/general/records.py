@@ -28,9 +28,6 @@ from trimtab.readers.table import rows_of_others
 
 _FAR = 1 << 60
 
-_WRITERS = (("rank",), ("pid",))
-"""The last word of a column that says which process prints a line: Ray prints `pid=`."""
-
 
 @dataclass(slots=True, kw_only=True)
 class Records:
@@ -129,8 +126,7 @@ class _Assembly:
         self._rank = int(rows.ranks[0]) if len(np.unique(rows.ranks)) == 1 else -1
         rows = self._distinct(rows)
         rows = replace(rows, step=self._joined(rows))
-        records = self._to_records(rows)
-        steps = self._row_steps(records)
+        records, steps = self._to_records(rows)
         self._add_beside(records, steps)
         self._add_evaluations(records, steps)
         records.notes, records.rank = self._notes, self._rank
@@ -275,7 +271,7 @@ class _Assembly:
     def _of_one_rank(self, rows: _Rows) -> _Rows:
         """Leave out what further ranks print."""
         ranks, columns = rows.ranks, rows.columns
-        named = next((name for name in columns if roles.words_of(name)[-1:] in _WRITERS), None)
+        named = next((n for n in columns if roles.words_of(n)[-1:] in (("rank",), ("pid",))), None)
         if named is not None:
             ranks = np.where(columns[named][1], columns[named][0], -1).astype(np.int64)
         elif INDEX in columns and self._counter not in (None, INDEX):
@@ -328,8 +324,8 @@ class _Assembly:
 
     # What is printed beside the records
 
-    def _to_records(self, rows: _Rows) -> Records:
-        """Return the rows as records, with those that have no loss."""
+    def _to_records(self, rows: _Rows) -> tuple[Records, FloatArray | None]:
+        """Return the rows as records, with those that have no loss, and their steps."""
         lines, step = rows.lines, rows.step
         index = np.arange(len(lines))
         if self._without_loss is not None and step is not None and (np.diff(step) > 0).all():
@@ -345,15 +341,7 @@ class _Assembly:
         for name, (values, there) in rows.columns.items():
             if name != step_name:
                 records.columns[name] = (index[there], values[there])
-        return records
-
-    def _row_steps(self, records: Records) -> FloatArray | None:
-        if records.step is None:
-            return None
-        steps = np.full(len(records.lines), np.nan)
-        rows, values = records.columns[records.step]
-        steps[rows] = values
-        return steps
+        return records, step if step_name else None
 
     def _counter_of(self, shape: Shape) -> str | None:
         """Return what counts steps in lines beside the records, by the same name or another."""
