@@ -123,7 +123,8 @@ class AliasTable:
 
     def may_be_guessed(self, column: str) -> bool:
         """Return whether a column without an alias may be the guessed signal."""
-        return self.guessed in column.lower() and self._unless.isdisjoint(words_of(column))
+        is_name = self.guessed in column.lower() and "=" not in column
+        return is_name and self._unless.isdisjoint(words_of(column))
 
 
 def fold(name: str) -> str:
