@@ -5,6 +5,7 @@ from trimtab.core.signals import Quality
 from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, alias_table, fold, name_columns
 
 ALIASES = alias_table().aliases
+WORDED = alias_table().worded
 
 CANONICAL = {
     value
@@ -35,7 +36,7 @@ SPELLINGS = {
 
 def test_every_signal_of_the_table_is_canonical() -> None:
     known = {*CANONICAL, STEP, DATA_POSITION}
-    for alias in ALIASES:
+    for alias in (*ALIASES, *WORDED):
         assert alias.signal.removesuffix("*") in known or alias.signal.removesuffix("/*") in known
 
 
@@ -53,9 +54,22 @@ def test_every_alias_maps(alias: Alias) -> None:
         assert name_columns([column.upper()]).foreign == {alias.signal: column.upper()}
 
 
+@pytest.mark.parametrize("alias", WORDED, ids=lambda alias: f"{alias.signal}: {alias.name}")
+def test_every_name_by_its_words_maps(alias: Alias) -> None:
+    words = alias.name.split()
+    for column in (
+        "_".join(words),
+        f"train/{' '.join(reversed(words))} (mean)",
+        alias.name.title(),
+    ):
+        assert name_columns([column]).foreign == {alias.signal: column}
+
+
 def test_no_alias_maps_twice() -> None:
     folded = [fold(alias.name) for alias in ALIASES]
     assert len(folded) == len(set(folded))
+    words = [frozenset(alias.name.split()) for alias in WORDED]
+    assert len(words) == len(set(words))
 
 
 def test_the_table_is_valid() -> None:
@@ -86,10 +100,36 @@ def test_common_spellings(signal: str, column: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "column", ["param_norm_ratio", "throughput", "loss_metrics/global_max_loss"]
+    "column",
+    [
+        *("param_norm_ratio", "throughput", "loss_metrics/global_max_loss", "score", "learning"),
+        *("eval/kl", "val_kl", "critic/kl", "kl_coef", "ref_kl_coef", "target_kl", "kl_max"),
+        *("best_reward", "reward_max", "reward_ema", "reward_scale", "rewards/chosen"),
+        *("critic/lr", "max_lr", "initial_lr", "lr_scheduler", "lr_decay", "warmup_lr"),
+        *("critic/grad_norm", "max_grad_norm", "grad_norm_clip", "grad_norm_std"),
+        *("entropy_coef", "router entropy", "tis_clipfrac", "vf_clipfrac", "clip_range"),
+        *("pg_clipfrac_lower", "clip_ratio/high_mean", "response_length/max", "prompt_length/mean"),
+        *("rollout/total_lengths", "max_completion_length", "value_loss_coef", "loss_scale_window"),
+        *("Episode_Reward/upright", "val-core/gsm8k/reward/mean@1", "mean_token_accuracy"),
+    ],
 )
 def test_what_only_looks_like_a_signal_keeps_its_name(column: str) -> None:
     assert name_columns([column]).foreign == {column: column}
+
+
+def test_the_more_special_words_decide() -> None:
+    naming = name_columns(
+        ["actor/ppo_kl", "actor/kl_loss", "rollout/rewards", "rollout/raw_reward"]
+    )
+    assert naming.foreign["kl"] == "actor/kl_loss"
+    assert naming.foreign["reward"] == "rollout/raw_reward"
+
+
+def test_what_trimtab_ships_is_known_again() -> None:
+    assert name_columns(["trimtab/loss", "trimtab/grad_norm"]).foreign.keys() == {
+        "loss",
+        "grad_norm",
+    }
 
 
 def test_the_order_of_the_table_decides_and_is_reported() -> None:

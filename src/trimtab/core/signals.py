@@ -199,7 +199,9 @@ OF_REINFORCEMENT: Final = frozenset(
 )
 """All of these; `reward/<name>` belongs to them."""
 
-POLICY_SIGNALS: Final = frozenset({REWARD, CLIP_FRACTION, ADVANTAGE_STD, NO_SIGNAL_SHARE})
+POLICY_SIGNALS: Final = frozenset(
+    {REWARD, CLIP_FRACTION, ADVANTAGE_STD, NO_SIGNAL_SHARE, LOGPROB_GAP, VALUE_LOSS}
+)
 """Where one of these is recorded a policy is trained, and its loss has no direction."""
 
 RESUME_AUDIT: Final = "resume_audit"

@@ -7,8 +7,7 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
@@ -23,6 +22,8 @@ DATA_POSITION: Final = "data_position"
 """The axis that counts batches."""
 
 _SEPARATORS = re.compile(r"[\s\-./_]+")
+_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
+_COMPOUND = re.compile(r"(\w+)loss$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,16 +69,20 @@ class AliasTable:
     """The table of `aliases.toml`: which name in a log means which signal."""
 
     def __init__(self, document: Mapping[str, Any]) -> None:
-        self.aliases = tuple(
-            _parse_alias(entry["name"], alias)
-            for entry in document["signal"]
-            for alias in (entry["name"], *entry["aliases"])
-        )
-        """Best first within each signal."""
+        aliases, worded = list[Alias](), list[Alias]()
+        for entry in document["signal"]:
+            name = entry["name"]
+            aliases += [_parse_alias(name, one) for one in (name, *entry.get("aliases", ()))]
+            worded += [_parse_alias(name, one) for one in entry.get("words", ())]
+        self.aliases, self.worded = tuple(aliases), tuple(worded)
+        """Names as they are spelled, and by their words; best first within each signal."""
+        self._needed = [frozenset(alias.name.split()) for alias in self.worded]
+        self._neutral = frozenset(document["neutral"].split())
         self.guessed: str = document["guess"]["signal"]
         """The signal that a column without an alias may be."""
-        self._contains: str = document["guess"]["contains"]
-        self._unless: list[str] = document["guess"]["unless"]
+        self.abbreviations: dict[str, str] = document["abbreviations"]
+        self.translations: dict[str, str] = document["translations"]
+        self._unless = frozenset(document["guess"]["unless"].split())
         names = [(position, alias.name) for position, alias in enumerate(self.aliases)]
         # No two aliases fold alike. Those with a star are matched only as they are spelled: folded,
         # `param_norm_ratio` would be one of `param_norm/*`.
@@ -94,6 +99,10 @@ class AliasTable:
         if position is not None:
             alias = self.aliases[position]
             return _Claim(column=column, alias=alias, order=(alias.name != column, position))
+        place = self.by_words(words_of(column))
+        if place is not None:
+            order = (True, len(self.aliases) + place)
+            return _Claim(column=column, alias=self.worded[place], order=order)
         for position, pattern in self._starred.items():
             match = pattern.fullmatch(column)
             if match:
@@ -102,18 +111,37 @@ class AliasTable:
                 return _Claim(column=column, alias=filled, order=(True, position))
         return _Claim(column=column, alias=_own_name(column), order=(False, 0), known=False)
 
+    def by_words(self, words: Sequence[str]) -> int | None:
+        """Return the place among `worded` of what these words mean, if they mean a signal."""
+        found = frozenset(words)
+        fitting = [
+            place
+            for place, needed in enumerate(self._needed)
+            if needed <= found and found - needed <= self._neutral
+        ]
+        return max(fitting, key=lambda place: len(self._needed[place]), default=None)
+
     def may_be_guessed(self, column: str) -> bool:
         """Return whether a column without an alias may be the guessed signal."""
-        folded = fold(column)
-        excluded = any(
-            fnmatchcase(word, pattern) for word in folded.split("_") for pattern in self._unless
-        )
-        return self._contains in folded and not excluded
+        is_name = self.guessed in column.lower() and "=" not in column
+        return is_name and self._unless.isdisjoint(words_of(column))
 
 
 def fold(name: str) -> str:
     """Return the name without the differences in spelling that do not count."""
     return _SEPARATORS.sub("_", name.strip().lower())
+
+
+@lru_cache(maxsize=20_000)
+def words_of(name: str) -> tuple[str, ...]:
+    """Return the words of a name, in lower case and in English where the table knows them."""
+    name = alias_table().abbreviations.get(name, name[:200])
+    if not name.isascii():
+        for word, english in alias_table().translations.items():
+            for spelling in (word, word.capitalize()):
+                name = name.replace(spelling, f" {english} ")
+    words = [word.lower() for word in _WORD.findall(name.replace("'s", " "))]
+    return tuple(" ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split())
 
 
 @cache

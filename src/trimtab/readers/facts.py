@@ -1,72 +1,66 @@
 """Facts of a run that its log states: precision, seed, number of ranks, a few settings.
 
-Arguments are printed as tables, dicts, command lines and banners. A fact counts only if all places
-that state it agree.
+Arguments are printed as tables, dicts, command lines and banners; where they say nothing, a remark
+beside the log does ("bf16, 8xH100"). A fact counts only if all places that state it agree. What
+states a fact is data: `facts.toml`.
 """
 
 import re
+import tomllib
 from dataclasses import replace
+from importlib.resources import files
 
 from trimtab.core.run import RunFacts
 
-_ON = r"[\"']?[ :=.]{0,80}(?:[Tt]rue|1)\b"
-_IS = r"(?:precision|(?<!torch_)dtype)[\"']?[ :=.]{1,80}[\"']?(?:torch\.)?"
-_DTYPES = {
-    "bf16": rf"(?<![\w-])(?:use_)?(?:bf16|bfloat16){_ON}|--bf16(?![\w=])|{_IS}(?:bf16|bfloat16)\b",
-    "fp16": rf"(?<![\w-])(?:use_)?(?:fp16|float16){_ON}|--fp16(?![\w=])"
-    rf"|{_IS}(?:fp16|float16|16-mixed)\b",
-    "fp8": rf"(?<![\w-])fp8{_ON}|{_IS}fp8\b",
-}
-_SEED = re.compile(r"(?i)(?<!\w)(?:global )?seed(?: set to)?[\"']?[ :=.]{1,80}(\d{1,9})\b")
-_RANKS = re.compile(r"(?i)(?<!\w)(?:world[_ ]size|num[_ ]processes)[\"']?[ :=.]{1,80}(\d{1,6})\b")
-
-_SAYS = r"[\"']?[ :=.]{1,80}"
-_NUMBER = r"(\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+)\b"
-_SETTINGS = {
-    "beta2": re.compile(
-        rf"(?i)(?<!\w)(?:adam[_-]?)?beta_?2{_SAYS}{_NUMBER}"
-        rf"|(?<!\w)betas{_SAYS}[(\[][\d. ]+,\s*{_NUMBER}"
-    ),
-    "epsilon": re.compile(rf"(?i)(?<!\w)adam[_-]?eps(?:ilon)?{_SAYS}{_NUMBER}"),
-    "clip": re.compile(rf"(?i)(?<!\w)(?:max_grad_norm|clip[_-]grad|grad_clip){_SAYS}{_NUMBER}"),
-    "batch": re.compile(
-        r"(?i)(?<!\w)(?:(?:global|total)[_ -](?:train[_ -])?|effective[_ -])batch[_ -]size"
-        rf"{_SAYS}{_NUMBER}"
-    ),
-    "warmup": re.compile(
-        rf"(?i)(?<!\w)(?:lr[_-])?warm_?up[_-](?:steps|iters|iterations|ratio){_SAYS}{_NUMBER}"
-    ),
-}
+_STATES = tomllib.loads(files("trimtab.readers").joinpath("facts.toml").read_text(encoding="utf-8"))
 
 
-# A line without any of these words states nothing: the patterns are slow, and most lines are noise.
-_WORDS = (
-    *("seed", "world", "num_proc", "num proc", "beta", "adam", "clip", "max_grad", "warm"),
-    *("batch", "precision", "dtype", "fp16", "fp8", "bf16", "float16"),
-)
+def _compiled(kind: str, flags: str = "(?i)") -> dict[str, re.Pattern[str]]:
+    parts = _STATES["parts"]
+    fill = re.compile("|".join(parts))
+    return {
+        name: re.compile(flags + fill.sub(lambda part: parts[part[0]], pattern))
+        for name, pattern in _STATES[kind].items()
+    }
+
+
+_WORDS = _STATES["words"].split()
+_DTYPES = _compiled("dtypes", flags="")
+_NUMBERS = _compiled("numbers")
+_REMARKS = _compiled("remarks")
 
 
 def find_facts(text: str) -> RunFacts:
     """Return what a text states about its run; what it states in two ways is left open."""
-    facts = RunFacts()
     folded = text.casefold()
     words = [word for word in _WORDS if word in folded]
     lines = text.split("\n") if words else []
-    text = "\n".join(line for line in lines if any(word in line.casefold() for word in words))
-    dtypes = [dtype for dtype, pattern in _DTYPES.items() if re.search(pattern, text)]
+    lines = [line for line in lines if any(word in line.casefold() for word in words)]
+    text = "\n".join(lines)
+    sentences = re.split(r"\n|(?<=[.!?;])\s", text)
+    dtypes = {dtype for dtype, pattern in _DTYPES.items() if pattern.search(text)}
     # An fp8 run computes its other operators in bf16, and says so.
-    if "fp8" in dtypes:
-        dtypes = ["fp8"]
-    if len(dtypes) == 1:
-        facts = replace(facts, dtype=dtypes[0])
-    numbers = {name: _stated(pattern, text) for name, pattern in _SETTINGS.items()}
-    seed, ranks = _stated(_SEED, text), _stated(_RANKS, text)
-    return replace(
-        facts,
-        settings={name: number for name, number in numbers.items() if number is not None},
+    dtypes = {"fp8"} if "fp8" in dtypes else dtypes or _remarked_dtypes(sentences)
+    found = {name: _stated(pattern, text) for name, pattern in _NUMBERS.items()}
+    sure = (one for one in sentences if "node" not in one and not _REMARKS["doubt"].search(one))
+    seed, ranks = found.pop("seed"), found.pop("ranks")
+    ranks = ranks or _stated(_REMARKS["ranks"], "\n".join(sure))
+    return RunFacts(
+        dtype=dtypes.pop() if len(dtypes) == 1 else None,
+        settings={name: number for name, number in found.items() if number is not None},
         seed=None if seed is None else int(seed),
         ranks=None if ranks is None else int(ranks),
     )
+
+
+def _remarked_dtypes(sentences: list[str]) -> set[str]:
+    """Return the precisions that remarks on the run name; none if one of them is in doubt."""
+    remarks = [one for one in sentences if _REMARKS["precision"].search(one)]
+    if any(map(_REMARKS["doubt"].search, remarks)):
+        return set()
+    said = {name for one in remarks for name in _REMARKS["precision"].findall(one.lower())}
+    is_of_run = any(map(_REMARKS["of_the_run"].search, remarks))
+    return {name.replace("bfloat", "bf").replace("float", "fp") for name in said if is_of_run}
 
 
 def _stated(pattern: re.Pattern[str], text: str) -> float | None:

@@ -7,6 +7,7 @@ line that never ends.
 """
 
 import codecs
+import gzip
 import importlib
 import os
 import re
@@ -58,9 +59,10 @@ class LogFile:
             mark = file.peek(4)[:4]
             is_gzip = mark[:2] == GZIP_MARK
             done = 0
-            blocks = self._decompressed(file) if is_gzip else _plain(file)
-            if mark == ZSTD_MARK:
-                blocks = self._bounded(_zstd_blocks(file), file)
+            blocks = _plain(file)
+            if is_gzip or mark == ZSTD_MARK:
+                packed = self._gzip_blocks(file) if is_gzip else _zstd_blocks(file)
+                blocks = self._bounded(packed, file)
             for block in _as_utf8(blocks):
                 text = block.replace(b"\0", b"")
                 self._nul_bytes += len(block) - len(text)
@@ -80,39 +82,16 @@ class LogFile:
             notes.append(f"NUL bytes left out, as a crash leaves them: {self._nul_bytes}.")
         return notes
 
-    def _decompressed(self, file: BinaryIO) -> Iterator[bytes]:
+    def _gzip_blocks(self, file: BinaryIO) -> Iterator[bytes]:
         """Yield what the members of a gzip file hold, as far as it is sound."""
-        decoder = zlib.decompressobj(wbits=31)
-        num_read = num_out = 0
-        data = b""
-        while True:
-            if not data:
-                data = file.read(BLOCK_BYTES)
-                num_read += len(data)
-            try:
-                block = decoder.decompress(data, BLOCK_BYTES)
-            except zlib.error:
-                self._gzip_note = "The gzip data is damaged; what comes after is left out."
-                return
-            num_out += len(block)
-            if num_out > max(FREE_BYTES, MAX_EXPANSION * num_read):
-                self._gzip_note = (
-                    f"The gzip data expands to more than {MAX_EXPANSION} times its size, which no "
-                    "log does; what comes after is left out."
-                )
-                return
-            if block:
+        reader = gzip.GzipFile(fileobj=file)
+        try:
+            while block := reader.read1(BLOCK_BYTES):
                 yield block
-            elif not data:
-                self._gzip_note = "The gzip data is cut off; everything before the cut was read."
-                return
-            data = decoder.unconsumed_tail
-            if decoder.eof:
-                data = decoder.unused_data or file.read(BLOCK_BYTES)
-                num_read += 0 if decoder.unused_data else len(data)
-                if not data.startswith(GZIP_MARK):
-                    return  # the end, or the padding that some tools append
-                decoder = zlib.decompressobj(wbits=31)
+        except EOFError:
+            self._gzip_note = "The gzip data is cut off; everything before the cut was read."
+        except (OSError, zlib.error):
+            self._gzip_note = "The gzip data is damaged; what comes after is left out."
 
     def _bounded(self, blocks: Iterator[bytes], file: BinaryIO) -> Iterator[bytes]:
         """Yield blocks until they are more than any log expands to."""
@@ -120,7 +99,10 @@ class LogFile:
         for block in blocks:
             num_out += len(block)
             if num_out > max(FREE_BYTES, MAX_EXPANSION * file.tell()):
-                self._gzip_note = "The zstd data expands to more than any log does; cut off there."
+                self._gzip_note = (
+                    f"The packed data expands to more than {MAX_EXPANSION} times its size, which "
+                    "no log does; what comes after is left out."
+                )
                 return
             yield block
 
@@ -132,7 +114,7 @@ class LineFile:
         self._file = LogFile(path, progress)
         self._long_lines = 0
         self.unfinished = False
-        """Whether the last chunk is one line without a line end."""
+        """Whether the last chunk is one line without a line end, which may be half of one."""
 
     def chunks(self) -> Iterator[list[str]]:
         """Yield the lines, some thousands at a time; bytes that are not UTF-8 become U+FFFD."""

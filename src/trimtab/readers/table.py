@@ -313,8 +313,9 @@ def _columns(
         alias = naming.aliases[name]
         column = table.column(name)
         values, present = column.values[chosen], column.present[chosen]
-        if alias.scale != 1.0:
-            values = values * alias.scale
+        # A negative scale turns a sign around; some write under the same name what has it already.
+        if alias.scale > 0 or np.count_nonzero(values > 0) < np.count_nonzero(values < 0):
+            values = values * alias.scale if alias.scale != 1.0 else values
         if present.any():
             complete = present.all()
             columns[alias.signal] = Column.complete(values) if complete else Column(values, present)

@@ -67,6 +67,17 @@ def test_a_notebook(write: Write) -> None:
         ),
         ("seed=1 seed=2 bf16=True fp16=True", RunFacts()),
         ("the seed of doubt, fp16 is not used", RunFacts()),
+        ("My setup: fp16 on 8xH100, seed 42.", RunFacts(dtype="fp16", seed=42, ranks=8)),
+        (
+            "training in bf16 with batch size 32 on 4 GPUs",
+            RunFacts(dtype="bf16", ranks=4, settings={"batch": 32.0}),
+        ),
+        ("bf16, A100. Would 2 or 3 help?", RunFacts(dtype="bf16")),
+        ("2 nodes with 8xH100 run it", RunFacts()),
+        ("training in fp16. Switching to fp32 fixes it.", RunFacts()),
+        ("using bf16; with fp16 on the same GPUs it was fine", RunFacts()),
+        ("Loading weights in float16", RunFacts()),
+        ('"torch_dtype": "float16", GPU 0 is an A100', RunFacts()),
     ],
 )
 def test_facts_that_a_log_states(text: str, facts: RunFacts) -> None:

@@ -22,7 +22,7 @@ from trimtab.core.config import MetricRule
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity
 from trimtab.core.robust import median
-from trimtab.core.signals import is_measured
+from trimtab.core.signals import VALUE_LOSS, is_measured
 from trimtab.core.state import Stateful, StatefulDict
 
 NUM_REFERENCE = 64
@@ -85,7 +85,9 @@ class MetricRules(Detector):
             elif name in self._nonfinite and not is_measured(name):
                 self._nonfinite[name] += 1
                 rule = self._rules.get(name)
-                if self._nonfinite[name] == MIN_NONFINITE and (rule is None or rule.nan):
+                # A value function does not come back from a loss that is not finite.
+                enough = 1 if name == VALUE_LOSS else MIN_NONFINITE
+                if self._nonfinite[name] == enough and (rule is None or rule.nan):
                     yield self.finding(record, f"{name} is not finite", Severity.ALARM, name)
 
     def _broken(self, record: Record, name: str, rule: MetricRule) -> Finding:

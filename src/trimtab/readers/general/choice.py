@@ -128,7 +128,8 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
     }
     best = [name for name in order if order[name] == max(order.values())]
     if best:
-        return max(best, key=roles.counter_preference)
+        chosen = max(best, key=roles.counter_preference)
+        return max([chosen, *order], key=lambda name: _covers(columns, name, chosen))
     # Whatever it is called, a number that rises by a constant counts, if only one does.
     even = [
         name
@@ -136,6 +137,13 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
         if there.all() and roles.may_count(name) and roles.is_even(values)
     ]
     return even[0] if len(even) == 1 else None
+
+
+def _covers(columns: Columns, name: str, other: str) -> int:
+    """Return how many rows have a counter that says the same as another one; -1 if it does not."""
+    (values, there), (others, known) = columns[name], columns[other]
+    both = there & known
+    return int(there.sum()) if there[known].all() and (values == others)[both].all() else -1
 
 
 def stack(shapes: Sequence[Shape]) -> tuple[IntArray, IntArray, Columns]:
@@ -171,8 +179,8 @@ def _candidates(shapes: Sequence[Shape], loss: str | None, step: str | None) -> 
 
 
 def _fit(shape: Shape, name: str) -> int:
-    if is_evaluation(shape):
-        return 0
+    if is_evaluation(shape) or name in shape.units:
+        return 0  # what has a unit of time is no loss
     others = [other for other in shape.names if other != name]
     if roles.may_be_part(name) and any(roles.loss_class(other) == 1 for other in others):
         return min(roles.loss_class(name), 1)
@@ -220,7 +228,9 @@ def _best(candidates: Sequence[_Candidate]) -> _Candidate:
     # Any count of steps or batches will do; an epoch is a last resort.
     counted = max(min(one.counter, Counter.BATCH) for one in frequent)
     usable = [one for one in frequent if min(one.counter, Counter.BATCH) == counted]
-    means = [one for one in fitting if roles.is_average(one.loss) and len(set(one.shape.ranks)) < 2]
+    means = [
+        one for one in fitting if roles.says(one.loss, "smoothed") and len(set(one.shape.ranks)) < 2
+    ]
     if means and any(len(set(one.shape.ranks)) > 1 for one in usable):
         usable = means  # each rank prints its own loss, and one of them the mean
     longest = max(usable, key=lambda one: one.num_lines).shape
@@ -260,8 +270,8 @@ def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
     total = _total(list(by_name.values()))
     # A critic is a model of its own, beside the actor; the loss of values is part of another.
     actors = [one for one in by_name.values() if not _is_of_critic(one)]
-    policy = actors if all(roles.is_policy_loss(one.loss) for one in actors) else []
-    called_total = [one for one in by_name.values() if roles.is_total(one.loss)]
+    policy = actors if all(roles.says(one.loss, "policy") for one in actors) else []
+    called_total = [one for one in by_name.values() if roles.says(one.loss, "total")]
     for found in ([total] if total else [], list(by_name.values()), called_total, policy):
         if len(found) == 1:
             return found[0]
@@ -272,8 +282,8 @@ def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
 
 def _is_of_critic(one: _Candidate) -> bool:
     """Return whether a loss is a critic's, or of something that is not used and always 0."""
-    unused = not one.shape.column(one.loss).any() and not roles.is_policy_loss(one.loss)
-    return unused or roles.is_critic_loss(one.loss)
+    unused = not one.shape.column(one.loss).any() and not roles.says(one.loss, "policy")
+    return unused or roles.says(one.loss, "critic")
 
 
 def _total(rivals: Sequence[_Candidate]) -> _Candidate | None:

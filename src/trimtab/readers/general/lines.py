@@ -6,8 +6,10 @@ whatever the convention (`k: v`, `k=v`, `k v`, `| k | v |`, dicts, JSON, progres
 """
 
 import re
+import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 
 LINE_CHARS = 1 << 16
 """A longer line is no record; it is left out."""
@@ -38,24 +40,10 @@ _ANSI = re.compile(
     r"|[\x00-\x08\x0b-\x1f\x7f]"
 )
 
-# Progress bars are drawn with blocks, tables with lines; a table's column may end in either.
-_DRAWN = str.maketrans(
-    {
-        **dict.fromkeys("│┃║╎┆┊╏", "|"),
-        **dict.fromkeys("█▉▊▋▌▍▎▏░▒▓━╸╺─═┄┈╌", "#"),
-        **dict.fromkeys("┌┐└┘├┤┬┴┼┏┓┗┛┣┫┳┻╋┡┩╇╈┢┪╔╗╚╝╠╣╦╩╬╞╡╪╭╮╰╯┠┨┯┷┿╒╕╘╛╤╧", "+"),
-        "\u00a0": " ",
-        "：": ":",  # noqa: RUF001
-        "，": ", ",  # noqa: RUF001
-        "（": "(",  # noqa: RUF001
-        "）": ")",  # noqa: RUF001
-        "•": ",",
-        "·": ",",
-        "→": "->",
-        "第": " ",  # before an ordinal number
-        "±": " +/- ",
-    }
+WORDS = tomllib.loads(
+    files("trimtab.readers.general").joinpath("words.toml").read_text(encoding="utf-8")
 )
+_DRAWN = str.maketrans({mark: to for to, marks in WORDS["drawn"].items() for mark in marks})
 
 _DATE = (
     r"\d{4}([-/:.])\d\d\2\d\d(?:[ T_,:-]{0,3}\d\d:\d\d(?::\d\d)?+(?:[.,:]\d{1,9})?+"
@@ -79,6 +67,7 @@ _NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
 _TOKEN = re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{_NUMBER}))")
 
 
+_AFTER_MARK = re.compile(r"\.|[eE][-+]?")
 _DRAWN_RUN = re.compile(r"##|([=.>*_~-])\1{4}|\t|\s[^\S ]|[^\S ]\s")
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{3,9}")
 
@@ -94,6 +83,25 @@ def cut(line: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the texts of a line and the numbers between them, one text more than numbers."""
     parts = _TOKEN.split(line)
     return tuple(parts[0::3]), parts[1::3]
+
+
+def is_whole(line: str, before: Sequence[str]) -> bool:
+    """Return whether nothing is missing at the end of a last line that has no line end.
+
+    It has no number, closes a dict, or is like a line before it. A number at its very end may be
+    half of one unless it has as many digits as there.
+    """
+    line = clean(line).rstrip()
+    texts, tokens = cut(line)
+    if not tokens or (line.endswith("}") and line.count("{") == line.count("}")):
+        return True
+    others = [cut(clean(other).rstrip()) for other in before]
+    ends = [found[-1] for other, found in others if normalise(other) == normalise(texts)]
+    if texts[-1] or tokens[-1].lstrip("+-").isalpha():
+        return bool(ends)
+    whole = [_AFTER_MARK.split(end) for end in (tokens[-1], *ends)]
+    same = [len(end[-1]) for end in whole if len(end) == len(whole[0])]
+    return len(same) > 1 and same[0] == max(same)
 
 
 def line_pattern(
@@ -177,10 +185,13 @@ _WRAPPER = re.compile(
     r"(?:(?:\w+\.)*(?:b?float|int|[Tt]ensor|[Aa]rray|Decimal|Float)\d*_?\(\[?|[\"'`\[(<])\s*$"
 )
 _SEPARATOR = re.compile(r"\s*(?:[:=]+>?|->|=>|~)\s*$|\s+(?:is|was|of|at|to|are|about)\s*$|\s+$")
-_DELIMITER = re.compile(r"[|,;\t{}\]\[()>]|\s-\s|\s:\s|\s{2,}|:\s|\.\s|\s/\s")
-_QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|([\"'`])([^\"`]{1,99})\3\s*$")
+_DELIMITER = re.compile(
+    r"[|,;\t{}\]\[()>]|\s-\s|\s:\s|\s{2,}|:\s|\s/\s"
+    r"|(?i:(?<!grad)(?<!avg|seq|max|min|val|num|tot|gen))\.\s"
+)
+_QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|(\")([^\"`]{1,99})\"\s*$")
 _BRACE = re.compile(r"[\"']([^\"']{1,99})[\"']\s?[:=]\s?\{|\}")
-_LEVELS = frozenset(["info", "debug", "warning", "warn", "error", "notice", "root"])
+_LEVELS = frozenset(["info", "debug", "success", "warning", "warn", "error", "notice", "root"])
 _FILE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java)(?::\w+)?$")
 _FILE_LINE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java):$")
 _COUNTED = re.compile(

@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.core.signals import EVAL_LOSS, LOSS, LOSS_SCALE, STEP_SECONDS, Quality
+from trimtab.core.signals import CLOCKS, EVAL_LOSS, LOSS, LOSS_SCALE, STEP_SECONDS, Quality
 from trimtab.readers.aliases import STEP, Alias, alias_table
 from trimtab.readers.cells import quoted, quoted_names
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.general import roles, trainers
 from trimtab.readers.general.choice import Unclear
+from trimtab.readers.general.lines import is_whole
 from trimtab.readers.general.records import Records, find_records
 from trimtab.readers.general.shapes import Overflow, Shape, ShapeCollector
 from trimtab.readers.log_file import LineFile, LogFile, Progress
@@ -85,12 +86,13 @@ def _add_overflows(table: Table, records: Records, overflows: Sequence[Overflow]
 
 
 def _whole_lines(file: LineFile) -> Iterator[list[str]]:
-    """Yield the lines without a last one that has no end: its last number may be half of one."""
-    first = True
+    """Yield the lines without a last one that may be half of one."""
+    before: list[str] = []
     for lines in file.chunks():
-        if not file.unfinished or first:
+        file.unfinished = file.unfinished and not is_whole(lines[0], before)
+        if not file.unfinished or not before:
             yield lines
-        first = False
+        before = lines[-1_000:]  # one of them is like it
 
 
 def _tried(shapes: list[Shape], wanted: Wanted) -> str:
@@ -127,30 +129,33 @@ def _to_table(records: Records, stand_in: str | None) -> Table:
 
 
 def _kind(loss: str) -> str:
-    if roles.is_policy_loss(loss):
+    if roles.says(loss, "policy"):
         return " (policy loss)"
-    return " (a running mean)" if roles.is_average(loss) else ""
+    return " (a running mean)" if roles.says(loss, "smoothed") else ""
 
 
 def _meanings(records: Records) -> dict[str, Alias]:
     """Return what the columns mean where the alias table does not know it, or is wrong here."""
-    quality = Quality.SMOOTHED if roles.is_average(records.loss) else Quality.RAW
+    quality = Quality.SMOOTHED if roles.says(records.loss, "smoothed") else Quality.RAW
     found = {records.loss: Alias(signal=LOSS, name=records.loss, quality=quality)}
     if records.step is not None:
         found[records.step] = Alias(signal=STEP, name=records.step)
     claims = {name: alias_table().claim(name) for name in records.columns if name not in found}
     taken = {claim.alias.signal for claim in claims.values() if claim.known}
     for name, claim in claims.items():
-        signal, scale = roles.signal_of(name), 1.0
+        unit, values = records.units.get(name, ""), records.columns[name][1]
+        signal, scale = None if unit else roles.signal_of(name), 1.0
         if name in records.evaluations or roles.is_evaluation_loss(name):
             signal = EVAL_LOSS
-        elif name == "scale" and not roles.is_loss_scale(records.columns[name][1]):
+        elif name == "scale" and not roles.is_loss_scale(values):
             signal = None
         elif signal is None:
-            unit, values = records.units.get(name, ""), records.columns[name][1]
             scale = roles.step_seconds_scale(name, unit, values) or 0.0
             signal = STEP_SECONDS if scale else None
-        if claim.alias.signal in (LOSS, STEP):
+        is_list = f"{name}[1]" in records.columns
+        if claim.known and (is_list or (unit and claim.alias.signal not in CLOCKS)):
+            found[name] = Alias(signal=f"{name} (other)", name=name)
+        elif claim.alias.signal in (LOSS, STEP):
             found[name] = Alias(signal=name, name=name)
         elif not claim.known and signal and signal not in taken:
             found[name] = Alias(signal=signal, name=name, scale=scale)

@@ -126,8 +126,7 @@ class _Assembly:
         self._rank = int(rows.ranks[0]) if len(np.unique(rows.ranks)) == 1 else -1
         rows = self._distinct(rows)
         rows = replace(rows, step=self._joined(rows))
-        records = self._to_records(rows)
-        steps = self._row_steps(records)
+        records, steps = self._to_records(rows)
         self._add_beside(records, steps)
         self._add_evaluations(records, steps)
         records.notes, records.rank = self._notes, self._rank
@@ -190,6 +189,7 @@ class _Assembly:
             numbers_of_lines,
             key=lambda name: (
                 self._is_bar or numbers_of_lines[name] <= 1.2 * len(lines) + 1,
+                roles.counter_class(name) >= Counter.STEP and counting[name][0].lines[0] < lines[0],
                 roles.counter_class(name),
                 -numbers_of_lines[name],
                 name,
@@ -271,7 +271,7 @@ class _Assembly:
     def _of_one_rank(self, rows: _Rows) -> _Rows:
         """Leave out what further ranks print."""
         ranks, columns = rows.ranks, rows.columns
-        named = next((name for name in columns if roles.words_of(name)[-1:] == ("rank",)), None)
+        named = next((n for n in columns if roles.words_of(n)[-1:] in (("rank",), ("pid",))), None)
         if named is not None:
             ranks = np.where(columns[named][1], columns[named][0], -1).astype(np.int64)
         elif INDEX in columns and self._counter not in (None, INDEX):
@@ -289,12 +289,21 @@ class _Assembly:
         if rows.step is None or len(rows.lines) < 2:
             return rows
         losses, there = rows.columns[self._loss]
+        if _is_interleaved(rows.step):
+            first = np.sort(np.unique(rows.step, return_index=True)[1])
+            count = len(rows.lines) - len(first)
+            self._notes.append(f"Records of further ranks, left out: {count}.")
+            return rows[first]
         same = (np.diff(rows.step) == 0) & there[1:] & there[:-1]
         if rows.epoch is not None:
             same &= np.diff(rows.columns[rows.epoch][0]) == 0
         drop = np.zeros(len(rows.lines), dtype=np.bool_)
         if self._is_bar:
             drop[:-1] = same
+            moved = (np.diff(rows.step) > 0) & (np.diff(losses) == 0)
+            begins = self._counter == BAR and rows.step[0] == 0
+            if begins and moved.sum() > 0.5 * np.count_nonzero(np.diff(rows.step) > 0):
+                drop[:-1] = moved  # each loss is shown before the bar counts it, and after
         elif not roles.is_constant(rows.step) or np.isclose(losses, losses[0]).all():
             drop[1:] = same
         if drop.any():
@@ -315,8 +324,8 @@ class _Assembly:
 
     # What is printed beside the records
 
-    def _to_records(self, rows: _Rows) -> Records:
-        """Return the rows as records, with those that have no loss."""
+    def _to_records(self, rows: _Rows) -> tuple[Records, FloatArray | None]:
+        """Return the rows as records, with those that have no loss, and their steps."""
         lines, step = rows.lines, rows.step
         index = np.arange(len(lines))
         if self._without_loss is not None and step is not None and (np.diff(step) > 0).all():
@@ -332,15 +341,7 @@ class _Assembly:
         for name, (values, there) in rows.columns.items():
             if name != step_name:
                 records.columns[name] = (index[there], values[there])
-        return records
-
-    def _row_steps(self, records: Records) -> FloatArray | None:
-        if records.step is None:
-            return None
-        steps = np.full(len(records.lines), np.nan)
-        rows, values = records.columns[records.step]
-        steps[rows] = values
-        return steps
+        return records, step if step_name else None
 
     def _counter_of(self, shape: Shape) -> str | None:
         """Return what counts steps in lines beside the records, by the same name or another."""
@@ -443,6 +444,19 @@ def _counted_back(steps: FloatArray) -> FloatArray:
     if stride <= 0 or earlier[0] < 0:
         return steps
     return np.concatenate([earlier, steps[known[0] :]])
+
+
+def _is_interleaved(steps: FloatArray) -> bool:
+    """Return whether several processes count the same steps: they overtake each other, nearby.
+
+    After a restart the count goes back once, and where it restarts with each epoch, to its start.
+    """
+    moves = np.diff(steps)
+    back = int((moves < 0).sum())
+    if back < max(3, 0.1 * len(steps)) or len(np.unique(steps)) > 0.67 * len(steps):
+        return False
+    reach = float(np.nanmax(steps) - np.nanmin(steps))
+    return bool(reach >= 8 * np.median(moves[moves > 0]) and moves.min() >= -0.5 * reach)
 
 
 def _is_result(shape: Shape, name: str) -> bool:

@@ -6,45 +6,28 @@ rises, a loss falls.
 """
 
 import re
-import tomllib
 from enum import IntEnum
 from functools import lru_cache
-from importlib.resources import files
 
 import numpy as np
 
 from trimtab.core.block import FloatArray
-from trimtab.core.signals import GRAD_NORM, LOSS_SCALE, LR
-from trimtab.readers.general.lines import BAR, COLUMN, FRACTION, INDEX
-
-_WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
-_COMPOUND = re.compile(r"(\w+)loss$")
-_WORDS = tomllib.loads(
-    files("trimtab.readers.general").joinpath("words.toml").read_text(encoding="utf-8")
-)
+from trimtab.core.signals import EVAL_LOSS, GRAD_NORM, LOSS, LOSS_SCALE
+from trimtab.readers.aliases import alias_table
+from trimtab.readers.aliases import words_of as words_of
+from trimtab.readers.general.lines import BAR, COLUMN, FRACTION, INDEX, WORDS
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-EVALUATION = _words(_WORDS["evaluation"])
-TRAINING = _words(_WORDS["training"])
-SMOOTHED = _words(_WORDS["smoothed"])
-_LOSS = {name: _words(text) for name, text in _WORDS["loss"].items()}
-_COUNTER = {name: _words(text) for name, text in _WORDS["counter"].items()}
+EVALUATION = _words(WORDS["evaluation"])
+TRAINING = _words(WORDS["training"])
+_KINDS = {name: _words(text) for name, text in WORDS["kinds"].items()}
+_LOSS = {name: _words(text) for name, text in WORDS["loss"].items()}
+_COUNTER = {name: _words(text) for name, text in WORDS["counter"].items()}
 
-_GRADIENT = _words("grad grads gradient gradients")
-_NORM_WORDS = _words("norm total global train optim actor l 2 raw") | _GRADIENT
-_OTHER_NORMS = _words("clipped clip param params weight weights update")
-_RATE_WORDS = _words("learning rate lr current train abs cur base")
-_TIMESTEPS = _words("timestep timesteps")
-_OPTIMIZER_STEPS = _words("update updates optimizer optim opt")
-_ITERATIONS = _words("iter iters iteration iterations it niter")
-_SHARES = _words("progress percent percentage pct")
-_TIMES = _words("time timing took")
-_STEP_TIME = _TIMES | _words("dt step iter iteration per train in s ms elapsed")
-_SPENT = _words("batch reader data time step iter")
 _IS_LOSS = re.compile("loss(es)?$")
 
 _LARGE_SCALE = 128.0
@@ -60,18 +43,6 @@ class Counter(IntEnum):
     BATCH = 4
     STEP = 5
     GLOBAL = 6
-
-
-@lru_cache(maxsize=20_000)
-def words_of(name: str) -> tuple[str, ...]:
-    """Return the words of a name, in lower case."""
-    name = _WORDS["abbreviations"].get(name, name[:200])
-    if not name.isascii():
-        for word, english in _WORDS["translations"].items():
-            for spelling in (word, word.capitalize()):
-                name = name.replace(spelling, f" {english} ")
-    words = [word.lower() for word in _WORD.findall(name.replace("'s", " "))]
-    return tuple(" ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split())
 
 
 def is_evaluation(name: str) -> bool:
@@ -97,8 +68,9 @@ def is_phase(name: str) -> bool:
     return bool(words_of(name)) and EVALUATION.union(TRAINING).issuperset(words_of(name))
 
 
-def is_average(name: str) -> bool:
-    return bool(SMOOTHED.intersection(words_of(name)))
+def says(name: str, kind: str) -> bool:
+    """Return whether a name has a word of a kind: smoothed, total, policy or critic."""
+    return bool(_KINDS[kind].intersection(words_of(name)))
 
 
 # The loss
@@ -112,7 +84,7 @@ def loss_class(name: str) -> int:
         return 0
     if found & _LOSS["never"] or ("entropy" in found and "cross" not in found):
         return 0
-    if "cost" in found and found & _SPENT:
+    if "cost" in found and found & _KINDS["spent"]:
         return 0  # the cost of a batch is time
     if words_of(name)[-2:] == ("loss", "value"):
         found.remove("value")
@@ -146,24 +118,12 @@ def loss_preference(name: str) -> tuple[int, ...]:
     """Return the order among names that fit equally well; the highest is taken."""
     found = set(words_of(name))
     return (
-        -bool(found & SMOOTHED or "epoch" in found),
+        -bool(found & _KINDS["smoothed"] or "epoch" in found),
         "total" in found,
         "reduced" in found,
         bool(found & TRAINING),
         -len(found),
     )
-
-
-def is_total(name: str) -> bool:
-    return "total" in words_of(name)
-
-
-def is_policy_loss(name: str) -> bool:
-    return bool(_LOSS["policy"].intersection(words_of(name)))
-
-
-def is_critic_loss(name: str) -> bool:
-    return bool(_LOSS["critic"].intersection(words_of(name)))
 
 
 def adds_up(values: FloatArray) -> bool:
@@ -208,7 +168,12 @@ def counter_class(name: str) -> Counter:
     found = set(words)
     if not words or found & _COUNTER["never"] or name.lower().endswith(("/s", "/sec")):
         return Counter.NONE
-    if found & _TIMESTEPS and found <= _TIMESTEPS | {"total", "time", "num", "global"}:
+    if found & _KINDS["timesteps"] and found <= _KINDS["timesteps"] | {
+        "total",
+        "time",
+        "num",
+        "global",
+    }:
         return Counter.GLOBAL
     if found & _COUNTER["samples"]:
         return Counter.SAMPLES
@@ -228,13 +193,13 @@ def counter_class(name: str) -> Counter:
 def counter_preference(name: str) -> tuple[bool, ...]:
     """Return the order among counters of one kind; an iteration may be part of a step."""
     found = set(words_of(name))
-    return "global" in found, bool(found & _OPTIMIZER_STEPS), not found & _ITERATIONS
+    return "global" in found, bool(found & _KINDS["optimizer"]), not found & _KINDS["iterations"]
 
 
 def may_count(name: str) -> bool:
     """Return whether a name that no list knows may be that of a counter."""
     found = set(words_of(name))
-    return not found & (_COUNTER["never"] | _COUNTER["samples"] | EVALUATION | _SHARES)
+    return not found & (_COUNTER["never"] | _COUNTER["samples"] | EVALUATION | _KINDS["shares"])
 
 
 def counts(values: FloatArray) -> bool:
@@ -267,8 +232,8 @@ def step_seconds_scale(name: str, unit: str, values: FloatArray) -> float | None
     A time counts only with its unit, and a clock that runs on is none.
     """
     found = set(words_of(name))
-    per_step = "dt" in found or (found & _TIMES and found & _COUNTER["step"])
-    if not (per_step and found <= _STEP_TIME) and not (
+    per_step = "dt" in found or (found & _KINDS["times"] and found & _COUNTER["step"])
+    if not (per_step and found <= _KINDS["step_time"]) and not (
         name in ("time", "took", "(ms)") and unit == "ms"
     ):
         return None
@@ -279,17 +244,13 @@ def step_seconds_scale(name: str, unit: str, values: FloatArray) -> float | None
 
 
 def signal_of(name: str) -> str | None:
-    """Return the signal that a name means by its words, where no list of names knows it."""
-    found, joined = set(words_of(name)), "".join(words_of(name))
-    if found & EVALUATION:
-        return None
-    if joined == "lr" or (found & {"lr", "learning"} and found <= _RATE_WORDS):
-        return LR
-    if joined in ("norm", "gnorm", "gradnorm") or (
-        "norm" in found and found & _GRADIENT and found <= _NORM_WORDS
-    ):
-        return None if found & _OTHER_NORMS else GRAD_NORM
-    return LOSS_SCALE if joined in ("lossscale", "gradscale", "scale", "lossscaler") else None
+    """Return the signal other than a loss that a name means by its words."""
+    words = words_of(name)
+    place = alias_table().by_words(words)
+    if place is None:
+        return {"norm": GRAD_NORM, "scale": LOSS_SCALE}.get("".join(words))
+    signal = alias_table().worded[place].signal
+    return None if signal in (LOSS, EVAL_LOSS) else signal
 
 
 def is_loss_scale(values: FloatArray) -> bool:

@@ -54,9 +54,13 @@ MAX_FREQUENT = 4
 TABLE_GAP = 40
 """Lines between the head of a table and a row of it, or between two rows."""
 
+RAY_CHARS = range(4_094, 4_098)
+"""Characters after which Ray cuts a line, with its end and without."""
+
 PHASE_WORDS = 4
 """Words of a line that only says what is being done: `--- Validation on dev set ---`."""
 
+_RAY = re.compile(r"^\([\w:]+ pid=\d+[^)]{0,40}\) ")
 _RANK = re.compile(r"(?i)(?:\[|\b)(?:rank|default|rk|worker|local_rank)[ :_=-]?(\d{1,5})\b")
 
 
@@ -226,6 +230,8 @@ class ShapeCollector:
                 self.overflows.append(_overflow(self.num_lines, line))
                 continue
             texts, tokens = cut(line)
+            if tokens and not texts[-1] and len(_RAY.sub("", line)) in RAY_CHARS:
+                texts, tokens = texts[:-1], tokens[:-1]  # the last number may be half of one
             if not tokens:
                 self._maybe_header(line)
                 continue

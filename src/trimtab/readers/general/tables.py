@@ -75,19 +75,11 @@ def parse_row(line: str, header: Header) -> list[float | None] | None:
     if len(cells) != len(header.names):
         return None
     values = [_parse_cell(cell) for cell in cells]
-    if any(
-        value is None and cell.endswith((":", "="))
-        for value, cell in zip(values, cells, strict=True)
-    ):
-        return None  # a name: the line has its own
-    numbers = [value for value in values if isinstance(value, float)]
-    strange = sum(
-        value is None and cell.lower() not in _NOTHING
-        for value, cell in zip(values, cells, strict=True)
-    )
-    if not numbers or strange > 1 or len(numbers) < 2:
-        return None
-    return values
+    texts = [cell for value, cell in zip(values, cells, strict=True) if value is None]
+    strange = [cell for cell in texts if cell.lower() not in _NOTHING]
+    is_named = any(cell.endswith((":", "=")) for cell in texts)  # the line has its own names
+    is_row = not is_named and len(strange) <= 1 and len(values) - len(texts) >= 2
+    return values if is_row else None
 
 
 def _parse_cell(cell: str) -> float | None:
