@@ -1,6 +1,5 @@
 """The example notebook in a real kernel: what each cell shows, by its mime type."""
 
-import importlib.util
 import shutil
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,6 @@ def shown(cell: Any) -> dict[str, str]:
 def test_the_notebook_runs_and_shows_cards_a_curve_and_a_post_mortem(tmp_path: Path) -> None:
     shutil.copy(EXAMPLES / "run.csv", tmp_path)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
-    if importlib.util.find_spec("trimtab.source") is None:
-        tags = "dataframe"
-        notebook.cells = [c for c in notebook.cells if tags not in c.metadata.get("tags", ())]
     nbclient.NotebookClient(
         notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
