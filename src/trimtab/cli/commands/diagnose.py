@@ -48,6 +48,12 @@ def diagnose(
         str | None,
         typer.Option(metavar="NAME", help="The name of the step in the log.", show_default=False),
     ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The run in a file that holds several.", show_default=False
+        ),
+    ] = None,
     manifest: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Facts in JSON: dtype, seed, world.", show_default=False),
@@ -101,9 +107,10 @@ def diagnose(
         path = read[0]
         facts, settings = split_facts(settings, manifest)
         directory = output.find_run(path) if write else RunDirectory.find(path)
-        with progress_bar() as progress:
+        what = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files"
+        with progress_bar(what) as progress:
             report = diagnosis.diagnose(
-                read,
+                read if run is None else [f"{one}#{run}" for one in read],
                 rules=rules,
                 config=load_config(config, settings),
                 reference=reference,
