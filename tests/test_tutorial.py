@@ -1,7 +1,7 @@
 """The tutorial prints what its commands print, and its two configs are one fix apart."""
 
 import re
-import subprocess
+import runpy
 import sys
 import tomllib
 from pathlib import Path
@@ -66,14 +66,17 @@ def test_the_last_losses_are_those_of_the_logs() -> None:
     assert f"the last 50 steps is {ends[0]}, and {ends[1]} after the fix" in " ".join(PAGE.split())
 
 
-def test_the_script_trains_and_its_rate_restarts(tmp_path: Path) -> None:
+def test_the_script_trains_and_its_rate_restarts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("torch")
     config = (FOLDER / "train.toml").read_text()
     short = config.replace("steps = 1200", "steps = 6").replace("steps = 100", "steps = 2")
     (tmp_path / "train.toml").write_text(short)
-    command = [sys.executable, str(FOLDER / "train.py"), "train.toml"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    (tmp_path / "train.csv").write_text(done.stdout)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["train.py", "train.toml"])
+    runpy.run_path(str(FOLDER / "train.py"), run_name="__main__")
+    (tmp_path / "train.csv").write_text(capsys.readouterr().out)
     block = read_log(tmp_path / "train.csv").block
     rates = block.column("lr").values
     assert (rates[3:] > rates[2:-1]).sum() == 1  # after the warm-up

@@ -4,6 +4,11 @@ from pathlib import Path
 
 import pytest
 
+from trimtab.cli import progress
+
+# On a busy machine two seconds pass in a test that expects nothing on standard error.
+progress.QUIET_SECONDS = 600.0
+
 
 @pytest.fixture(scope="session")
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -49,6 +49,13 @@ def test_runs_that_part(tmp_path: Path) -> None:
     assert compare(run, base, "--window", ":299")[0] == 0
 
 
+def test_two_values_are_shown_with_the_digits_that_differ(tmp_path: Path) -> None:
+    run, base = write(tmp_path / "a.csv"), write(tmp_path / "b.csv")
+    base.write_text(base.read_text().replace("2,3.996\n", "2,3.9960000000000004\n"))
+    _, text = compare(run, base)
+    assert "first difference: loss at step 2 (3.996, BASE 3.9960000000000004)" in text
+
+
 def test_a_run_directory_and_a_log(tmp_path: Path) -> None:
     base = write(tmp_path / "b.csv")
     directory = RunDirectory(tmp_path / "run")

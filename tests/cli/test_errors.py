@@ -38,6 +38,13 @@ ERRORS = [
     ("observe folder --once", 3, "no run is at or below folder", "check the path"),
     ("observe folder --web --json", 2, "--web shows pages", "leave out --json"),
     (f"observe {OLD_RUN} --to mlflwo", 2, "there is no sink 'mlflwo'", "mlflow"),
+    (
+        "observe folder --to slack",
+        2,
+        "there is no sink 'slack'",
+        "'apprise:https://hooks.slack.com",
+    ),
+    ("observe folder --to email", 2, "there is no sink 'email'", "observe RUN --to alerts"),
     ("checkpoints folder", 3, "not a run directory with checkpoints", "give the run_dir"),
     (f"ship {OLD_RUN} --to x", 2, "there is no sink 'x'", "choose from mlflow"),
     (f"ship {OLD_RUN} --to mlflow", 2, "MLFLOW_TRACKING_URI must be", "start one with"),

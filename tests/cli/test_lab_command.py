@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-import subprocess
-import sys
+import socket
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
+from tests.kit.launch import run_ranks
 from typer.testing import CliRunner
 
 from trimtab.cli.commands import lab
@@ -63,21 +63,27 @@ def test_the_progress_bar_shows_the_loss_in_a_terminal_only(cache: Path, tmp_pat
     assert output.splitlines()[0].startswith("trained to step 2")
 
 
+def train_on_rank(rank: int, cache: Path, run: Path, port: int, _: Path) -> tuple[int, str]:
+    """Call the command as torchrun calls it."""
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
+    os.environ |= {name: str(value) for name, value in ranks.items()}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return _call(cache, run, "--steps", "4", "--set", "engine=hsdp")
+
+
 def test_under_torchrun_only_one_rank_prints(cache: Path, tmp_path: Path) -> None:
     _call(cache, tmp_path / "warm", "--steps", "1")  # tokenizes the text, if no other test has
-    command = ["lab", "train", str(tmp_path / "run"), *SMALL, "--steps", "4"]
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    done = subprocess.run(
-        [sys.executable, *torchrun, "-m", "trimtab.cli", *command, "--set", "engine=hsdp"],
-        env=os.environ | {"XDG_CACHE_HOME": str(cache), "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
+    run = tmp_path / "run"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    (code, first), (other_code, second) = run_ranks(
+        train_on_rank, 2, cache, run, port, join=False, deadline=120.0
     )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("trained to step 4") == 1
-    assert RunDirectory(tmp_path / "run").read_manifest()["world"] == 2
-    assert len(read_journal(RunDirectory(tmp_path / "run")).block) == 4
+    assert (code, other_code) == (0, 0), first + second
+    assert "trained to step 4" in first
+    assert second == ""
+    assert RunDirectory(run).read_manifest()["world"] == 2
+    assert len(read_journal(RunDirectory(run)).block) == 4
 
 
 def test_names_and_settings_are_those_of_the_lab() -> None:

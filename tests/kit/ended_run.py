@@ -5,10 +5,14 @@ kernel kills: by SIGKILL, while memory is being taken).
 """
 
 import ctypes
+import faulthandler
+import multiprocessing
 import os
 import signal
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -69,5 +73,28 @@ def children(pid: int) -> list[int]:
     return [int(child) for child in listed.split()]
 
 
+@contextmanager
+def started(run_dir: Path, how: str) -> Iterator[Any]:
+    """Yield a process that trains and ends; leaving waits for it.
+
+    It is forked: a new one would import torch.
+    """
+    process = multiprocessing.get_context("fork").Process(target=run, args=(str(run_dir), how))
+    process.start()
+    try:
+        yield process
+    finally:
+        process.join()
+
+
+def run(run_dir: str, how: str) -> None:
+    """Train, and end this process."""
+    torch.set_num_threads(1)  # a parent that ran backward left a thread pool
+    faulthandler.disable()
+    # A busy machine makes any run stall for a second: only where nothing else tells the end.
+    seconds = 1.0 if how in ("hang", "group") else 60.0
+    train(run_dir, how, Config.from_dict({"ship": {"stall_seconds": seconds}}))
+
+
 if __name__ == "__main__":
-    train(sys.argv[1], sys.argv[2], Config.from_dict({"ship": {"stall_seconds": 1.0}}))
+    run(sys.argv[1], sys.argv[2])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from tests.kit.cases import RUNS_ALL
 from tests.kit.tiny import (
     Setup,
     adamw,
@@ -29,7 +30,7 @@ from trimtab.core.config import Config
 from trimtab.core.signals import CLOCKS, NO_CURVES
 from trimtab.lab.trainer.local_ranks import run_ranks
 
-STEPS = 60
+STEPS = 60 if RUNS_ALL else 30
 
 
 def ddp(model: nn.Module) -> nn.Module:

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kit.ended_run import SPIKE, STEPS, children, train
+from tests.kit.cases import some_of
+from tests.kit.ended_run import SPIKE, STEPS, children, started, train
 from tests.kit.observing import observe, with_observer  # noqa: F401
 from tests.kit.plugins import install_plugin
 from tests.kit.tiny import journal_of
@@ -28,11 +29,7 @@ from trimtab.observe.news_writer import NewsWriter
 
 pytestmark = pytest.mark.usefixtures("with_observer")
 
-
-def start(run_dir: Path, how: str) -> "subprocess.Popen[bytes]":
-    """Start a run in a process of its own."""
-    command = [sys.executable, "-m", "tests.kit.ended_run", str(run_dir), how]
-    return subprocess.Popen(command, stderr=subprocess.DEVNULL)
+Weights = dict[str, torch.Tensor]
 
 
 def status_of(run_dir: Path) -> dict[str, Any]:
@@ -51,6 +48,17 @@ def wait_for_end(run_dir: Path, seconds: float = 90.0) -> dict[str, Any]:
     return status_of(run_dir)
 
 
+@pytest.fixture(scope="module")
+def unobserved(tmp_path_factory: pytest.TempPathFactory) -> Weights:
+    """Return the weights of the run without an observer."""
+    run_dir = tmp_path_factory.mktemp("unobserved")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TRIMTAB_OBSERVER", "off")
+        weights: Weights = train(str(run_dir), "close").state_dict()
+    assert not (run_dir / "trimtab" / "observer.jsonl").exists()
+    return weights
+
+
 def postmortems(run_dir: Path) -> list[str]:
     return [path.read_text() for path in (run_dir / "trimtab").rglob("postmortem.md")]
 
@@ -58,7 +66,7 @@ def postmortems(run_dir: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("how", "status", "said"),
     [
-        ("close", "ended", "closed"),
+        pytest.param("close", "ended", "closed", marks=pytest.mark.slow),
         ("raise", "ended", "raised RuntimeError"),
         ("kill", "died", "no end was written"),
         pytest.param("segv", "died", "no end was written", marks=pytest.mark.slow),
@@ -70,7 +78,7 @@ def postmortems(run_dir: Path) -> list[str]:
 def test_the_postmortem_and_how_the_run_ended_are_there(
     tmp_path: Path, how: str, status: str, said: str
 ) -> None:
-    with start(tmp_path, how) as process:
+    with started(tmp_path, how) as process:
         facts = wait_for_end(tmp_path)
         process.kill()
     assert facts["status"] == status
@@ -82,7 +90,7 @@ def test_the_postmortem_and_how_the_run_ended_are_there(
 
 
 def test_where_everything_was_killed_a_later_observer_writes_it_elsewhere(tmp_path: Path) -> None:
-    with start(tmp_path / "run", "group"):
+    with started(tmp_path / "run", "group"):
         pass
     shutil.copytree(tmp_path / "run", tmp_path / "copy")
     lock = tmp_path / "copy" / "trimtab" / "journal.lock"
@@ -95,9 +103,12 @@ def test_where_everything_was_killed_a_later_observer_writes_it_elsewhere(tmp_pa
 
 # A process whose end cannot be heard is not waited for.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("name", ["_start", "check", "_hear", "_take", "catch_up", "close"])
+@pytest.mark.parametrize(
+    "name",
+    some_of(["_start", "check", "_hear", "_take", "catch_up", "close"], "_start", "_hear", "close"),
+)
 def test_a_bug_in_what_hears_the_observer_costs_no_record_and_no_bit(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, unobserved: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trimtab.live.host.recorder.OBSERVER_SECONDS", 0.0)
     with planted(f"trimtab.live.host.observer_process.ObserverProcess.{name}", lambda: True):
@@ -106,9 +117,7 @@ def test_a_bug_in_what_hears_the_observer_costs_no_record_and_no_bit(
         finally:
             for child in children(os.getpid()):
                 os.kill(child, signal.SIGKILL)
-    monkeypatch.setenv("TRIMTAB_OBSERVER", "off")
-    expected = train(str(tmp_path / "plain"), "close").state_dict()
-    assert all(torch.equal(trained[key], expected[key]) for key in expected)
+    assert all(torch.equal(trained[key], unobserved[key]) for key in unobserved)
     if name != "_start":  # else `watch` has stepped aside, with one line
         assert len(journal_of(tmp_path / "run")) == STEPS
     gc.collect()  # here, where an abandoned process is expected, and not in the next test
@@ -170,13 +179,10 @@ def test_an_observer_that_dies_is_started_once_more_and_then_said(
 
 
 def test_the_trained_bits_are_the_same_with_and_without_an_observer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    unobserved: Weights, tmp_path: Path
 ) -> None:
-    with_one = train(str(tmp_path / "with"), "close").state_dict()
-    monkeypatch.setenv("TRIMTAB_OBSERVER", "off")
-    without = train(str(tmp_path / "without"), "close").state_dict()
-    assert all(torch.equal(with_one[name], without[name]) for name in without)
-    assert not (tmp_path / "without" / "trimtab" / "observer.jsonl").exists()
+    with_one = train(str(tmp_path), "close").state_dict()
+    assert all(torch.equal(with_one[name], unobserved[name]) for name in unobserved)
 
 
 RAISES = "raise ZeroDivisionError('planted')"
@@ -184,9 +190,13 @@ LOOPS = "while True: pass"
 EATS = "self.taken = [bytearray(2**28) for _ in range(2**10)]"
 
 
-@pytest.mark.parametrize("what", [RAISES, LOOPS, EATS])
+@pytest.mark.parametrize("what", some_of([RAISES, LOOPS, EATS], LOOPS, EATS))
 def test_a_detector_that_misbehaves_does_not_touch_training(
-    what: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    what: str,
+    unobserved: Weights,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     # One that loops is waited for in vain; the others must get the time that they need here.
     monkeypatch.setattr(observer_process, "CLOSE_SECONDS", 4.0 if what is LOOPS else 60.0)
@@ -207,9 +217,7 @@ class Planted(Detector):
     trained = train(str(tmp_path / "run"), "close").state_dict()
     assert what is not LOOPS or time.monotonic() - began < 30.0
     assert len(journal_of(tmp_path / "run")) == STEPS
-    monkeypatch.setenv("TRIMTAB_OBSERVER", "off")
-    expected = train(str(tmp_path / "plain"), "close").state_dict()
-    assert all(torch.equal(trained[name], expected[name]) for name in expected)
+    assert all(torch.equal(trained[name], unobserved[name]) for name in unobserved)
     if what is LOOPS:
         assert "the observer still works" in caplog.text
     else:

@@ -3,77 +3,50 @@
 import json
 import os
 import re
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
-from trimtab.selftest.promises import PAPER_LAUNCHES
-from trimtab.selftest.run import CHECKS, Cost, Size
-
-GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
-
-BREAK = """
-import json
-import torch
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.protect.discard import Discard
-from trimtab.state.host_copy import CopyToLive
 from trimtab.selftest import run
+from trimtab.selftest.promises import PAPER_LAUNCHES
+from trimtab.selftest.run import CHECKS, Cost, Outcome, SelfTestResult, Size
+from trimtab.state.host_copy import CopyToLive
 
-head, rand = StepMeter.head, torch.rand
-
-def reading(self, phase):
-    measured = head(self, phase)
-    measured[0].item()
-    return measured
-
-def drawing(self, phase):
-    rand(1)
-    return head(self, phase)
-
-def raising(self, phase):
-    raise RuntimeError("planted")
-
-nothing = lambda *given, **named: None
-BREAKS = [
-    ("observe changes no bit, fp32", StepMeter, "head", drawing),
-    ("observe changes no bit, bf16", StepMeter, "head", raising),
-    ("observe reads nothing on the host", StepMeter, "head", reading),
-    ("the gate keeps a NaN out", Discard, "via_missing_grads", nothing),
-    ("recover restores every bit", CopyToLive, "finish", nothing),
-]
-found = {}
-run.measure_cost = nothing
-checks = dict(run.CHECKS)
-for name, where, what, broken in BREAKS:
-    original = getattr(where, what)
-    setattr(where, what, broken)
-    run.CHECKS = {name: checks[name]}
-    result = run.run_selftest("cpu")
-    setattr(where, what, original)
-    found[name] = [result.has_passed, result.checks[0].reason]
-print(json.dumps(found))
-"""
+GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 
 BROKEN_RANKS = """
 import trimtab.live.ranks.exchange as broken
 broken.RankSync._reduce = lambda self, tensor, how: None
 """
 
+_head = StepMeter.head
 
-def run_python(code: str, *, path: Path | None = None) -> str:
-    entries = [str(path)] if path else []
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*entries, *sys.path])}
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
-    )
-    assert not done.returncode, done.stderr
-    return done.stdout
+
+def reading(self: StepMeter, phase: Any) -> Any:
+    measured = _head(self, phase)
+    measured[0].item()
+    return measured
+
+
+def drawing(self: StepMeter, phase: Any) -> Any:
+    torch.rand(1)
+    return _head(self, phase)
+
+
+def raising(self: StepMeter, phase: Any) -> Any:
+    raise RuntimeError("planted")
+
+
+def nothing(*_: object, **__: object) -> None:
+    return None
 
 
 def test_every_check_passes_here_and_the_file_to_send_has_what_is_printed(
@@ -100,25 +73,57 @@ def test_every_check_passes_here_and_the_file_to_send_has_what_is_printed(
     assert not torch.are_deterministic_algorithms_enabled()
 
 
-def test_it_fails_when_what_it_checks_is_broken() -> None:
-    found = json.loads(run_python(BREAK))
-    assert {name for name, (has_passed, _) in found.items() if has_passed} == set()
-    assert "weight blocks.0.norm.weight differs" in found["observe changes no bit, fp32"][1]
-    assert "planted" not in found["observe changes no bit, bf16"][1]
-    assert "the guard logged: trimtab: " in found["observe changes no bit, bf16"][1]
-    assert "20 reads" in found["observe reads nothing on the host"][1]
-    assert "a step with a NaN was applied" in found["the gate keeps a NaN out"][1]
+@pytest.mark.parametrize(
+    ("name", "where", "broken", "reason"),
+    [
+        (
+            "observe changes no bit, fp32",
+            (StepMeter, "head"),
+            drawing,
+            "weight blocks.0.norm.weight differs",
+        ),
+        (
+            "observe changes no bit, bf16",
+            (StepMeter, "head"),
+            raising,
+            "the guard logged: trimtab: ",
+        ),
+        ("observe reads nothing on the host", (StepMeter, "head"), reading, "20 reads"),
+        (
+            "the gate keeps a NaN out",
+            (Discard, "via_missing_grads"),
+            nothing,
+            "a step with a NaN was applied",
+        ),
+        ("recover restores every bit", (CopyToLive, "finish"), nothing, ""),
+    ],
+)
+def test_it_fails_when_what_it_checks_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    where: tuple[type, str],
+    broken: Callable[..., object],
+    reason: str,
+) -> None:
+    monkeypatch.setattr(*where, broken)
+    check = only(monkeypatch, name)
+    assert check.outcome is Outcome.FAILED
+    assert reason in check.reason
+    assert "planted" not in check.reason
 
 
-def test_ranks_that_do_not_meet_are_found(tmp_path: Path) -> None:
+def test_ranks_that_do_not_meet_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(BROKEN_RANKS)
-    code = (
-        "from trimtab.selftest import run; name = 'two ranks agree'; "
-        "run.measure_cost = lambda *given: None; "
-        "run.CHECKS = {name: run.CHECKS[name]}; print(run.run_selftest('cpu').checks[0].line())"
-    )
-    line = run_python(code, path=tmp_path)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+    line = only(monkeypatch, "two ranks agree").line()
     assert line.startswith("FAIL  two ranks agree: rank 0 applied step 8")
+
+
+def only(monkeypatch: pytest.MonkeyPatch, name: str) -> SelfTestResult:
+    """Make one check of the self-test."""
+    monkeypatch.setattr(run, "measure_cost", nothing)
+    monkeypatch.setattr(run, "CHECKS", {name: CHECKS[name]})
+    return run.run_selftest("cpu").checks[0]
 
 
 def test_json_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:

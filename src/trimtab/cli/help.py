@@ -45,7 +45,7 @@ class App(typer.Typer):
     """An application all of whose commands have this help."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(cls=Group, **options)
+        super().__init__(**{"cls": Group, **options})
 
     def command(self, name: str | None = None, **options: Any) -> Any:
         return super().command(name, **{"cls": Command, **options})

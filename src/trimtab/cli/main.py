@@ -2,6 +2,8 @@
 
 import sys
 import traceback
+from difflib import get_close_matches
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -17,7 +19,7 @@ from trimtab.cli.commands.lab import lab_app
 from trimtab.cli.commands.observe import follow, note, observe, ship
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
-from trimtab.cli.help import App, Command
+from trimtab.cli.help import App, Command, Group
 from trimtab.cli.options import ExitCode
 
 
@@ -45,11 +47,63 @@ def describe_plugins() -> str:
     return "\n\n".join(printable(line) for line in ("Installed plug-ins:", *found))
 
 
+_UNASKED = "a run asks no questions any more; the setting ladder.unattended lets it end itself"
+_INSTEAD = {
+    **dict.fromkeys(("analyse", "analyze", "explain"), "use trimtab diagnose LOG"),
+    **dict.fromkeys(("dashboard", "serve", "web"), "use trimtab observe RUNS --web"),
+    **dict.fromkeys(("answer", "approve", "decline"), _UNASKED),
+    "monitor": "use trimtab observe RUN",
+    "preflight": "use trimtab check MODULE:FUNCTION",
+    "probe": "a run that is watched with batch_loss= makes its experiments by itself",
+    "report": "use trimtab diagnose RUN --write, or --html FILE for one page",
+    "schema": "it is the file docs/trimtab-2.schema.json",
+    "watch": "use trimtab observe RUN, or trimtab.watch in a script",
+}
+"""What to type for a name that trimtab had before 0.4, or that other tools have."""
+
+
+class Commands(Group):
+    """The commands, and what people type in place of one: a log, `help`, an old name."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the words mean: a path that exists is for `diagnose`."""
+        word, *rest = args
+        if word not in self.commands and _is_log(word):
+            return super().resolve_command(ctx, ["diagnose", *args])
+        if word in self.commands or ctx.resilient_parsing:  # the latter is the shell's completion
+            return super().resolve_command(ctx, args)
+        if word == "help" and rest and not rest[0].startswith("-"):
+            return self.resolve_command(ctx, [*rest, "--help"])
+        if word in ("help", "version"):
+            typer.echo(ctx.get_help() if word == "help" else f"trimtab {__version__}")
+            raise typer.Exit
+        if word in _INSTEAD:
+            ctx.fail(f"there is no command {word!r}; {_INSTEAD[word]}")
+        shown = [name for name, command in self.commands.items() if not command.hidden]
+        near = " or ".join(map(repr, get_close_matches(word, shown)))
+        hint = f"did you mean {near}?" if near else "trimtab --help lists the commands"
+        return ctx.fail(f"{word[:80]!r} is neither a command nor a file; {hint}")
+
+
+def _is_log(word: str) -> bool:
+    """Whether a word is what `diagnose` reads, or an address, which it explains how to read."""
+    if word == "-" or word.startswith(("http://", "https://")):
+        return True
+    file, _, _ = word.partition("#")  # file#run is one of the runs in a file
+    try:
+        return bool(word) and (Path(word).exists() or Path(file).is_file())
+    except OSError:  # longer than a path can be: pasted text
+        return False
+
+
 app = App(
     name="trimtab",
+    cls=Commands,
     help="Keeps PyTorch training runs healthy: finds loss spikes, NaNs and divergence, and why.",
     no_args_is_help=True,
-    epilog="Example: trimtab diagnose train.log",
+    context_settings={"help_option_names": ["-h", "--help"]},
+    subcommand_metavar="COMMAND | LOG...",
+    epilog="Example: trimtab train.log, which is trimtab diagnose train.log",
     pretty_exceptions_enable=False,  # a traceback that can be pasted into a bug report
 )
 LOOK, BEFORE, WHILE, TRY = "Look at a run", "Before a run", "While it runs", "Try it"

@@ -8,6 +8,7 @@ import logging
 import sys
 import traceback
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, suppress
 from functools import wraps
 from types import TracebackType
 from typing import Any, TypeVar, cast
@@ -28,7 +29,18 @@ class _DefaultHandler(logging.Handler):
     """Writes to stderr as long as the program has configured no logging of its own."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        if not logging.root.handlers:
+        """Write a line above the progress bars; that it cannot be written is no error of the loop.
+
+        Rich redirects stderr while it draws. The bars of tqdm are cleared and drawn again, as by
+        `tqdm.write`, but without its lock: a forked child may have inherited it locked for ever.
+        """
+        if logging.root.handlers:
+            return
+        with suppress(Exception), ExitStack() as drawn_again:
+            if tqdm := sys.modules.get("tqdm.std"):  # never imported by trimtab
+                with suppress(Exception):
+                    cleared = tqdm.tqdm.external_write_mode(sys.stderr, nolock=True)
+                    drawn_again.enter_context(cleared)
             sys.stderr.write(f"{record.getMessage()}\n")
 
 

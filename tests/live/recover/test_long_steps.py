@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit.cases import RUNS_ALL
 from tests.kit.undo import undos
 from torch import nn, optim
 
@@ -14,7 +15,7 @@ import trimtab
 from trimtab.live.measure.time_budget import StepClock
 from trimtab.live.recover.memory_watch import MIN_ELEMENTS, state_tensors
 
-FLIPS, FIRST, APART = 3, 60, 350
+FLIPS, FIRST, APART = 3 if RUNS_ALL else 2, 60, 350
 
 
 @pytest.fixture(autouse=True)

@@ -233,11 +233,20 @@ def _first_differences(differences: "Sequence[FirstDifference]") -> str:
     if not differences:
         return "first difference: none, all common signals are equal"
     named = ", ".join(
-        f"{one.signal} at step {one.step:,} ({one.ours:.6g}, BASE {one.theirs:.6g})"
+        f"{one.signal} at step {one.step:,} ({_unequal(one)})"
         for one in differences[:MAX_DIFFERENCES]
     )
     more = len(differences) - MAX_DIFFERENCES
     return printable(f"first difference: {named}" + (f"; {more} more signals" if more > 0 else ""))
+
+
+def _unequal(one: "FirstDifference") -> str:
+    """Return the two values with as many digits as it takes to tell them apart."""
+    for digits in range(6, 18):  # 17 digits tell any two floats apart
+        ours, theirs = f"{one.ours:.{digits}g}", f"{one.theirs:.{digits}g}"
+        if ours != theirs:
+            break
+    return f"{ours}, BASE {theirs}"
 
 
 def _verdict(found: "Comparison") -> str:

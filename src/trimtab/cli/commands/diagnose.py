@@ -45,6 +45,12 @@ def diagnose(
         str | None,
         typer.Option(metavar="NAME", help="The name of the step in the log.", show_default=False),
     ] = None,
+    run: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME", help="The run in a file that holds several.", show_default=False
+        ),
+    ] = None,
     manifest: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Facts in JSON: dtype, seed, world.", show_default=False),
@@ -96,7 +102,8 @@ def diagnose(
 
     facts, settings = split_facts(settings, manifest)
     directory = output.find_run(paths[0]) if write else RunDirectory.find(paths[0])
-    with progress_bar() as progress:
+    what = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files"
+    with progress_bar(what) as progress:
         report = diagnosis.diagnose(
             [StandardInput() if path == DASH else path for path in paths],
             rules=rules,
@@ -105,6 +112,7 @@ def diagnose(
             format=log_format,
             loss=loss,
             step=step,
+            run=run,
             facts=facts,
             progress=progress,
         )

@@ -141,17 +141,40 @@ def ship(
     _leave(shippers, run if as_json else None)
 
 
+_MAIL = "apprise:mailtos://USER:PASSWORD@HOST?from=a@x.org&to=b@x.org"
+_ADDRESSES = {
+    "discord": "apprise:https://discord.com/api/webhooks/ID/TOKEN",
+    **dict.fromkeys(("email", "e-mail", "mail", "smtp"), _MAIL),
+    "ntfy": "apprise:ntfys://SERVER/TOPIC",
+    "pagerduty": "apprise:pagerduty://INTEGRATION_KEY@API_KEY",
+    "slack": "apprise:https://hooks.slack.com/services/A/B/C",
+    "teams": "apprise:workflows://HOST:443/WORKFLOW/SIGNATURE",
+    "webhook": "webhook+https://HOST/PATH",
+}
+"""Where alerts go, for names that are not those of a sink (docs/integrations/trackers.md)."""
+
+
 def _shippers(names: "list[str] | tuple[str, ...]", config: "ShipConfig") -> "RunShippers":
     """Return what sends runs to sinks; raises ConfigError for a sink that there is not."""
     import signal
 
+    from trimtab.core.errors import ConfigError
     from trimtab.core.text import printable
     from trimtab.observe.shipping.shipper import RunShippers, shadowed
 
     def warn(line: str) -> None:
         typer.echo(printable(line), err=True)
 
-    shippers = RunShippers(names, config, warn)
+    try:
+        shippers = RunShippers(names, config, warn)
+    except ConfigError as error:
+        address = next((_ADDRESSES[name] for name in names if name in _ADDRESSES), None)
+        if address is None:
+            raise
+        raise ConfigError(
+            f"{error}\n  people are told by alerts: "
+            f"TRIMTAB_ALERT_URLS='{address}' trimtab observe RUN --to alerts"
+        ) from error
     for plugin in shadowed() if names else ():
         warn(f"trimtab: its own sink is used, not that of {plugin}")
     # Also where a shell that started it in the background has SIGINT ignored.
