@@ -26,6 +26,7 @@ from trimtab.journal.batches.batch_report import MARGIN, BatchReport
 from trimtab.journal.notes import dismissals
 from trimtab.judge import Judge
 from trimtab.readers.facts import known_facts
+from trimtab.readers.table import Wanted
 from trimtab.report.incident_files import read_batches
 from trimtab.report.run_report import RunReport
 from trimtab.rulesets import RuleSet
@@ -44,6 +45,7 @@ def diagnose(
     format: str | None = None,
     loss: str | None = None,
     step: str | None = None,
+    run: str | None = None,
     facts: RunFacts | None = None,
     detectors: Sequence[Detector] = (),
     readers: Sequence[Reader] = (),
@@ -67,6 +69,7 @@ def diagnose(
         format: The format of the log; default: recognised by its content.
         loss: The name of the loss in the log; default: found by its name.
         step: The name of the step in the log; default: found by its name.
+        run: The name of the run, where a log holds several; default: the newest, with a note.
         facts: What is known about the run; it counts more than what the log states.
         detectors: Detectors to run beside those of the rule set and of installed plug-ins.
         readers: Log readers to try before trimtab's formats and installed plug-ins.
@@ -76,24 +79,26 @@ def diagnose(
     that cannot be right.
     """
     source = find_source(log)
-    options = ReadOptions(format=format, readers=readers, progress=progress, loss=loss, step=step)
-    run = source.read(options)
+    wanted = Wanted(run=run, loss=loss, step=step)
+    known = source.read(
+        ReadOptions(format=format, readers=readers, progress=progress, wanted=wanted)
+    )
     if facts is not None:
-        run = dataclasses.replace(run, facts=known_facts(run.facts, facts))
+        known = dataclasses.replace(known, facts=known_facts(known.facts, facts))
     if reference is not None:
         other = find_source(reference)
-        run = _add_reference(run, other.read(ReadOptions(readers=readers)), other.name)
-    if config is None and isinstance(run, JournalRun):
-        config = run_config(run.directory)
+        known = _add_reference(known, other.read(ReadOptions(readers=readers)), other.name)
+    if config is None and isinstance(known, JournalRun):
+        config = run_config(known.directory)
     judge = Judge(config, rules, detectors, plugins=True)
     done = 0
-    for block in run.block.cut(RECORDS_PER_BLOCK):
+    for block in known.block.cut(RECORDS_PER_BLOCK):
         judge.update(block)
         done += len(block)
         if progress is not None:
-            progress("Judging", done, len(run.block))
+            progress("Judging", done, len(known.block))
     judge.finish()
-    return build_report(judge, run, name=source.name, progress=progress)
+    return build_report(judge, known, name=source.name, progress=progress)
 
 
 def build_report(

@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from inspect import isroutine
 from pathlib import Path
@@ -57,9 +57,13 @@ class ReadOptions:
     format: str | None = None
     readers: Sequence[Reader] = ()
     progress: Progress | None = None
-    loss: str | None = None
-    """The name of this column in the log."""
-    step: str | None = None
+    wanted: Wanted = field(default_factory=Wanted)
+    """Names in the log: of the run, of the loss and of the step."""
+
+    @property
+    def are_for_logs(self) -> bool:
+        """Whether a part of them says how a log is to be read."""
+        return self.format is not None or self.wanted != Wanted()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,8 +125,8 @@ def _path(path: Path) -> Source:
 
 def _read_path(path: Path, options: ReadOptions) -> Run:
     reading = None if options.progress is None else partial(options.progress, "Reading")
-    named = (options.format, options.loss, options.step) != (None, None, None)
-    directory = None if named or "\0" in str(path) else RunDirectory.find(path)
+    is_log = options.are_for_logs or "\0" in str(path)
+    directory = None if is_log else RunDirectory.find(path)
     if directory:
         return read_journal(directory, progress=reading)
     return read_log(
@@ -130,8 +134,9 @@ def _read_path(path: Path, options: ReadOptions) -> Run:
         format=options.format,
         readers=options.readers,
         progress=reading,
-        loss=options.loss,
-        step=options.step,
+        loss=options.wanted.loss,
+        step=options.wanted.step,
+        run=options.wanted.run,
     )
 
 
@@ -224,8 +229,8 @@ def _is_file(given: Any) -> bool:
 
 
 def _already_read(run: Run, options: ReadOptions) -> Run:
-    if (options.format, options.loss, options.step) != (None, None, None):
-        raise ConfigError("format, loss and step are for logs, and this run has been read already")
+    if options.are_for_logs:
+        raise ConfigError("format, run, loss and step are for logs; this run has been read already")
     return run
 
 
@@ -243,7 +248,7 @@ def _find_in_memory(given: Any) -> TableSource | None:
 def _read_table(source: TableSource, options: ReadOptions) -> Run:
     if options.format is not None:
         raise ConfigError(f"format {options.format!r} is for files and text; leave it out")
-    wanted = Wanted(loss=options.loss, step=options.step)
+    wanted = options.wanted
     name = printable(source.name)
     try:
         table = source.load(wanted)
@@ -269,7 +274,7 @@ def _hints_for_python() -> Iterator[None]:
 
 
 def _for_python(sentence: str) -> str:
-    return re.sub(r"--(format|loss|step)\b", r"\1=", sentence)
+    return re.sub(r"--(format|run|loss|step)\b", r"\1=", sentence)
 
 
 def _refusal(given: Any) -> UnreadableLog:
