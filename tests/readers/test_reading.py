@@ -99,7 +99,7 @@ def test_a_directory(tmp_path: Path) -> None:
 def test_a_run_is_named_after_the_file(write: Write) -> None:
     path = write("step,loss\n1,2\n", "a#b.csv")
     assert len(read_log(path).block) == 1
-    with pytest.raises(UnreadableLog, match="holds one run; leave out '#x'"):
+    with pytest.raises(UnreadableLog, match="holds one run; leave out the run 'x'"):
         read_log(f"{path}#x")
     with pytest.raises(UnreadableLog, match="does not exist"):
         read_log(f"{path.parent}/absent.csv#x")

@@ -48,6 +48,6 @@ class Format:
         """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
         if wanted.run is not None and not self.has_runs:
             raise UnreadableLog(
-                f"{path} ({self.description}) holds one run; leave out {'#' + wanted.run!r}"
+                f"{path} ({self.description}) holds one run; leave out the run {wanted.run!r}"
             )
         return to_run(self.load(path, progress, wanted), path, self.name, wanted)

@@ -65,13 +65,14 @@ def read_log(
     progress: Progress | None = None,
     loss: str | None = None,
     step: str | None = None,
+    run: str | None = None,
 ) -> Run:
     """Read a training log.
 
     The format is the one given by name, else the first that recognises the log: `readers`,
     trimtab's own formats, then installed plug-ins (entry points of the group `trimtab.readers`).
-    In a folder, the newest log of a tracker is read. Where a file holds several runs, `file#run`
-    names one of them, else the newest is read.
+    In a folder, the newest log of a tracker is read. Where a file holds several runs, `run` (or
+    `file#run`) names one of them, else the newest is read, with a note on the others.
     `loss` and `step` are the names of these columns in the log, where a reader would choose others.
     `progress` is called now and then with the bytes done and the bytes in total. Raises
     UnreadableLog if there are no rows to read, NoUsableLoss if no column is a loss, ConfigError if
@@ -79,9 +80,9 @@ def read_log(
     """
     outside = _OutsideReaders(readers)
     try:
-        file, run = _split_run(Path(path))
+        file, named = _split_run(Path(path))
         head = b"" if file.is_dir() else _load_head(file)
-        wanted = Wanted(run=run, loss=loss, step=step)
+        wanted = Wanted(run=named if run is None else run, loss=loss, step=step)
         log = _Log(file, head, progress or no_progress, wanted)
         return _read_as(format, log, outside) if format else _read_recognised(log, outside)
     except OSError as error:
@@ -174,7 +175,7 @@ class _OutsideReaders:
         if log.wanted.run is not None:
             raise UnreadableLog(
                 f"{log.path} is read by {run.format!r}, which reads one run per file; "
-                f"leave out {'#' + log.wanted.run!r}"
+                f"leave out the run {log.wanted.run!r}"
             )
         return _with_notes(run, self.notes)
 

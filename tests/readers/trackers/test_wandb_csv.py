@@ -48,7 +48,9 @@ def test_several_runs(write: Write) -> None:
     reading = read_log(path)
     assert_reads_back(reading.block, FIRST)
     assert "Of 2 runs in the file, 'a - b' is read" in reading.notes[0]
-    assert_reads_back(read_log(f"{path}#c").block, FIRST)
+    for other in (read_log(path, run="c"), read_log(f"{path}#c")):
+        assert_reads_back(other.block, FIRST)
+        assert "'c' is read; --run reads a different one: 'a - b'." in other.notes[0]
     with pytest.raises(UnreadableLog, match="has no run 'd'; its runs: 'a - b', 'c'"):
         read_log(f"{path}#d")
 

@@ -57,8 +57,8 @@ def note_choice(table: Table, run: StoredRun, runs: Sequence[StoredRun]) -> None
     others = [str(other) for other in runs if other != run]
     if others:
         table.add_note(
-            f"Of {len(runs)} runs in the file, {quoted(str(run))} is read; to read a different "
-            f"one, append # and its name to the file: {quoted_names(others)}."
+            f"Of {len(runs)} runs in the file, {quoted(str(run))} is read; --run reads a different "
+            f"one: {quoted_names(others)}."
         )
 
 
