@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from trimtab.core.block import BoolArray, FloatArray
+from trimtab.core.block import BoolArray, FloatArray, IntArray
 
 _MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
 
@@ -29,6 +29,11 @@ _SHOWN_NAMES = 8
 """Names spelled out in one sentence; a log with a learning rate per group has dozens."""
 
 _SHOWN_CHARS = 60
+
+_LABEL_CHARS = 256
+
+_MAX_LABELS = 10_000
+"""More different texts in a column do not name runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +72,16 @@ def to_matrix(lines: Sequence[str], delimiter: str) -> FloatArray | None:
         return np.loadtxt(lines, delimiter=delimiter, comments=None, ndmin=2)
     except ValueError:
         return None
+
+
+def to_labels(cells: Sequence[object] | FloatArray, known: dict[str, int]) -> IntArray:
+    """Return the number of each cell's text, -1 if it is missing; new texts become known."""
+    codes = np.full(len(cells), -1)
+    for position, cell in enumerate(cells):
+        text = f"{cell:g}" if isinstance(cell, float) else str(cell).strip()[:_LABEL_CHARS]
+        if text.lower() not in _MISSING and (text in known or len(known) < _MAX_LABELS):
+            codes[position] = known.setdefault(text, len(known))
+    return codes
 
 
 def parse_number(cell: object) -> float | None:

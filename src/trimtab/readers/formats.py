@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.core.errors import UnreadableLog
 from trimtab.core.run import Run
 from trimtab.readers.log_file import Progress, no_progress
 from trimtab.readers.table import Table, Wanted, to_run
@@ -27,8 +26,6 @@ class Format:
     """Whether a file that begins with these bytes is of this format; not every format can say."""
     load: Callable[[Path, Progress, Wanted], Table]
     """Read the file; raises UnreadableLog if it has no rows, and passes OSError on."""
-    has_runs: bool = False
-    """Whether a file may hold several runs, of which `Wanted` names one."""
     binary: bool = False
     """Whether it begins with bytes that no text and no other format begins with."""
     logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
@@ -46,8 +43,4 @@ class Format:
         wanted: Wanted = Wanted(),  # noqa: B008 - it is frozen
     ) -> Run:
         """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
-        if wanted.run is not None and not self.has_runs:
-            raise UnreadableLog(
-                f"{path} ({self.description}) holds one run; leave out the run {wanted.run!r}"
-            )
         return to_run(self.load(path, progress, wanted), path, self.name, wanted)

@@ -23,7 +23,8 @@ from trimtab.readers.cells import parse_number
 from trimtab.readers.folders import read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, LogFile, Progress
-from trimtab.readers.table import Table, Wanted, rows_of_others
+from trimtab.readers.runs import rows_of_others
+from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import restore_hf_losses, restore_if_hf
 
 NESTED_LEVELS = 16
@@ -114,24 +115,6 @@ def _flatten(record: JsonRecord, prefix: str, level: int) -> dict[str, Any]:
 
 # JSON lines
 
-_TELLING = ("event", "type", "split", "phase", "mode", "stage", "kind")
-"""Members whose text says what wrote a record."""
-
-_EVALUATIONS = frozenset(
-    {"eval", "evaluation", "evaluate", "val", "valid", "validation", "test", "dev"}
-)
-
-
-def _told_apart(record: JsonRecord) -> JsonRecord:
-    """Return the record of an evaluation with its losses under an evaluation's names."""
-    if not any(
-        str(record.get(name)).lower() in _EVALUATIONS for name in _TELLING if name in record
-    ):
-        return record
-    return {
-        f"eval_{name}" if name.split("/")[-1] == "loss" else name: record[name] for name in record
-    }
-
 
 def _read_lines(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LineFile(path, progress)
@@ -144,7 +127,7 @@ def _read_lines(path: Path, progress: Progress, wanted: Wanted) -> Table:
             num_lines += 1
             record = parse_object(line) if line else {}
             if record:
-                records.append(_told_apart(record))
+                records.append(record)
             elif record is None and file.unfinished:
                 num_cut += 1
             elif record is None:

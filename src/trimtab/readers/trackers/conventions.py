@@ -1,22 +1,15 @@
 """What logs of several trackers have in common.
 
-- A file may hold several runs (`choose_run`).
 - A tracker may count calls of log() as its step (`prefer_steps_beside_loss`).
 - HF's Trainer changes the loss before it is logged (`restore_hf_losses`), wherever it goes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
 
 from trimtab.core.block import BoolArray, Column
-from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.core.text import printable
 from trimtab.readers.aliases import STEP, Alias, name_columns
-from trimtab.readers.cells import quoted, quoted_names
+from trimtab.readers.cells import quoted
 from trimtab.readers.table import Table
 
 CALL_STEP = "_step"
@@ -27,39 +20,6 @@ HF_PREFIX = "train/"
 
 _HF_NAMES = ("loss", "learning_rate", "epoch")
 """Names that the Trainer logs together at every record."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRun:
-    """One of the runs in a file."""
-
-    id: str
-    name: str
-
-    def __str__(self) -> str:
-        return printable(self.name or self.id)
-
-
-def choose_run(path: Path, runs: Sequence[StoredRun], wanted: str | None) -> StoredRun:
-    """Return the run with the wanted name or id, else the first; raises UnreadableLog if none."""
-    if not runs:
-        raise UnreadableLog(f"{path} holds no run; check that anything was logged to it")
-    if wanted is None:
-        return runs[0]
-    for run in runs:
-        if wanted in (run.id, run.name):
-            return run
-    names = quoted_names([str(run) for run in runs])
-    raise UnreadableLog(f"{path} has no run {quoted(wanted)}; its runs: {names}")
-
-
-def note_choice(table: Table, run: StoredRun, runs: Sequence[StoredRun]) -> None:
-    others = [str(other) for other in runs if other != run]
-    if others:
-        table.add_note(
-            f"Of {len(runs)} runs in the file, {quoted(str(run))} is read; --run reads a different "
-            f"one: {quoted_names(others)}."
-        )
 
 
 def prefer_steps_beside_loss(table: Table) -> None:

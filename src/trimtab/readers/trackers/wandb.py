@@ -7,7 +7,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -21,6 +21,7 @@ from trimtab.readers.csv_log import is_csv, read_csv
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
+from trimtab.readers.runs import separate
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import conventions, protowire
 from trimtab.readers.trackers.protowire import BYTES, FIXED64, VARINT, BadMessage
@@ -225,29 +226,10 @@ def _is_export(head: bytes) -> bool:
 
 
 def _read_export(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    whole = read_csv(path, progress, wanted)
-    names = dict.fromkeys(name.rpartition(" - ")[0] for name in whole.names if " - " in name)
-    runs = [conventions.StoredRun(id=name, name=name) for name in names or ("",)]
-    chosen = conventions.choose_run(path, runs, wanted.run)
-    table = _only(whole, names, chosen.name)
-    conventions.note_choice(table, chosen, runs)
+    table = read_csv(path, progress, wanted)
+    separate(table, path, wanted.run)
     _drop_bounds(table)
     conventions.restore_if_hf(table, conventions.HF_PREFIX)
-    return table
-
-
-def _only(whole: Table, runs: Container[str], run: str) -> Table:
-    """Return the columns of one run, without its name, and those that all runs share."""
-    table = Table()
-    table.new_rows(whole.num_rows)
-    table.add_note(*whole.notes)
-    for name in whole.names:
-        owner, _, metric = name.rpartition(" - ")
-        if owner not in runs:
-            metric = name
-        elif owner != run:
-            continue
-        table.replace(metric, whole.column(name))
     return table
 
 
@@ -275,5 +257,4 @@ WANDB_CSV = Format(
     description="CSV exported from a chart of W&B",
     matches=_is_export,
     load=_read_export,
-    has_runs=True,
 )
