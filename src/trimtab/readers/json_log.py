@@ -18,14 +18,16 @@ import numpy as np
 from trimtab.core.block import Column
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import STEP_SECONDS
+from trimtab.core.text import printable
 from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.cells import parse_number
 from trimtab.readers.folders import read_start
 from trimtab.readers.formats import Format
-from trimtab.readers.log_file import LineFile, LogFile, Progress
-from trimtab.readers.runs import rows_of_others
+from trimtab.readers.log_file import LineFile, LogFile, Progress, read_head
+from trimtab.readers.runs import StoredRun, choose_run, is_loss, note_choice, rows_of_others
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import restore_hf_losses, restore_if_hf
+from trimtab.readers.trackers.points import Points
 
 NESTED_LEVELS = 16
 """Objects nested deeper hold no metrics; without a limit their names could fill the memory."""
@@ -164,10 +166,13 @@ _START = re.compile(r"\s*\[")
 _ARRAY_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
 
 
-def _read_array(path: Path, progress: Progress, wanted: Wanted) -> Table:
+def _read_json(path: Path, progress: Progress, wanted: Wanted) -> Table:
+    if _is_document(read_head(path, _SAMPLE_BYTES)[0]):
+        return _to_table(_load_document(LogFile(path, progress), path), path, wanted)
     file = LogFile(path, progress)
     decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
     table = Table()
+    runs: list[JsonRecord] = []
     text, started, closed, num_others = "", False, False, 0
     for block in file.blocks():
         text += decoder.decode(block)
@@ -177,11 +182,16 @@ def _read_array(path: Path, progress: Progress, wanted: Wanted) -> Table:
                 break
             text, started = text[start.end() :], True
         items = decode_items(text, 0)
-        table.add_records([record for record in items.records if record])
+        if runs or (not table.num_rows and any(map(_is_run, items.records[:1]))):
+            runs += items.records
+        else:
+            table.add_records([record for record in items.records if record])
         num_others += items.num_others
         text, closed = text[items.end :], items.closed
         if closed or len(text) > OBJECT_CHARS:
             break
+    if runs:
+        return _to_table(runs, path, wanted)
     if not table.num_rows:
         raise UnreadableLog(
             f"{path} is not a JSON array with objects in it; write [{{...}}, {{...}}], "
@@ -198,11 +208,174 @@ def _read_array(path: Path, progress: Progress, wanted: Wanted) -> Table:
     return table
 
 
+# A JSON document: columns as lists, or as lists of [step, value], of one run or of several
+#
+# {"step": [1, 2], "loss": [2.5, 2.4]}, {"loss": [[1, 2.5], [2, 2.4]]}, {"loss": {"1": 2.5}},
+# {"run_a": {"loss": [2.5, 2.4]}, ...}, [{"name": "run_a", "loss": [2.5, 2.4]}, ...]
+
+_SAMPLE_BYTES = 1 << 20
+_LARGEST = 2.0**62
+_NAMES = ("name", "run_name", "run", "run_id", "id", "label", "model", "experiment")
+"""Members that name the run that an object holds."""
+
+_PHASES = frozenset({"train", "training", "val", "valid", "validation", "eval", "test", "dev"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Series:
+    """The values of a metric, in the order of logging."""
+
+    values: Sequence[Any]
+    steps: Sequence[Any] | None = None
+    """None if only their order is known."""
+
+
+def _is_document(head: bytes) -> bool:
+    """Return whether these bytes begin one object that holds series, not a line of objects."""
+    text = head.decode("utf-8-sig", "replace").lstrip()
+    if not text.startswith("{") or _HISTORY.search(text):
+        return False
+    try:
+        document, end = decode_json(text)
+    except (ValueError, RecursionError):
+        _, _, rest = text.partition("\n")  # an object on several lines, or one that goes on
+        return rest.lstrip()[:1] == '"' or len(text) >= _SAMPLE_BYTES // 2
+    has_records = any(is_loss(name) and isinstance(document[name], float) for name in document)
+    return not text[end:].strip() and not has_records and _holds(document, "")
+
+
+def _load_document(file: LogFile, path: Path) -> Any:
+    try:
+        return decode_json(file.read().decode("utf-8-sig", "replace").strip())[0]
+    except (ValueError, RecursionError) as error:
+        raise UnreadableLog(
+            f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
+        ) from error
+
+
+def _to_table(document: Any, path: Path, wanted: Wanted) -> Table:
+    """Return the run in a document, of several the wanted or the first one."""
+    parts = _runs_in(document)
+    runs = [StoredRun(id=name, name=name) for name in parts]
+    run = choose_run(path, runs, wanted.run) if len(runs) > 1 else runs[0]
+    part = parts[run.id]
+    table = Table()
+    if isinstance(part, list):
+        table.add_records([_flattened(record) for record in part if isinstance(record, dict)])
+    else:
+        table = _join(_series_in(part))
+    if not table.num_rows:
+        raise UnreadableLog(
+            f"{path} holds no series of numbers; write one object per line, as in "
+            '{"step": 1, "loss": 2.5}'
+        )
+    if len(runs) > 1:
+        note_choice(table, run, runs)
+    restore_if_hf(table)
+    return table
+
+
+def _runs_in(document: Any, level: int = 0) -> dict[str, Any]:
+    """Return the parts of a document that are a run each, by name; the whole of it if it is one."""
+    if isinstance(document, list):
+        items = [item for item in document if isinstance(item, dict)]
+        parts = {_run_name(item, number): item for number, item in enumerate(items, start=1)}
+    else:
+        parts = dict(_members(document))
+    runs = {
+        name: part for name, part in parts.items() if not _is_series(part) and _holds(part, "loss")
+    }
+    if len(runs) == 1 and not any(map(_is_series, parts.values())) and level < NESTED_LEVELS:
+        return _runs_in(next(iter(runs.values())), level + 1)
+    if len(runs) < 2 or _PHASES & {name.lower() for name in runs}:
+        return {"": document}
+    return runs
+
+
+def _run_name(item: JsonRecord, number: int) -> str:
+    found = [item[name] for name in _NAMES if isinstance(item.get(name), str | float)]
+    label = f"{found[0]:g}" if found and isinstance(found[0], float) else str(found and found[0])
+    return printable(label) if found else str(number)
+
+
+def _holds(part: Any, word: str) -> bool:
+    """Return whether a part holds a series, or records, with this word in a name."""
+    if isinstance(part, list):
+        first = part[0] if part else None
+        return isinstance(first, dict) and (
+            any(word in name.lower() for name in _flattened(first)) or _is_run(first)
+        )
+    return any(
+        word in name.lower() if _is_series(value) else _holds(value, word)
+        for name, value in _members(part).items()
+    )
+
+
+def _is_run(record: JsonRecord) -> bool:
+    return any("loss" in name.lower() and _is_series(record[name]) for name in record)
+
+
+def _is_series(value: Any) -> bool:
+    """Return whether a value is a list of numbers or of steps with theirs, or a table of steps."""
+    if isinstance(value, dict):
+        return len(value) > 1 and all(_finite(key) is not None for key in value)
+    if not isinstance(value, list) or not value:
+        return False
+    kinds = {len(item) if isinstance(item, list) else type(item) for item in value}
+    return kinds in ({2}, {3}) or (float in kinds and kinds <= {float, str, type(None)})
+
+
+def _series_in(part: Any, prefix: str = "", level: int = 0) -> dict[str, _Series]:
+    found: dict[str, _Series] = {}
+    for key, value in _members(part).items():
+        if _is_series(value):
+            found[prefix + key] = _series(value)
+        elif level < NESTED_LEVELS and len(prefix + key) < NAME_CHARS:
+            found |= _series_in(value, f"{prefix}{key}/", level + 1)
+    return found
+
+
+def _series(value: Any) -> _Series:
+    if isinstance(value, dict):
+        return _Series(values=list(value.values()), steps=list(value))
+    if not isinstance(value[0], list):
+        return _Series(values=value)
+    # The last two are step and value: TensorBoard puts the time before them.
+    return _Series(values=[item[-1] for item in value], steps=[item[-2] for item in value])
+
+
+def _join(series: Mapping[str, _Series]) -> Table:
+    """Return the rows of some series: by their steps, else by their order."""
+    points = Points()
+    for name, one in series.items():
+        for step, value in zip(one.steps or (), one.values, strict=False):
+            at, number = _finite(step), _number(value)
+            if at is not None and abs(at) < _LARGEST and number is not None:
+                points.add(name, int(at), number, 0.0)
+    lists = {name: one.values for name, one in series.items() if one.steps is None}
+    if len(points):
+        table = points.to_table()
+        table.note_counts({"Lists without steps, left out": len(lists)})
+        return table
+    # Lists of other lengths, such as that of the evaluations, have other steps.
+    lengths = [len(lists[name]) for name in sorted(lists, key=is_loss, reverse=True)]
+    table = Table()
+    rows = table.new_rows(lengths[0] if lengths else 0)
+    for name, values in lists.items():
+        if len(values) == len(rows):
+            table.add(name, rows, values)
+    others = sum(length != len(rows) for length in lengths)
+    table.note_counts({"Lists of a different length than the loss, left out": others})
+    return table
+
+
 JSON = Format(
     name="json",
-    description="a JSON array, one object per record",
-    matches=lambda head: _ARRAY_MARK.match(head.decode("utf-8-sig", "replace")) is not None,
-    load=_read_array,
+    description="a JSON array, one object per record, or a document with lists",
+    matches=lambda head: (
+        _ARRAY_MARK.match(head.decode("utf-8-sig", "replace")) is not None or _is_document(head)
+    ),
+    load=_read_json,
 )
 
 
@@ -270,50 +443,36 @@ _GOLDEN_MARK = re.compile(
 
 
 def _read_golden(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    file = LogFile(path, progress)
-    try:
-        document, _ = decode_json(file.read().decode("utf-8-sig", "replace").strip())
-    except (ValueError, RecursionError) as error:
-        raise UnreadableLog(
-            f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
-        ) from error
-    series = {name: _series(entry) for name, entry in _members(document).items()}
-    steps = np.unique([step for values in series.values() for step in values])
-    if not len(steps):
+    document = _load_document(LogFile(path, progress), path)
+    table = _join({name: _golden_series(entry) for name, entry in _members(document).items()})
+    if not table.num_rows:
         raise UnreadableLog(f"{path} holds no value at any step; give Megatron's golden values")
-    table = Table()
-    rows = table.new_rows(len(steps))
-    table.add("step", rows, steps)
-    for name, values in series.items():
-        if name != "step":
-            positions = np.searchsorted(steps, np.array(list(values), dtype=np.float64))
-            table.add(name, rows[positions], np.array(list(values.values()), dtype=np.float64))
     return table
 
 
-def _series(entry: Any) -> dict[float, float]:
-    """Return step to value; a value that is text means that the step was not recorded."""
+def _golden_series(entry: Any) -> _Series:
+    """Return the values of a metric; one that is text means that the step was not recorded."""
     fields = _members(entry)
     values = fields.get("values")
     if isinstance(values, list):
         start, interval = fields.get("start_step"), fields.get("step_interval")
         if not isinstance(start, float) or not isinstance(interval, float):
-            return {}
-        values = {repr(start + position * interval): value for position, value in enumerate(values)}
-    series: dict[float, float] = {}
-    for key, value in _members(values).items():
-        step = _finite(key)
-        if step is not None and isinstance(value, float):
-            series[step] = value
-    return series
+            return _Series(values=(), steps=())
+        values = {start + position * interval: value for position, value in enumerate(values)}
+    recorded = {step: v for step, v in _members(values).items() if isinstance(v, float)}
+    return _Series(values=list(recorded.values()), steps=list(recorded))
 
 
-def _finite(key: str) -> float | None:
+def _finite(cell: object) -> float | None:
+    number = _number(cell)
+    return number if number is not None and np.isfinite(number) else None
+
+
+def _number(cell: object) -> float | None:
     try:
-        step = parse_number(key)
+        return parse_number(cell)
     except ValueError:
         return None
-    return step if step is not None and np.isfinite(step) else None
 
 
 def _members(value: Any) -> Mapping[str, Any]:

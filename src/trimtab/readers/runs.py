@@ -9,6 +9,7 @@ what other ranks logged at the same steps.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -121,7 +122,7 @@ def separate(table: "Table", path: Path, wanted: str | None) -> None:
                 else:
                     table.remove(name)
     elif wanted is not None:
-        if wanted not in table.recorded or any(map(_is_loss, table.recorded)):
+        if wanted not in table.recorded or any(map(is_loss, table.recorded)):
             raise UnreadableLog(f"{path} holds one run; leave out the run {wanted!r}")
         # Every column is the loss of a run, and called after it.
         table.meanings[wanted] = Alias(signal=LOSS, name=wanted)
@@ -136,7 +137,8 @@ def _restore_own_names(table: "Table") -> None:
             table.rename(name, own)
 
 
-def _is_loss(name: str) -> bool:
+def is_loss(name: str) -> bool:
+    """Return whether the alias table knows a name as the training loss."""
     claim = alias_table().claim(name)
     return claim.known and claim.alias.signal == LOSS
 
@@ -173,15 +175,15 @@ def _runs_by_rows(table: "Table", wanted: str | None) -> Mapping[StoredRun, Bool
     keys = [varied[name] for name in ids or _RUN_COLUMNS if name in varied]
     if not keys:
         return {}
-    rows, first, codes = np.unique(
-        np.stack([labels.codes for labels in keys]), axis=1, return_index=True, return_inverse=True
-    )
-    last = len(codes) - 1 - np.unique(codes.reshape(-1)[::-1], return_index=True)[1]
+    stacked = np.stack([labels.codes for labels in keys])
+    rows, numbers = np.unique(stacked, axis=1, return_inverse=True)
+    codes = numbers.reshape(-1)
+    last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
     names = varied.get("run_name")
     runs: dict[StoredRun, BoolArray] = {}
     for number in np.argsort(-last):
         texts = [labels.texts[code] for labels, code in zip(keys, rows[:, number], strict=True)]
-        own = codes.reshape(-1) == number
+        own = codes == number
         if (rows[:, number] >= 0).all() and (own & with_loss).any():
             run = ", ".join(texts)
             name = names.texts[names.codes[last[number]]] if names else run
@@ -201,7 +203,7 @@ def _is_continued(table: "Table", runs: Sequence[BoolArray]) -> bool:
     own = [steps.values[rows & steps.finite] for rows in reversed(runs)]
     return all(
         len(before) > 0 and len(after) > 0 and after.min() > np.median(before)
-        for before, after in zip(own, own[1:], strict=False)
+        for before, after in pairwise(own)
     )
 
 
@@ -212,9 +214,9 @@ def _runs_by_columns(table: "Table") -> Mapping[StoredRun, Mapping[str, str]]:
     for name in table.recorded:
         for between in _BETWEEN.finditer(name):
             before, after = name[: between.start()], name[between.end() :]
-            if _is_loss(after) and (between[0] == " - " or _RUN_NAME.fullmatch(before)):
+            if is_loss(after) and (between[0] == " - " or _RUN_NAME.fullmatch(before)):
                 affixes[before + between[0], ""] = None
-            elif _is_loss(before) and _RUN_NAME.fullmatch(after):
+            elif is_loss(before) and _RUN_NAME.fullmatch(after):
                 affixes["", between[0] + after] = None
     runs: dict[StoredRun, dict[str, str]] = {}
     shared = set(table.names)
@@ -225,7 +227,7 @@ def _runs_by_columns(table: "Table") -> Mapping[StoredRun, Mapping[str, str]]:
         runs.setdefault(StoredRun(id=run, name=run), {}).update(names)
         shared.difference_update(own)
     is_export = any(start.endswith(" - ") for start, _ in affixes)
-    if any(map(_is_loss, shared)) or len(runs) < 2 - is_export:
+    if any(map(is_loss, shared)) or len(runs) < 2 - is_export:
         return {}
     return runs
 
@@ -271,7 +273,7 @@ def rows_of_others(ranks: IntArray) -> IntArray:
 
 def _leave_out_ranks(table: "Table") -> None:
     """Leave out the losses of all ranks but one, where a column tells the ranks apart."""
-    losses = [name for name in table.recorded if _is_loss(name)]
+    losses = [name for name in table.recorded if is_loss(name)]
     for name in [name for name in table.recorded if fold(name) in _RANKS]:
         ranks = table.column(name)
         rows = np.flatnonzero(table.rows_with(losses) & table.kept & ranks.finite)
