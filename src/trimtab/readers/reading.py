@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -52,6 +53,8 @@ _FOREIGN_BYTES = {
     ZSTD_MARK: "zstd data; install the package zstandard, or unpack it first (unzstd)",
     b"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
 }
+
+_PAGE = re.compile(rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype )?html\b")
 
 # Left out of this: characters that text may contain, and NUL, which a crash can leave in any file.
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
@@ -185,8 +188,10 @@ def _read_as(format: str, log: _Log, outside: _OutsideReaders) -> Run:
     if reader is not None:
         return outside.read_as(reader, log)
     if format not in FORMATS:
+        close = get_close_matches(format.lower(), outside.formats, n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
         raise ConfigError(
-            f"unknown log format {format!r}; choose from {', '.join(outside.formats)}"
+            f"unknown log format {format!r}; {meant}choose from {', '.join(outside.formats)}"
         )
     if log.head:
         return _read(Choice(path=log.path, format=FORMATS[format]), log)
@@ -285,9 +290,10 @@ def _load_head(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        if str(path).startswith(("http:/", "https:/")):
+        address = re.sub("^(https?:)/+", r"\1//", str(path))  # a path has no two slashes
+        if address.startswith(("http://", "https://")):
             raise UnreadableLog(
-                f"{path} is an address, and logs are read from files; download it, or pipe it: "
+                f"{address} is an address, and logs are read from files; download it, or pipe it: "
                 "curl -L ADDRESS | trimtab diagnose -"
             ) from None
         raise UnreadableLog(f"{path} does not exist; check the path") from None
@@ -372,9 +378,15 @@ def _binary_formats() -> list[Format]:
 
 def _describe_foreign(head: bytes) -> str | None:
     """Describe the bytes, if no known format begins like this."""
+    if head.startswith(b"PK") and re.search(rb"\[Content_Types\]\.xml|xl/", head[:4096]):
+        return "an Excel workbook; save the sheet as CSV"
     for start, description in _FOREIGN_BYTES.items():
         if head.startswith(start):
             return description
+    if _PAGE.match(head):
+        return "a web page; of a chart of W&B, download the CSV export instead"
+    if not head.strip(b"\0"):
+        return "binary data, it begins with NUL bytes"
     if _CONTROL.search(head[:1024]):
         return f"binary data, it begins with the bytes {head[:16].hex(' ')}"
     return None

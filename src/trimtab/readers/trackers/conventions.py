@@ -7,7 +7,18 @@
 import numpy as np
 
 from trimtab.core.block import BoolArray, Column
-from trimtab.core.signals import LOSS, Quality
+from trimtab.core.signals import (
+    ADVANTAGE_STD,
+    CLIP_FRACTION,
+    ENTROPY,
+    KL,
+    LOSS,
+    NO_SIGNAL_SHARE,
+    RATIO,
+    REWARD,
+    REWARD_STD,
+    Quality,
+)
 from trimtab.readers.aliases import STEP, Alias, name_columns
 from trimtab.readers.cells import quoted
 from trimtab.readers.table import Table
@@ -17,6 +28,17 @@ CALL_STEP = "_step"
 
 HF_PREFIX = "train/"
 """What HF's Trainer prepends to its names in W&B, TensorBoard and trackio."""
+
+_POLICY_SIGNALS = frozenset(
+    {REWARD, REWARD_STD, KL, CLIP_FRACTION, RATIO, ADVANTAGE_STD, NO_SIGNAL_SHARE}
+)
+
+_SEVERAL = 3
+"""Zeros in a row that are no chance."""
+
+_BEFORE = 4
+_NEAR_ZERO = 0.01
+"""Chosen: a hundred times the smallest loss of the Trainer, which rounds to four decimals."""
 
 _HF_NAMES = ("loss", "learning_rate", "epoch")
 """Names that the Trainer logs together at every record."""
@@ -68,16 +90,11 @@ def restore_hf_losses(table: Table, prefix: str = "") -> None:
         quality = Quality.INFERRED
         values = np.where(hidden, np.nan, losses.values)
         table.replace(name, Column(values, losses.present))
-        table.add_note(
-            f"Values of {quoted(name)} that are exactly 0 beside a gradient norm that is 0 or not "
-            "finite, treated as NaN, which HF's Trainer writes this way: "
-            f"{np.count_nonzero(hidden)}."
-        )
     table.meanings[name] = Alias(signal=LOSS, name=name, quality=quality)
 
 
 def _hidden_losses(losses: Column, table: Table, norm: str) -> BoolArray:
-    """Return where the loss was not finite and the log says 0."""
+    """Return where the loss was not finite and the log says 0, and note why."""
     zero = losses.present & (losses.values == 0.0)
     if norm not in table.recorded:
         if zero.any():
@@ -87,8 +104,49 @@ def _hidden_losses(losses: Column, table: Table, norm: str) -> BoolArray:
             )
         return np.zeros_like(zero)
     norms = table.column(norm)
-    plausible = np.isfinite(norms.values) & (norms.values != 0.0)
-    return np.asarray(zero & norms.present & ~plausible)
+    zero &= norms.present
+    hidden = zero & ~np.isfinite(norms.values)
+    stuck = np.zeros_like(hidden)
+    if not _has_policy(table):
+        hidden |= zero & (norms.values == 0.0)
+        stuck = _stuck(losses, zero, norms) & ~hidden
+    table.note_counts(
+        {
+            "Losses that are exactly 0 beside a gradient norm that is 0 or not finite, treated as "
+            "NaN, which HF's Trainer writes this way": int(hidden.sum()),
+            "Losses that are exactly 0 beside a gradient norm that no longer changes, treated as "
+            "NaN: DeepSpeed ZeRO 3 reports such a norm where it is not finite": int(stuck.sum()),
+        }
+    )
+    return np.asarray(hidden | stuck)
+
+
+def _has_policy(table: Table) -> bool:
+    """Return whether this is RL, where a batch of equal rewards has neither loss nor gradient."""
+    names = list(table.recorded)
+    signals = name_columns(names, meanings=table.meanings).foreign
+    # TRL's SFTTrainer logs an entropy too, with the accuracy of its tokens.
+    is_supervised = any("token_accuracy" in name for name in names)
+    return any(
+        signal.partition("/")[0] in _POLICY_SIGNALS or (signal == ENTROPY and not is_supervised)
+        for signal in signals
+    )
+
+
+def _stuck(losses: Column, zero: BoolArray, norms: Column) -> BoolArray:
+    """Return where the loss fell to 0 at once, and stays there beside one and the same norm.
+
+    A task that is solved comes near 0 first, and its norm is not the same twice.
+    """
+    stuck = np.zeros_like(zero)
+    rows = np.flatnonzero(losses.present)
+    borders = np.flatnonzero(np.diff(zero[rows])) + 1
+    for stretch in np.split(rows, borders):
+        before = losses.values[rows[rows < stretch[0]][-_BEFORE:]]
+        constant = len(np.unique(norms.values[stretch])) == 1
+        if zero[stretch[0]] and len(stretch) >= _SEVERAL and constant and len(before):
+            stuck[stretch] = np.median(before) > _NEAR_ZERO
+    return stuck
 
 
 def _is_thinned(table: Table, losses: Column) -> bool:
