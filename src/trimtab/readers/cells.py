@@ -30,8 +30,6 @@ _SHOWN_NAMES = 8
 
 _SHOWN_CHARS = 60
 
-_LABEL_CHARS = 256
-
 _MAX_LABELS = 10_000
 """More different texts in a column do not name runs."""
 
@@ -76,12 +74,11 @@ def to_matrix(lines: Sequence[str], delimiter: str) -> FloatArray | None:
 
 def to_labels(cells: Sequence[object] | FloatArray, known: dict[str, int]) -> IntArray:
     """Return the number of each cell's text, -1 if it is missing; new texts become known."""
-    codes = np.full(len(cells), -1)
-    for position, cell in enumerate(cells):
-        text = f"{cell:g}" if isinstance(cell, float) else str(cell).strip()[:_LABEL_CHARS]
-        if text.lower() not in _MISSING and (text in known or len(known) < _MAX_LABELS):
-            codes[position] = known.setdefault(text, len(known))
-    return codes
+    texts = [f"{cell:g}" if isinstance(cell, float) else str(cell).strip() for cell in cells]
+    for text in dict.fromkeys(texts):
+        if text.lower() not in _MISSING and len(known) < _MAX_LABELS:
+            known.setdefault(text, len(known))
+    return np.array([known.get(text, -1) for text in texts])
 
 
 def parse_number(cell: object) -> float | None:

@@ -162,34 +162,23 @@ JSONL = Format(
 
 # A JSON array, as `json.dump(history, file)` writes it; streamed, so its size does not matter
 
-_START = re.compile(r"\s*\[")
+_START = re.compile(r"\A\s*\[")
 _ARRAY_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
 
 
 def _read_json(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    if _is_document(read_head(path, _SAMPLE_BYTES)[0]):
-        return _to_table(_load_document(LogFile(path, progress), path), path, wanted)
     file = LogFile(path, progress)
-    decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+    if _is_document(read_head(path, _SAMPLE_BYTES)[0]):
+        return _to_table(_load_document(file, path), path, wanted)
     table = Table()
     runs: list[JsonRecord] = []
-    text, started, closed, num_others = "", False, False, 0
-    for block in file.blocks():
-        text += decoder.decode(block)
-        if not started:
-            start = _START.match(text)
-            if start is None:
-                break
-            text, started = text[start.end() :], True
-        items = decode_items(text, 0)
+    num_others, closed = 0, False
+    for items in _array_items(file, _START):
         if runs or (not table.num_rows and any(map(_is_run, items.records[:1]))):
             runs += items.records
         else:
             table.add_records([record for record in items.records if record])
-        num_others += items.num_others
-        text, closed = text[items.end :], items.closed
-        if closed or len(text) > OBJECT_CHARS:
-            break
+        num_others, closed = num_others + items.num_others, items.closed
     if runs:
         return _to_table(runs, path, wanted)
     if not table.num_rows:
@@ -204,8 +193,26 @@ def _read_json(path: Path, progress: Progress, wanted: Wanted) -> Table:
             f"The array is cut off or damaged after {table.num_rows} records; what comes after is "
             "left out."
         )
-    restore_if_hf(table)
     return table
+
+
+def _array_items(file: LogFile, mark: re.Pattern[str]) -> Iterator[DecodedItems]:
+    """Yield the items of the array that begins at a mark, block by block."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+    text, started = "", False
+    for block in file.blocks():
+        text += decoder.decode(block)
+        start = None if started else mark.search(text)
+        if start is not None:
+            text, started = text[start.end() :], True
+        if started:
+            items = decode_items(text, 0)
+            yield items
+            text = text[items.end :]
+            if items.closed:
+                return
+        if len(text) > OBJECT_CHARS:
+            return
 
 
 # A JSON document: columns as lists, or as lists of [step, value], of one run or of several
@@ -271,7 +278,6 @@ def _to_table(document: Any, path: Path, wanted: Wanted) -> Table:
         )
     if len(runs) > 1:
         note_choice(table, run, runs)
-    restore_if_hf(table)
     return table
 
 
@@ -376,6 +382,7 @@ JSON = Format(
         _ARRAY_MARK.match(head.decode("utf-8-sig", "replace")) is not None or _is_document(head)
     ),
     load=_read_json,
+    finish=restore_if_hf,
 )
 
 
@@ -390,21 +397,19 @@ _HEAD_BYTES = 1 << 12
 
 def _read_hf(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LogFile(path, progress)
-    text = file.read().decode("utf-8-sig", "replace")
-    history = _HISTORY.search(text)
-    if history is None:
-        raise UnreadableLog(f"{path} has no log_history; give a trainer_state.json of HF's Trainer")
-    items = decode_items(text, history.end())
-    if not items.records:
-        raise UnreadableLog(f"{path} has an empty log_history; check that the run logged anything")
     table = Table()
-    table.add_records(items.records)
+    items: DecodedItems | None = None
+    for items in _array_items(file, _HISTORY):
+        table.add_records(items.records)
+    if items is None:
+        raise UnreadableLog(f"{path} has no log_history; give a trainer_state.json of HF's Trainer")
+    if not table.num_rows:
+        raise UnreadableLog(f"{path} has an empty log_history; check that the run logged anything")
     if not items.closed:
         table.add_note("log_history is cut off or damaged; everything before that was read.")
     table.add_note(*file.notes)
     # The last record has the mean over the whole run, which is not the loss of any step.
     table.meanings["train_loss"] = Alias(signal="train_loss", name="train_loss")
-    restore_hf_losses(table)
     return table
 
 
@@ -429,6 +434,7 @@ HF = Format(
     description="trainer_state.json of HF's Trainer",
     matches=_is_hf,
     load=_read_hf,
+    finish=restore_hf_losses,
     logs_among=_hf_states,
 )
 

@@ -1,6 +1,6 @@
 """What logs of several trackers have in common.
 
-- A tracker may count calls of log() as its step (`prefer_steps_beside_loss`).
+- A tracker may count calls of log() as its step (`correct_tracker`).
 - HF's Trainer changes the loss before it is logged (`restore_hf_losses`), wherever it goes.
 """
 
@@ -26,7 +26,7 @@ from trimtab.readers.table import Table
 CALL_STEP = "_step"
 """The column in which W&B and trackio count calls of log()."""
 
-HF_PREFIX = "train/"
+_HF_PREFIX = "train/"
 """What HF's Trainer prepends to its names in W&B, TensorBoard and trackio."""
 
 _POLICY_SIGNALS = frozenset(
@@ -44,7 +44,13 @@ _HF_NAMES = ("loss", "learning_rate", "epoch")
 """Names that the Trainer logs together at every record."""
 
 
-def prefer_steps_beside_loss(table: Table) -> None:
+def correct_tracker(table: Table) -> None:
+    """Choose the step of a tracker that counts calls, and restore the losses of HF's Trainer."""
+    _prefer_steps_beside_loss(table)
+    restore_if_hf(table)
+
+
+def _prefer_steps_beside_loss(table: Table) -> None:
     """Make logged steps that most losses do not have values like any other.
 
     Any step that the run logged is better than a count of calls, but only if it is logged with the
@@ -62,10 +68,11 @@ def prefer_steps_beside_loss(table: Table) -> None:
                 table.meanings[name] = Alias(signal=name, name=name)
 
 
-def restore_if_hf(table: Table, prefix: str = "") -> None:
-    """Restore the losses, if the names after this prefix are those that HF's Trainer logs."""
-    if {prefix + name for name in _HF_NAMES} <= table.recorded.keys():
-        restore_hf_losses(table, prefix)
+def restore_if_hf(table: Table) -> None:
+    """Restore the losses, if the names are those that HF's Trainer logs."""
+    for prefix in ("", _HF_PREFIX):
+        if {prefix + name for name in _HF_NAMES} <= table.recorded.keys():
+            restore_hf_losses(table, prefix)
 
 
 def restore_hf_losses(table: Table, prefix: str = "") -> None:

@@ -26,7 +26,7 @@ from trimtab.readers.json_log import parse_object
 from trimtab.readers.log_file import Progress
 from trimtab.readers.runs import StoredRun, choose_run, note_choice
 from trimtab.readers.table import Table, Wanted
-from trimtab.readers.trackers import conventions
+from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker
 from trimtab.readers.trackers.points import Points
 
 _MARK = b"SQLite format 3\0"
@@ -185,7 +185,6 @@ def _read_mlflow(database: Database, path: Path, wanted: str | None) -> Table:
         points.add(key, step, math.nan if is_nan else number, timestamp / 1000)
     table = points.to_table()
     note_choice(table, run, runs)
-    conventions.restore_if_hf(table)
     return table
 
 
@@ -231,14 +230,12 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
         record = parse_object(text)
         num_bad += record is None
         if record:
-            own = {conventions.CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
+            own = {CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
             records.append({**own, **record})
     table = Table()
     table.add_records(records)
     note_choice(table, run, runs)
     table.note_counts({"Rows whose metrics are not a JSON object, left out": num_bad})
-    conventions.prefer_steps_beside_loss(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
     return table
 
 
@@ -273,6 +270,7 @@ SQLITE = Format(
     description="SQLite databases of MLflow and trackio",
     matches=lambda head: head.startswith(_MARK),
     load=_read,
+    finish=correct_tracker,
     binary=True,
     logs_among=_databases_among,
 )

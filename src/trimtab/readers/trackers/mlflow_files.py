@@ -51,7 +51,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
             "Last line of a metric cut off in the middle, left out": num_cut,
         }
     )
-    restore_if_hf(table)
     return table
 
 
@@ -90,5 +89,6 @@ MLFLOW = Format(
     name="mlflow",
     description="run folders of MLflow",
     load=_read,
+    finish=restore_if_hf,
     logs_among=_runs_among,
 )

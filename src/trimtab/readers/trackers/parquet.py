@@ -15,9 +15,9 @@ from trimtab.readers.aliases import fold
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
-from trimtab.readers.runs import LABEL_COLUMNS, separate
+from trimtab.readers.runs import LABEL_COLUMNS
 from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
-from trimtab.readers.trackers import conventions
+from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker
 
 _MARK = b"PAR1"
 
@@ -56,10 +56,7 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     if not table.num_rows:
         raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
     if "run_name" in fields.names:  # of trackio, which counts calls
-        table.rename("step", conventions.CALL_STEP)
-    separate(table, path, wanted.run)
-    conventions.prefer_steps_beside_loss(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
+        table.rename("step", CALL_STEP)
     return table
 
 
@@ -119,6 +116,7 @@ PARQUET = Format(
     suffixes=(".parquet",),
     matches=lambda head: head.startswith(_MARK),
     load=_read,
+    finish=correct_tracker,
     binary=True,
     logs_among=lambda files: newest_first([f for f in files if f.suffix == ".parquet"]),
 )

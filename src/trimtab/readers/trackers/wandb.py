@@ -21,9 +21,9 @@ from trimtab.readers.csv_log import is_csv, read_csv
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
-from trimtab.readers.runs import separate
 from trimtab.readers.table import Table, Wanted
-from trimtab.readers.trackers import conventions, protowire
+from trimtab.readers.trackers import protowire
+from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker, restore_if_hf
 from trimtab.readers.trackers.protowire import BYTES, FIXED64, VARINT, BadMessage
 
 BLOCK_BYTES = 1 << 15
@@ -154,8 +154,6 @@ def _read_run_file(path: Path, progress: Progress, wanted: Wanted) -> Table:
     if not table.num_rows:
         found = " ".join(table.notes) or "nothing is damaged"
         raise UnreadableLog(f"{path} has no history ({found}); check that the run logged anything")
-    conventions.prefer_steps_beside_loss(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
     return table
 
 
@@ -178,7 +176,7 @@ def _row(data: bytes, start: int, end: int) -> dict[str, _Cell]:
         elif (number, wire) == (_HISTORY_STEP, BYTES):
             for inner, kind, value, _ in protowire.fields(data, first, last):
                 if (inner, kind) == (1, VARINT):
-                    row.setdefault(conventions.CALL_STEP, float(protowire.signed(value)))
+                    row.setdefault(CALL_STEP, float(protowire.signed(value)))
     return row
 
 
@@ -206,6 +204,7 @@ WANDB = Format(
     suffixes=(".wandb",),
     matches=lambda head: head.startswith(_MARK),
     load=_read_run_file,
+    finish=correct_tracker,
     binary=True,
     logs_among=lambda files: newest_first([file for file in files if file.suffix == ".wandb"]),
 )
@@ -225,16 +224,9 @@ def _is_export(head: bytes) -> bool:
     return _MIN.encode() in first and _MAX.encode() in first and is_csv(head)
 
 
-def _read_export(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    table = read_csv(path, progress, wanted)
-    separate(table, path, wanted.run)
-    _drop_bounds(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
-    return table
-
-
-def _drop_bounds(table: Table) -> None:
+def _correct_export(table: Table) -> None:
     """Remove the bounds that say nothing, and mark a loss that is a mean over steps."""
+    restore_if_hf(table)
     loss = name_columns(list(table.recorded)).foreign.get(LOSS)
     for name in table.names:
         if not {name + _MIN, name + _MAX} <= set(table.names):
@@ -256,5 +248,6 @@ WANDB_CSV = Format(
     name="wandb-csv",
     description="CSV exported from a chart of W&B",
     matches=_is_export,
-    load=_read_export,
+    load=read_csv,
+    finish=_correct_export,
 )
