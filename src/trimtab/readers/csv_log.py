@@ -18,6 +18,7 @@ from trimtab.readers.cells import parse_number, to_matrix
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
+from trimtab.readers.trackers.conventions import correct_export
 
 DELIMITERS = (",", "\t", ";")
 
@@ -274,6 +275,7 @@ CSV = Format(
     suffixes=(".csv", ".tsv"),
     matches=is_csv,
     load=read_csv,
+    finish=correct_export,
 )
 
 

@@ -219,8 +219,11 @@ def _array_items(file: LogFile, mark: re.Pattern[str]) -> Iterator[DecodedItems]
 #
 # {"step": [1, 2], "loss": [2.5, 2.4]}, {"loss": [[1, 2.5], [2, 2.4]]}, {"loss": {"1": 2.5}},
 # {"run_a": {"loss": [2.5, 2.4]}, ...}, [{"name": "run_a", "loss": [2.5, 2.4]}, ...]
+# Golden values of Megatron-LM, in older files with a list of values:
+# {"lm loss": {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.8, ...}}}
 
 _SAMPLE_BYTES = 1 << 20
+_OPENS = re.compile(r'\{\s*(?:\n|"[^"]*"\s*:\s*[\[{])')
 _LARGEST = 2.0**62
 _NAMES = ("name", "run_name", "run", "run_id", "id", "label", "model", "experiment")
 """Members that name the run that an object holds."""
@@ -245,8 +248,7 @@ def _is_document(head: bytes) -> bool:
     try:
         document, end = decode_json(text)
     except (ValueError, RecursionError):
-        _, _, rest = text.partition("\n")  # an object on several lines, or one that goes on
-        return rest.lstrip()[:1] == '"' or len(text) >= _SAMPLE_BYTES // 2
+        return _OPENS.match(text) is not None or len(text) >= _SAMPLE_BYTES // 2
     has_records = any(is_loss(name) and isinstance(document[name], float) for name in document)
     return not text[end:].strip() and not has_records and _holds(document, "")
 
@@ -324,7 +326,9 @@ def _is_run(record: JsonRecord) -> bool:
 def _is_series(value: Any) -> bool:
     """Return whether a value is a list of numbers or of steps with theirs, or a table of steps."""
     if isinstance(value, dict):
-        return len(value) > 1 and all(_finite(key) is not None for key in value)
+        return "step_interval" in value or (
+            len(value) > 1 and all(_finite(key) is not None for key in value)
+        )
     if not isinstance(value, list) or not value:
         return False
     kinds = {len(item) if isinstance(item, list) else type(item) for item in value}
@@ -342,12 +346,24 @@ def _series_in(part: Any, prefix: str = "", level: int = 0) -> dict[str, _Series
 
 
 def _series(value: Any) -> _Series:
+    if isinstance(value, dict) and "step_interval" in value:
+        return _golden_series(value)
     if isinstance(value, dict):
         return _Series(values=list(value.values()), steps=list(value))
     if not isinstance(value[0], list):
         return _Series(values=value)
     # The last two are step and value: TensorBoard puts the time before them.
     return _Series(values=[item[-1] for item in value], steps=[item[-2] for item in value])
+
+
+def _golden_series(fields: JsonRecord) -> _Series:
+    """Return the values of a metric; one that is text means that the step was not recorded."""
+    values = fields.get("values")
+    start, interval = _finite(fields.get("start_step")), _finite(fields["step_interval"])
+    if isinstance(values, list) and start is not None and interval is not None:
+        values = {start + n * interval: value for n, value in enumerate(values)}
+    recorded = {step: v for step, v in _members(values).items() if isinstance(v, float)}
+    return _Series(values=list(recorded.values()), steps=list(recorded))
 
 
 def _join(series: Mapping[str, _Series]) -> Table:
@@ -373,6 +389,22 @@ def _join(series: Mapping[str, _Series]) -> Table:
     others = sum(length != len(rows) for length in lengths)
     table.note_counts({"Lists of a different length than the loss, left out": others})
     return table
+
+
+def _finite(cell: object) -> float | None:
+    number = _number(cell)
+    return number if number is not None and np.isfinite(number) else None
+
+
+def _number(cell: object) -> float | None:
+    try:
+        return parse_number(cell)
+    except ValueError:
+        return None
+
+
+def _members(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 JSON = Format(
@@ -438,59 +470,6 @@ HF = Format(
     logs_among=_hf_states,
 )
 
-
-# Golden values of Megatron-LM: a table of steps per metric, in older files a list of values
-#
-# {"lm loss": {"start_step": 1, "end_step": 100, "step_interval": 5, "values": {"1": 10.8, ...}}}
-
-_GOLDEN_MARK = re.compile(
-    rb'^\s*\{\s*"[^"]*"\s*:\s*\{\s*"(start_step|end_step|step_interval|values)"\s*:'
-)
-
-
-def _read_golden(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    document = _load_document(LogFile(path, progress), path)
-    table = _join({name: _golden_series(entry) for name, entry in _members(document).items()})
-    if not table.num_rows:
-        raise UnreadableLog(f"{path} holds no value at any step; give Megatron's golden values")
-    return table
-
-
-def _golden_series(entry: Any) -> _Series:
-    """Return the values of a metric; one that is text means that the step was not recorded."""
-    fields = _members(entry)
-    values = fields.get("values")
-    if isinstance(values, list):
-        start, interval = fields.get("start_step"), fields.get("step_interval")
-        if not isinstance(start, float) or not isinstance(interval, float):
-            return _Series(values=(), steps=())
-        values = {start + position * interval: value for position, value in enumerate(values)}
-    recorded = {step: v for step, v in _members(values).items() if isinstance(v, float)}
-    return _Series(values=list(recorded.values()), steps=list(recorded))
-
-
-def _finite(cell: object) -> float | None:
-    number = _number(cell)
-    return number if number is not None and np.isfinite(number) else None
-
-
-def _number(cell: object) -> float | None:
-    try:
-        return parse_number(cell)
-    except ValueError:
-        return None
-
-
-def _members(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-GOLDEN = Format(
-    name="megatron-golden",
-    description="golden values of Megatron-LM",
-    matches=lambda head: _GOLDEN_MARK.match(head.removeprefix(b"\xef\xbb\xbf")) is not None,
-    load=_read_golden,
-)
 
 # MLPerf submissions: `:::MLLOG` lines, one JSON object each, among whatever else the run prints
 #

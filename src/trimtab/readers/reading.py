@@ -28,17 +28,17 @@ from trimtab.readers.facts import find_facts, known_facts
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
 from trimtab.readers.general.reader import GENERAL, NOTEBOOK
-from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL, MLPERF
+from trimtab.readers.json_log import HF, JSON, JSONL, MLPERF
 from trimtab.readers.log_file import ZSTD_MARK, Progress, no_progress, read_head
 from trimtab.readers.table import Wanted
 from trimtab.readers.trackers.databases import SQLITE
 from trimtab.readers.trackers.mlflow_files import MLFLOW
 from trimtab.readers.trackers.parquet import PARQUET
 from trimtab.readers.trackers.tensorboard import TENSORBOARD
-from trimtab.readers.trackers.wandb import WANDB, WANDB_CSV
+from trimtab.readers.trackers.wandb import WANDB
 
 # Trackers recognise their files by a mark.
-_TRACKERS = (HF, GOLDEN, TENSORBOARD, WANDB, SQLITE, MLFLOW, LIGHTNING, PARQUET, WANDB_CSV)
+_TRACKERS = (HF, TENSORBOARD, WANDB, SQLITE, MLFLOW, LIGHTNING, PARQUET)
 
 FORMATS: Mapping[str, Format] = {
     format.name: format for format in (*_TRACKERS, NOTEBOOK, JSON, JSONL, MLPERF, CSV, GENERAL)

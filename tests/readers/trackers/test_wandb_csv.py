@@ -32,7 +32,7 @@ def export(runs: dict[str, Sequence[Row]], spread: float = 0.0) -> str:
 
 def test_one_run(write: Write) -> None:
     reading = read_log(write(export({"volcanic-cloud-12": ROWS})))
-    assert reading.format == "wandb-csv"
+    assert reading.format == "csv"
     assert_reads_back(reading.block, ROWS)
     assert reading.block.columns.keys() == set(NAMES)
     assert reading.block.quality(LOSS) is Quality.RAW

@@ -6,19 +6,9 @@
 
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.block import BoolArray, Column
-from trimtab.core.signals import (
-    ADVANTAGE_STD,
-    CLIP_FRACTION,
-    ENTROPY,
-    KL,
-    LOSS,
-    NO_SIGNAL_SHARE,
-    RATIO,
-    REWARD,
-    REWARD_STD,
-    Quality,
-)
+from trimtab.core.signals import LOSS, Quality
 from trimtab.readers.aliases import STEP, Alias, name_columns
 from trimtab.readers.cells import quoted
 from trimtab.readers.table import Table
@@ -29,8 +19,9 @@ CALL_STEP = "_step"
 _HF_PREFIX = "train/"
 """What HF's Trainer prepends to its names in W&B, TensorBoard and trackio."""
 
-_POLICY_SIGNALS = frozenset(
-    {REWARD, REWARD_STD, KL, CLIP_FRACTION, RATIO, ADVANTAGE_STD, NO_SIGNAL_SHARE}
+_POLICY_SIGNALS = (
+    *(signals.REWARD, signals.REWARD_STD, signals.KL, signals.CLIP_FRACTION, signals.RATIO),
+    *(signals.ADVANTAGE_STD, signals.NO_SIGNAL_SHARE),
 )
 
 _SEVERAL = 3
@@ -131,12 +122,12 @@ def _hidden_losses(losses: Column, table: Table, norm: str) -> BoolArray:
 def _has_policy(table: Table) -> bool:
     """Return whether this is RL, where a batch of equal rewards has neither loss nor gradient."""
     names = list(table.recorded)
-    signals = name_columns(names, meanings=table.meanings).foreign
+    found = name_columns(names, meanings=table.meanings).foreign
     # TRL's SFTTrainer logs an entropy too, with the accuracy of its tokens.
     is_supervised = any("token_accuracy" in name for name in names)
     return any(
-        signal.partition("/")[0] in _POLICY_SIGNALS or (signal == ENTROPY and not is_supervised)
-        for signal in signals
+        name.partition("/")[0] in _POLICY_SIGNALS or (name == signals.ENTROPY and not is_supervised)
+        for name in found
     )
 
 
@@ -164,3 +155,33 @@ def _is_thinned(table: Table, losses: Column) -> bool:
     steps = table.column(name)
     strides = np.diff(steps.values[losses.present & steps.finite])
     return len(strides) > 0 and float(np.median(strides)) > 1.0
+
+
+# The export of a chart of W&B: Step, RUN - METRIC, RUN - METRIC__MIN, RUN - METRIC__MAX, ...
+#
+# For a single run, the names come without `RUN - `. A point may represent many steps: then it is
+# their mean, and MIN and MAX show the spread.
+
+_MIN, _MAX = "__MIN", "__MAX"
+
+
+def correct_export(table: Table) -> None:
+    """Remove the bounds that say nothing, and mark a loss that is a mean over steps."""
+    if not any(name.endswith(_MAX) for name in table.names):
+        return
+    restore_if_hf(table)
+    loss = name_columns(list(table.recorded)).foreign.get(LOSS)
+    for name in table.names:
+        if not {name + _MIN, name + _MAX} <= set(table.names):
+            continue
+        low, high = table.column(name + _MIN), table.column(name + _MAX)
+        differ = low.present & high.present & (low.values < high.values)
+        if not differ.any():
+            table.remove(name + _MIN)
+            table.remove(name + _MAX)
+        elif name == loss:
+            table.meanings[name] = Alias(signal=LOSS, name=name, quality=Quality.WINDOW_MEAN)
+            table.add_note(
+                f"Values of {quoted(name)} that are means over several steps, as W&B exports long "
+                f"runs: {np.count_nonzero(differ)}; an offline .wandb file holds every step."
+            )

@@ -4,7 +4,7 @@ mlruns/<experiment>/<run>/metrics/train/loss holds lines of `timestamp value ste
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
@@ -29,13 +29,13 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     lines: list[_Line] = []
     num_bad = num_cut = 0
     for done, file in enumerate(files, start=1):
-        name = file.relative_to(home).as_posix()
-        for line, is_whole in _lines(file):
-            parsed = _parse(name, line)
-            if parsed is None or not is_whole:
-                # Half a line may be half a number.
-                num_bad += is_whole
-                num_cut += not is_whole
+        log = LineFile(file)
+        for line in (line for chunk in log.chunks() for line in chunk if line.strip()):
+            parsed = _parse(file.relative_to(home).as_posix(), line)
+            if log.unfinished:
+                num_cut += 1  # half a line may be half a number
+            elif parsed is None:
+                num_bad += 1
             else:
                 lines.append(parsed)
         progress(done, len(files))
@@ -65,14 +65,6 @@ def _started(run: Path) -> int:
     """Return when a run was started, in milliseconds; 0 if it does not say."""
     found = _STARTED.search(read_start(run / "meta.yaml", 1 << 12))
     return int(found[1]) if found else 0
-
-
-def _lines(file: Path) -> Iterator[tuple[str, bool]]:
-    log = LineFile(file)
-    for chunk in log.chunks():
-        for line in chunk:
-            if line.strip():
-                yield line, not log.unfinished
 
 
 def _parse(name: str, line: str) -> _Line | None:

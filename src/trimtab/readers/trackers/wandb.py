@@ -4,26 +4,19 @@ Neither wandb nor protobuf is needed.
 """
 
 import os
-import re
 import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-
 from trimtab.core.errors import UnreadableLog
-from trimtab.core.signals import LOSS, Quality
-from trimtab.readers.aliases import Alias, name_columns
-from trimtab.readers.cells import quoted
-from trimtab.readers.csv_log import is_csv, read_csv
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import protowire
-from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker, restore_if_hf
+from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker
 from trimtab.readers.trackers.protowire import BYTES, FIXED64, VARINT, BadMessage
 
 BLOCK_BYTES = 1 << 15
@@ -207,47 +200,4 @@ WANDB = Format(
     finish=correct_tracker,
     binary=True,
     logs_among=lambda files: newest_first([file for file in files if file.suffix == ".wandb"]),
-)
-
-
-# The export of a chart: Step, RUN - METRIC, RUN - METRIC__MIN, RUN - METRIC__MAX, ...
-#
-# For a single run, the names come without `RUN - `. A point may represent many steps: then it is
-# their mean, and MIN and MAX show the spread.
-
-_MIN, _MAX = "__MIN", "__MAX"
-
-
-def _is_export(head: bytes) -> bool:
-    """Return whether the first line names columns with a minimum and a maximum, as W&B does."""
-    first = re.split(rb"[\r\n]", head.lstrip(), maxsplit=1)[0]
-    return _MIN.encode() in first and _MAX.encode() in first and is_csv(head)
-
-
-def _correct_export(table: Table) -> None:
-    """Remove the bounds that say nothing, and mark a loss that is a mean over steps."""
-    restore_if_hf(table)
-    loss = name_columns(list(table.recorded)).foreign.get(LOSS)
-    for name in table.names:
-        if not {name + _MIN, name + _MAX} <= set(table.names):
-            continue
-        low, high = table.column(name + _MIN), table.column(name + _MAX)
-        differ = low.present & high.present & (low.values < high.values)
-        if not differ.any():
-            table.remove(name + _MIN)
-            table.remove(name + _MAX)
-        elif name == loss:
-            table.meanings[name] = Alias(signal=LOSS, name=name, quality=Quality.WINDOW_MEAN)
-            table.add_note(
-                f"Values of {quoted(name)} that are means over several steps, as W&B exports long "
-                f"runs: {np.count_nonzero(differ)}; an offline .wandb file holds every step."
-            )
-
-
-WANDB_CSV = Format(
-    name="wandb-csv",
-    description="CSV exported from a chart of W&B",
-    matches=_is_export,
-    load=read_csv,
-    finish=_correct_export,
 )
