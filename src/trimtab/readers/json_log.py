@@ -302,19 +302,21 @@ def _runs_in(document: Any, level: int = 0) -> dict[str, Any]:
 
 def _run_name(item: JsonRecord, number: int) -> str:
     found = [item[name] for name in _NAMES if isinstance(item.get(name), str | float)]
-    label = f"{found[0]:g}" if found and isinstance(found[0], float) else str(found and found[0])
-    return printable(label) if found else str(number)
+    label = found[0] if found else float(number)
+    return printable(label if isinstance(label, str) else f"{label:g}")
 
 
-def _holds(part: Any, word: str) -> bool:
+def _holds(part: Any, word: str, level: int = 0) -> bool:
     """Return whether a part holds a series, or records, with this word in a name."""
+    if level > NESTED_LEVELS:
+        return False
     if isinstance(part, list):
         first = part[0] if part else None
         return isinstance(first, dict) and (
             any(word in name.lower() for name in _flattened(first)) or _is_run(first)
         )
     return any(
-        word in name.lower() if _is_series(value) else _holds(value, word)
+        word in name.lower() if _is_series(value) else _holds(value, word, level + 1)
         for name, value in _members(part).items()
     )
 

@@ -9,13 +9,13 @@ what other ranks logged at the same steps.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from trimtab.core.block import BoolArray, Column, IntArray
+from trimtab.core.block import Column, IntArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS
 from trimtab.core.text import printable
@@ -49,6 +49,10 @@ _RANKS = ("rank", "global_rank")
 _OWN_PREFIX = "trimtab/"
 """What `trimtab ship` prepends to its names in trackers."""
 
+_MAX_RUNS = 1000
+_MAX_PARTS = 8
+"""Parts of a name that are examined. Both limits keep a hostile file from taking forever."""
+
 _BETWEEN = re.compile(r" - |[ _/-]+")
 _RUN_NAME = re.compile(
     r"(?i)(?:run|seed|exp|experiment|trial|job|fold|variant|config|lr|wd|bs)"
@@ -75,6 +79,9 @@ class Labels:
     texts: Sequence[str]
     codes: IntArray
     """Index into the texts for each row, -1 where the cell is missing."""
+
+    def text(self, row: int) -> str:
+        return self.texts[self.codes[row]] if self.codes[row] >= 0 else ""
 
 
 def choose_run(path: Path, runs: Sequence[StoredRun], wanted: str | None) -> StoredRun:
@@ -107,14 +114,15 @@ def separate(table: "Table", path: Path, wanted: str | None) -> None:
     table.is_one_run = True
     _restore_own_names(table)
     _rename_evaluations(table)
-    by_rows = _runs_by_rows(table, wanted)
-    by_columns = {} if by_rows else _runs_by_columns(table)
+    # A format that knows what its columns mean has chosen its records too.
+    by_rows = {} if table.meanings else _runs_by_rows(table, wanted)
+    by_columns = {} if table.meanings or by_rows else _runs_by_columns(table)
     runs = list(by_rows or by_columns)
     if runs:
         run = choose_run(path, runs, wanted)
         note_choice(table, run, runs)
         if by_rows:
-            table.leave_out(np.flatnonzero(~by_rows[run]))
+            table.leave_out(np.setdiff1d(np.arange(table.num_rows), by_rows[run]))
         for other, names in by_columns.items():
             for name in names:
                 if other == run:
@@ -162,45 +170,44 @@ def _rename_evaluations(table: "Table") -> None:
 # Runs in one file
 
 
-def _runs_by_rows(table: "Table", wanted: str | None) -> Mapping[StoredRun, BoolArray]:
+def _runs_by_rows(table: "Table", wanted: str | None) -> Mapping[StoredRun, IntArray]:
     """Return the rows of each run that a column names, the run with the last row first."""
+    found = {fold(name): labels for name in table.names if (labels := table.labels(name))}
     with_loss = table.rows_with([name for name in table.recorded if "loss" in name.lower()])
-    found = {fold(name): table.labels(name) for name in table.names}
     varied = {
         name: labels
         for name, labels in found.items()
-        if labels is not None and len(np.unique(labels.codes[with_loss & (labels.codes >= 0)])) > 1
+        if len(np.unique(labels.codes[with_loss & (labels.codes >= 0)])) > 1
     }
     ids = [name for name in _RUN_IDS if name in varied][:1]
     keys = [varied[name] for name in ids or _RUN_COLUMNS if name in varied]
     if not keys:
         return {}
-    stacked = np.stack([labels.codes for labels in keys])
-    rows, numbers = np.unique(stacked, axis=1, return_inverse=True)
-    codes = numbers.reshape(-1)
-    last = len(codes) - 1 - np.unique(codes[::-1], return_index=True)[1]
-    names = varied.get("run_name")
-    runs: dict[StoredRun, BoolArray] = {}
-    for number in np.argsort(-last):
-        texts = [labels.texts[code] for labels, code in zip(keys, rows[:, number], strict=True)]
-        own = codes == number
-        if (rows[:, number] >= 0).all() and (own & with_loss).any():
-            run = ", ".join(texts)
-            name = names.texts[names.codes[last[number]]] if names else run
-            runs[StoredRun(id=run, name=name)] = own
-    too_many = 2 * len(runs) > np.count_nonzero(with_loss)
-    if wanted is None and (too_many or _is_continued(table, list(runs.values()))):
+    rows = np.flatnonzero(np.all([labels.codes >= 0 for labels in keys], axis=0))
+    order = rows[np.lexsort([labels.codes[rows] for labels in keys])]
+    changed = np.any([np.diff(labels.codes[order]) for labels in keys], axis=0)
+    parts = [part for part in np.split(order, np.flatnonzero(changed) + 1) if with_loss[part].any()]
+    parts.sort(key=lambda part: -int(part[-1]))
+    if wanted is None and (
+        2 * len(parts) > np.count_nonzero(with_loss) or _is_continued(table, parts)
+    ):
         return {}
+    runs: dict[StoredRun, IntArray] = {}
+    for part in parts:
+        run = ", ".join(labels.text(part[-1]) for labels in keys)
+        name = varied["run_name"].text(part[-1]) if "run_name" in varied else run
+        runs[StoredRun(id=run, name=name)] = part
     return runs
 
 
-def _is_continued(table: "Table", runs: Sequence[BoolArray]) -> bool:
+def _is_continued(table: "Table", runs: Sequence[IntArray]) -> bool:
     """Return whether each run goes on where the one before was: a run that was restarted."""
-    name = name_columns(list(table.recorded), meanings=table.meanings).foreign.get(STEP)
+    name = name_columns(list(table.recorded)).foreign.get(STEP)
     if name is None:
         return False
     steps = table.column(name)
-    own = [steps.values[rows & steps.finite] for rows in reversed(runs)]
+    usable = steps.finite
+    own = [steps.values[rows[usable[rows]]] for rows in reversed(runs)]
     return all(
         len(before) > 0 and len(after) > 0 and after.min() > np.median(before)
         for before, after in pairwise(own)
@@ -209,27 +216,26 @@ def _is_continued(table: "Table", runs: Sequence[BoolArray]) -> bool:
 
 def _runs_by_columns(table: "Table") -> Mapping[StoredRun, Mapping[str, str]]:
     """Return the columns of each run, with their names once that of the run is left out."""
-    affixes: dict[tuple[str, str], None] = {}
-    """What comes before and after the name of a metric."""
-    for name in table.recorded:
-        for between in _BETWEEN.finditer(name):
+    affixes: dict[tuple[str, str], str] = {}
+    """What comes before and after the name of a metric, to the run."""
+    for name in [name for name in table.recorded if "loss" in name.lower()]:
+        for between in islice(_BETWEEN.finditer(name), _MAX_PARTS):
             before, after = name[: between.start()], name[between.end() :]
-            if is_loss(after) and (between[0] == " - " or _RUN_NAME.fullmatch(before)):
-                affixes[before + between[0], ""] = None
-            elif is_loss(before) and _RUN_NAME.fullmatch(after):
-                affixes["", between[0] + after] = None
+            if (between[0] == " - " or _RUN_NAME.fullmatch(before)) and is_loss(after):
+                affixes[before + between[0], ""] = before
+            elif _RUN_NAME.fullmatch(after) and is_loss(before):
+                affixes["", between[0] + after] = after
+    if len(affixes) > _MAX_RUNS:
+        return {}
     runs: dict[StoredRun, dict[str, str]] = {}
     shared = set(table.names)
-    for start, end in affixes:
-        run = (start.removesuffix(" - ") if start.endswith(" - ") else start + end).strip(" _/-")
+    for (start, end), run in affixes.items():
         own = [name for name in table.names if name.startswith(start) and name.endswith(end)]
         names = {name: name[len(start) : len(name) - len(end)] for name in own}
         runs.setdefault(StoredRun(id=run, name=run), {}).update(names)
         shared.difference_update(own)
     is_export = any(start.endswith(" - ") for start, _ in affixes)
-    if any(map(is_loss, shared)) or len(runs) < 2 - is_export:
-        return {}
-    return runs
+    return {} if any(map(is_loss, shared)) or len(runs) < 2 - is_export else runs
 
 
 # Ranks in one file
@@ -273,8 +279,8 @@ def rows_of_others(ranks: IntArray) -> IntArray:
 
 def _leave_out_ranks(table: "Table") -> None:
     """Leave out the losses of all ranks but one, where a column tells the ranks apart."""
-    losses = [name for name in table.recorded if is_loss(name)]
     for name in [name for name in table.recorded if fold(name) in _RANKS]:
+        losses = [name for name in table.recorded if is_loss(name)]
         ranks = table.column(name)
         rows = np.flatnonzero(table.rows_with(losses) & table.kept & ranks.finite)
         others = rows[rows_of_others(ranks.values[rows].astype(np.int64))]
