@@ -74,11 +74,13 @@ def to_matrix(lines: Sequence[str], delimiter: str) -> FloatArray | None:
 
 def to_labels(cells: Sequence[object] | FloatArray, known: dict[str, int]) -> IntArray:
     """Return the number of each cell's text, -1 if it is missing; new texts become known."""
-    texts = [f"{cell:g}" if isinstance(cell, float) else str(cell).strip() for cell in cells]
-    for text in dict.fromkeys(texts):
-        if text.lower() not in _MISSING and len(known) < _MAX_LABELS:
-            known.setdefault(text, len(known))
-    return np.array([known.get(text, -1) for text in texts])
+    words = list(cells) if set(map(type, cells)) <= {str, float} else list(map(str, cells))
+    codes: dict[object, int] = {}
+    for word in dict.fromkeys(words):
+        text = f"{word:g}" if isinstance(word, float) else str(word).strip()
+        is_label = text.lower() not in _MISSING and len(known) < _MAX_LABELS
+        codes[word] = known.setdefault(text, len(known)) if is_label else known.get(text, -1)
+    return np.fromiter(map(codes.__getitem__, words), np.int64, len(words))
 
 
 def parse_number(cell: object) -> float | None:
@@ -116,11 +118,16 @@ def _parse_each(cells: Sequence[object]) -> Numbers:
     values: list[float] = []
     positions: list[int] = []
     texts: list[str] = []
+    known: set[str] = set()
     for position, cell in enumerate(cells):
+        if isinstance(cell, str) and cell in known:  # a column of a few words, again and again
+            texts.append(cell)
+            continue
         try:
             value = parse_number(cell)
         except ValueError:
             texts.append(cell if isinstance(cell, str) else type(cell).__name__)
+            known.add(texts[-1])
             continue
         if value is not None:
             values.append(value)

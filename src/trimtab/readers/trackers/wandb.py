@@ -1,4 +1,4 @@
-"""W&B: the `.wandb` file of a run, as offline mode leaves it, and the CSV that a chart exports.
+"""W&B: the `.wandb` file of a run, as offline mode leaves it.
 
 Neither wandb nor protobuf is needed.
 """
