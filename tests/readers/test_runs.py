@@ -229,6 +229,12 @@ def test_documents_that_hold_no_run_or_half_of_one(write: Write, text: str) -> N
         assert len(read_log(write(text, "x.json")).block)
 
 
+def test_the_losses_of_one_step_are_not_a_run(write: Write) -> None:
+    text = json.dumps([{"step": step, "loss": [2.5, 2.25]} for step in range(3)])
+    with pytest.raises(NoUsableLoss, match="the first cell is 'list'"):
+        read_log(write(text))
+
+
 # Ranks
 
 

@@ -24,7 +24,14 @@ from trimtab.readers.cells import parse_number
 from trimtab.readers.folders import read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, LogFile, Progress, read_head
-from trimtab.readers.runs import StoredRun, choose_run, is_loss, note_choice, rows_of_others
+from trimtab.readers.runs import (
+    StoredRun,
+    choose_run,
+    is_loss,
+    is_step,
+    note_choice,
+    rows_of_others,
+)
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import restore_hf_losses, restore_if_hf
 from trimtab.readers.trackers.points import Points
@@ -169,7 +176,9 @@ _ARRAY_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
 def _read_json(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LogFile(path, progress)
     if _is_document(read_head(path, _SAMPLE_BYTES)[0]):
-        return _to_table(_load_document(file, path), path, wanted)
+        table = _to_table(_load_document(file, path), path, wanted)
+        table.add_note(*file.notes)
+        return table
     table = Table()
     runs: list[JsonRecord] = []
     num_others, closed = 0, False
@@ -231,13 +240,8 @@ _NAMES = ("name", "run_name", "run", "run_id", "id", "label", "model", "experime
 _PHASES = frozenset({"train", "training", "val", "valid", "validation", "eval", "test", "dev"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Series:
-    """The values of a metric, in the order of logging."""
-
-    values: Sequence[Any]
-    steps: Sequence[Any] | None = None
-    """None if only their order is known."""
+_Series = list[tuple[Any, Any]]
+"""Step and value, in the order of logging; the step is None if only the order is known."""
 
 
 def _is_document(head: bytes) -> bool:
@@ -322,7 +326,10 @@ def _holds(part: Any, word: str, level: int = 0) -> bool:
 
 
 def _is_run(record: JsonRecord) -> bool:
-    return any("loss" in name.lower() and _is_series(record[name]) for name in record)
+    """Return whether an object holds a series of losses, and not those of one step."""
+    at_step = any(isinstance(record[name], float) and is_step(name) for name in record)
+    has_series = any("loss" in name.lower() and _is_series(record[name]) for name in record)
+    return has_series and not at_step
 
 
 def _is_series(value: Any) -> bool:
@@ -348,35 +355,30 @@ def _series_in(part: Any, prefix: str = "", level: int = 0) -> dict[str, _Series
 
 
 def _series(value: Any) -> _Series:
-    if isinstance(value, dict) and "step_interval" in value:
-        return _golden_series(value)
-    if isinstance(value, dict):
-        return _Series(values=list(value.values()), steps=list(value))
-    if not isinstance(value[0], list):
-        return _Series(values=value)
-    # The last two are step and value: TensorBoard puts the time before them.
-    return _Series(values=[item[-1] for item in value], steps=[item[-2] for item in value])
-
-
-def _golden_series(fields: JsonRecord) -> _Series:
-    """Return the values of a metric; one that is text means that the step was not recorded."""
-    values = fields.get("values")
-    start, interval = _finite(fields.get("start_step")), _finite(fields["step_interval"])
+    if isinstance(value, list):
+        # Of a list, the last two are step and value: TensorBoard puts the time before them.
+        return [(item[-2], item[-1]) if isinstance(item, list) else (None, item) for item in value]
+    if "step_interval" not in value:
+        return list(value.items())
+    values = value.get("values")
+    start, interval = _finite(value.get("start_step")), _finite(value["step_interval"])
     if isinstance(values, list) and start is not None and interval is not None:
-        values = {start + n * interval: value for n, value in enumerate(values)}
-    recorded = {step: v for step, v in _members(values).items() if isinstance(v, float)}
-    return _Series(values=list(recorded.values()), steps=list(recorded))
+        values = {start + n * interval: cell for n, cell in enumerate(values)}
+    # In golden values, a word means that the step was not recorded.
+    return [(step, cell) for step, cell in _members(values).items() if isinstance(cell, float)]
 
 
 def _join(series: Mapping[str, _Series]) -> Table:
     """Return the rows of some series: by their steps, else by their order."""
     points = Points()
-    for name, one in series.items():
-        for step, value in zip(one.steps or (), one.values, strict=False):
+    lists: dict[str, list[Any]] = {}
+    for name, pairs in series.items():
+        for step, value in pairs:
             at, number = _finite(step), _number(value)
             if at is not None and abs(at) < _LARGEST and number is not None:
                 points.add(name, int(at), number, 0.0)
-    lists = {name: one.values for name, one in series.items() if one.steps is None}
+        if pairs and pairs[0][0] is None:
+            lists[name] = [value for _, value in pairs]
     if len(points):
         table = points.to_table()
         table.note_counts({"Lists without steps, left out": len(lists)})

@@ -151,6 +151,10 @@ def is_loss(name: str) -> bool:
     return claim.known and claim.alias.signal == LOSS
 
 
+def is_step(name: str) -> bool:
+    return alias_table().claim(name).alias.signal == STEP
+
+
 def _rename_evaluations(table: "Table") -> None:
     """Give the losses of evaluations an evaluation's name."""
     rows = np.zeros(table.num_rows, dtype=np.bool_)
