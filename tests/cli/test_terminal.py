@@ -63,7 +63,7 @@ def test_the_shell_completes_commands_options_and_values(
     assert {"scan", "merge", "show"} <= set(complete("trimtab corpus "))
     assert "--json" in complete("trimtab diagnose --js")
     assert complete("trimtab diagnose x --rules te") == ["textbook"]
-    assert set(complete("trimtab diagnose x --format mega")) == {"megatron-golden"}
+    assert set(complete("trimtab diagnose x --format mlp")) == {"mlperf"}
     assert complete("trimtab ship x --to ml") == ["mlflow"]
 
 

@@ -242,3 +242,28 @@ def test_short_rows_under_a_wide_header(write: Write, monkeypatch: pytest.Monkey
 def test_a_column_that_no_row_reaches_is_still_known(write: Write) -> None:
     with pytest.raises(NoUsableLoss, match="'loss' is a loss column, but no number"):
         read_log(write("step,lr,loss\n1,2\n2,3\n"))
+
+
+@pytest.mark.parametrize("delimiter", [";", "\t"])
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_decimal_commas(write: Write, delimiter: str, end: str) -> None:
+    rows = [["Schritt", "Verlust"], ["1", "1.002,5"], ["2", "-2,25"], ["3", "1,5e-4"], ["4", "3"]]
+    text = "\r\n".join(delimiter.join(row) for row in rows) + end
+    block = read_log(write(text), loss="Verlust", step="Schritt").block
+    assert block.step.tolist() == [1, 2, 3, 4]
+    assert values(block, "loss") == [1002.5, -2.25, 1.5e-4, 3.0]
+
+
+@pytest.mark.parametrize("cell", ["2.5", '"2,5"', " 2,5 ", "+2,5"])
+def test_one_cell_with_a_decimal_comma(write: Write, cell: str) -> None:
+    assert values(read_log(write(f"step;loss;a, b\n1;{cell};x, 3,4 y\n")).block, "loss") == [2.5]
+
+
+def test_what_looks_like_a_decimal_comma_but_is_not(write: Write) -> None:
+    reading = read_log(write("step;loss;betas\n1;2.5;0.9,0.95\n2;2.25;[1,2]\n"))
+    assert reading.block.columns.keys() == {"loss"}
+
+
+def test_the_last_line_counts_without_a_line_end_if_it_is_whole(write: Write) -> None:
+    assert len(read_log(write('"step","loss"\n"1","2.5"\n"2","2.25"')).block) == 2
+    assert len(read_log(write("step,loss\n1,2.5\n2")).block) == 1

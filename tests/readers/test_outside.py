@@ -99,7 +99,7 @@ class TestInstalled:
             read_log(write("nothing here\n", "log.txt"))
 
     def test_it_reads_one_run(self, write: Write) -> None:
-        with pytest.raises(UnreadableLog, match="reads one run per file; leave out '#2'"):
+        with pytest.raises(UnreadableLog, match="reads one run per file; leave out the run '2'"):
             read_log(f"{write(LOG, 'run.acme')}#2")
 
 

@@ -96,7 +96,7 @@ def assert_agrees(raw: Block, name: str, signals: tuple[str, ...]) -> None:
 def test_json_documents_agree_with_their_tables(name: str) -> None:
     reading = read_log(DATA / "raw" / f"{name}.json")
     is_hf = name.startswith("hf_")
-    assert reading.format == ("hf" if is_hf else "megatron-golden")
+    assert reading.format == ("hf" if is_hf else "json")
     signals = ("loss", "grad_norm", "lr") if is_hf else ("loss", "step_seconds")
     assert_agrees(reading.block, name, signals)
 

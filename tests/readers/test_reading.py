@@ -6,7 +6,7 @@ import pytest
 from tests.readers.shapes import Write
 
 from trimtab import readers
-from trimtab.core.errors import LogError, NoUsableLoss, UnreadableLog
+from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableLog
 from trimtab.core.run import Run
 from trimtab.readers import log_file, read_log
 from trimtab.readers.reading import FORMATS
@@ -51,9 +51,11 @@ def test_progress_is_reported(write: Write, monkeypatch: pytest.MonkeyPatch) -> 
     [
         (b"", r"is empty \(0 bytes\)"),
         (b" \n\t\r\n", "begins with ''"),
-        (b"\0" * 100, "begins with ''"),
+        (b"\0" * 100, "binary data, it begins with NUL bytes"),
         (pickle.dumps({"loss": 1}), "a Python pickle, which is never opened"),
         (b"PK\x03\x04abc", "a zip archive"),
+        (b"PK\x03\x04...[Content_Types].xml", "an Excel workbook; save the sheet as CSV"),
+        (b"\n<!DOCTYPE html>\n<p>loss 1", "a web page; of a chart of W&B, download the CSV"),
         (b"SQLite format 3\0abc", "an SQLite database"),
         (b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b", "binary data, it begins with the bytes 18 00"),
         (
@@ -73,6 +75,24 @@ def test_files_that_are_no_logs(write: Write, content: bytes, message: str) -> N
 def test_nothing_but_blanks(write: Write, content: bytes, name: str) -> None:
     with pytest.raises(UnreadableLog):
         read_log(write(content, name))
+
+
+def test_a_sparse_file_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "sparse.log"
+    with path.open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UnreadableLog, match="NUL bytes"):
+        read_log(path)
+
+
+def test_an_address_is_shown_as_it_was_given() -> None:
+    with pytest.raises(UnreadableLog, match=r"https://example\.org/a is an address"):
+        read_log("https://example.org/a")
+
+
+def test_a_misspelled_format(write: Write) -> None:
+    with pytest.raises(ConfigError, match="'cvs'; did you mean csv\\? choose from"):
+        read_log(write("step,loss\n1,2\n"), format="cvs")
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:
@@ -99,7 +119,7 @@ def test_a_directory(tmp_path: Path) -> None:
 def test_a_run_is_named_after_the_file(write: Write) -> None:
     path = write("step,loss\n1,2\n", "a#b.csv")
     assert len(read_log(path).block) == 1
-    with pytest.raises(UnreadableLog, match="holds one run; leave out '#x'"):
+    with pytest.raises(UnreadableLog, match="holds one run; leave out the run 'x'"):
         read_log(f"{path}#x")
     with pytest.raises(UnreadableLog, match="does not exist"):
         read_log(f"{path.parent}/absent.csv#x")

@@ -15,7 +15,7 @@ from typing import cast
 
 import numpy as np
 
-from trimtab.core.block import BoolArray, FloatArray
+from trimtab.core.block import BoolArray, FloatArray, IntArray
 
 _MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
 
@@ -29,6 +29,9 @@ _SHOWN_NAMES = 8
 """Names spelled out in one sentence; a log with a learning rate per group has dozens."""
 
 _SHOWN_CHARS = 60
+
+_MAX_LABELS = 10_000
+"""More different texts in a column do not name runs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +72,17 @@ def to_matrix(lines: Sequence[str], delimiter: str) -> FloatArray | None:
         return None
 
 
+def to_labels(cells: Sequence[object] | FloatArray, known: dict[str, int]) -> IntArray:
+    """Return the number of each cell's text, -1 if it is missing; new texts become known."""
+    words = list(cells) if set(map(type, cells)) <= {str, float} else list(map(str, cells))
+    codes: dict[object, int] = {}
+    for word in dict.fromkeys(words):
+        text = f"{word:g}" if isinstance(word, float) else str(word).strip()
+        is_label = text.lower() not in _MISSING and len(known) < _MAX_LABELS
+        codes[word] = known.setdefault(text, len(known)) if is_label else known.get(text, -1)
+    return np.fromiter(map(codes.__getitem__, words), np.int64, len(words))
+
+
 def parse_number(cell: object) -> float | None:
     """Return the number in a cell, None if it is missing; raises ValueError for anything else."""
     if cell is None or isinstance(cell, float):
@@ -104,11 +118,16 @@ def _parse_each(cells: Sequence[object]) -> Numbers:
     values: list[float] = []
     positions: list[int] = []
     texts: list[str] = []
+    known: set[str] = set()
     for position, cell in enumerate(cells):
+        if isinstance(cell, str) and cell in known:  # a column of a few words, again and again
+            texts.append(cell)
+            continue
         try:
             value = parse_number(cell)
         except ValueError:
             texts.append(cell if isinstance(cell, str) else type(cell).__name__)
+            known.add(texts[-1])
             continue
         if value is not None:
             values.append(value)

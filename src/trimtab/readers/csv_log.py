@@ -18,6 +18,7 @@ from trimtab.readers.cells import parse_number, to_matrix
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
+from trimtab.readers.trackers.conventions import correct_export
 
 DELIMITERS = (",", "\t", ";")
 
@@ -32,6 +33,11 @@ _SAMPLE_LINES = 20
 """Lines examined to recognise the format."""
 
 _DIGITS = re.compile(r"[\d.]++")
+
+_DECIMAL_COMMA = re.compile(
+    r"""(?<![^;\t"])[ ]*([+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)),(\d+(?:[eE][+-]?\d+)?)[ ]*(?=[;\t"]|$)"""
+)
+"""A number as German, French and most other spreadsheets write it, in a cell of its own."""
 
 _SHORT = "Rows with fewer cells than the header, the rest treated as missing"
 _LONG = "Rows with more cells than the header, which were cut off"
@@ -58,7 +64,7 @@ def is_csv(head: bytes) -> bool:
         return False
     delimiter = _find_delimiter(lines[0])
     lines = lines[:_SAMPLE_LINES]
-    names, *rows = (_split(line, delimiter) for line in lines)
+    names, *rows = (_split(line, delimiter) for line in _with_points(lines, delimiter))
     if len(names) < 2 or _has_number(names):
         return False
     words = _DIGITS.sub("", lines[0])
@@ -110,7 +116,7 @@ class _Sheet:
         """Add lines that are whole rows of numbers and nothing else, as most of a log is."""
         if not self._header or self._open or not any(lines):
             return False
-        matrix = to_matrix(lines, self._delimiter)
+        matrix = to_matrix(_with_points(lines, self._delimiter), self._delimiter)
         if matrix is None or matrix.shape[1] != len(self._header):
             return False
         self._add_columns(len(matrix), np.ascontiguousarray(matrix.T))
@@ -122,6 +128,7 @@ class _Sheet:
         if not self._header and lines:
             self._set_header(lines[0])
             start = 1
+        lines = _with_points(lines, self._delimiter)
         marked = [n for n, line in enumerate(lines) if line.startswith(self._mark)]
         for position in marked:
             if position >= start and self._is_header(lines[position]):
@@ -219,6 +226,17 @@ def _find_delimiter(header: str) -> str:
     return max(DELIMITERS, key=lambda delimiter: len(_split(header, delimiter)))
 
 
+def _with_points(lines: list[str], delimiter: str) -> list[str]:
+    """Return the lines with decimal points where cells have decimal commas."""
+    if delimiter == "," or not any("," in line for line in lines):
+        return lines
+    return [_DECIMAL_COMMA.sub(_with_point, line) for line in lines]
+
+
+def _with_point(number: re.Match[str]) -> str:
+    return f"{number[1].replace('.', '')}.{number[2]}"
+
+
 def _split(line: str, delimiter: str) -> list[str]:
     if '"' in line:
         # A cell that is too long, or a line end outside of quotes: the quotes mean nothing.
@@ -257,6 +275,7 @@ CSV = Format(
     suffixes=(".csv", ".tsv"),
     matches=is_csv,
     load=read_csv,
+    finish=correct_export,
 )
 
 

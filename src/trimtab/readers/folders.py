@@ -74,9 +74,11 @@ def list_log_files(folder: Path) -> list[Path]:
     for _ in range(MAX_LEVELS + 1):
         below: list[Path] = []
         for parent in level:
-            names, folders = _entries(parent)
-            files += [parent / name for name in names]
-            below += [parent / name for name in folders]
+            # Not through links: a link to a folder above would never end.
+            _, folders, names = next(os.walk(parent), ("", [], []))
+            files += [path for name in sorted(names) if (path := parent / name).is_file()]
+            inner = [parent / name for name in sorted(folders) if not name.startswith(".")]
+            below += [path for path in inner if not path.is_symlink()]
             if len(files) >= MAX_FILES:
                 return files[:MAX_FILES]
         level = below
@@ -94,24 +96,6 @@ def read_start(path: Path, size: int) -> bytes:
 
 def newest_first(paths: Sequence[Path]) -> list[Path]:
     return sorted(paths, key=lambda path: (_modified(path), path.name), reverse=True)
-
-
-def _entries(folder: Path) -> tuple[list[str], list[str]]:
-    """Return the names of the files and of the folders in a folder; none if unreadable."""
-    names: list[str] = []
-    folders: list[str] = []
-    try:
-        with os.scandir(folder) as entries:
-            for entry in entries:
-                # Not through links: a link to a folder above would never end.
-                if entry.is_dir(follow_symlinks=False):
-                    if not entry.name.startswith("."):
-                        folders.append(entry.name)
-                elif entry.is_file():
-                    names.append(entry.name)
-    except OSError:
-        return [], []
-    return sorted(names), sorted(folders)
 
 
 def _modified(path: Path) -> float:

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from trimtab.core.errors import UnreadableLog
 from trimtab.core.run import Run
 from trimtab.readers.log_file import Progress, no_progress
+from trimtab.readers.runs import separate
 from trimtab.readers.table import Table, Wanted, to_run
 
 
@@ -27,8 +27,8 @@ class Format:
     """Whether a file that begins with these bytes is of this format; not every format can say."""
     load: Callable[[Path, Progress, Wanted], Table]
     """Read the file; raises UnreadableLog if it has no rows, and passes OSError on."""
-    has_runs: bool = False
-    """Whether a file may hold several runs, of which `Wanted` names one."""
+    finish: Callable[[Table], None] = lambda table: None
+    """Correct what the writers of such files are known to do to the numbers of a run."""
     binary: bool = False
     """Whether it begins with bytes that no text and no other format begins with."""
     logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
@@ -46,8 +46,7 @@ class Format:
         wanted: Wanted = Wanted(),  # noqa: B008 - it is frozen
     ) -> Run:
         """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
-        if wanted.run is not None and not self.has_runs:
-            raise UnreadableLog(
-                f"{path} ({self.description}) holds one run; leave out {'#' + wanted.run!r}"
-            )
-        return to_run(self.load(path, progress, wanted), path, self.name, wanted)
+        table = self.load(path, progress, wanted)
+        separate(table, path, wanted.run)
+        self.finish(table)
+        return to_run(table, path, self.name, wanted)

@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from difflib import get_close_matches
 from functools import cached_property
 from os import PathLike
 from pathlib import Path
@@ -27,17 +28,17 @@ from trimtab.readers.facts import find_facts, known_facts
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
 from trimtab.readers.general.reader import GENERAL, NOTEBOOK
-from trimtab.readers.json_log import GOLDEN, HF, JSON, JSONL, MLPERF
+from trimtab.readers.json_log import HF, JSON, JSONL, MLPERF
 from trimtab.readers.log_file import ZSTD_MARK, Progress, no_progress, read_head
 from trimtab.readers.table import Wanted
 from trimtab.readers.trackers.databases import SQLITE
 from trimtab.readers.trackers.mlflow_files import MLFLOW
 from trimtab.readers.trackers.parquet import PARQUET
 from trimtab.readers.trackers.tensorboard import TENSORBOARD
-from trimtab.readers.trackers.wandb import WANDB, WANDB_CSV
+from trimtab.readers.trackers.wandb import WANDB
 
 # Trackers recognise their files by a mark.
-_TRACKERS = (HF, GOLDEN, TENSORBOARD, WANDB, SQLITE, MLFLOW, LIGHTNING, PARQUET, WANDB_CSV)
+_TRACKERS = (HF, TENSORBOARD, WANDB, SQLITE, MLFLOW, LIGHTNING, PARQUET)
 
 FORMATS: Mapping[str, Format] = {
     format.name: format for format in (*_TRACKERS, NOTEBOOK, JSON, JSONL, MLPERF, CSV, GENERAL)
@@ -53,6 +54,8 @@ _FOREIGN_BYTES = {
     b"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
 }
 
+_PAGE = re.compile(rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype )?html\b")
+
 # Left out of this: characters that text may contain, and NUL, which a crash can leave in any file.
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
 
@@ -65,13 +68,14 @@ def read_log(
     progress: Progress | None = None,
     loss: str | None = None,
     step: str | None = None,
+    run: str | None = None,
 ) -> Run:
     """Read a training log.
 
     The format is the one given by name, else the first that recognises the log: `readers`,
     trimtab's own formats, then installed plug-ins (entry points of the group `trimtab.readers`).
-    In a folder, the newest log of a tracker is read. Where a file holds several runs, `file#run`
-    names one of them, else the newest is read.
+    In a folder, the newest log of a tracker is read. Where a file holds several runs, `run` (or
+    `file#run`) names one of them, else the newest is read, with a note on the others.
     `loss` and `step` are the names of these columns in the log, where a reader would choose others.
     `progress` is called now and then with the bytes done and the bytes in total. Raises
     UnreadableLog if there are no rows to read, NoUsableLoss if no column is a loss, ConfigError if
@@ -79,9 +83,9 @@ def read_log(
     """
     outside = _OutsideReaders(readers)
     try:
-        file, run = _split_run(Path(path))
+        file, named = _split_run(Path(path))
         head = b"" if file.is_dir() else _load_head(file)
-        wanted = Wanted(run=run, loss=loss, step=step)
+        wanted = Wanted(run=named if run is None else run, loss=loss, step=step)
         log = _Log(file, head, progress or no_progress, wanted)
         return _read_as(format, log, outside) if format else _read_recognised(log, outside)
     except OSError as error:
@@ -174,7 +178,7 @@ class _OutsideReaders:
         if log.wanted.run is not None:
             raise UnreadableLog(
                 f"{log.path} is read by {run.format!r}, which reads one run per file; "
-                f"leave out {'#' + log.wanted.run!r}"
+                f"leave out the run {log.wanted.run!r}"
             )
         return _with_notes(run, self.notes)
 
@@ -184,8 +188,10 @@ def _read_as(format: str, log: _Log, outside: _OutsideReaders) -> Run:
     if reader is not None:
         return outside.read_as(reader, log)
     if format not in FORMATS:
+        close = get_close_matches(format.lower(), outside.formats, n=1)
+        meant = f"did you mean {close[0]}? " if close else ""
         raise ConfigError(
-            f"unknown log format {format!r}; choose from {', '.join(outside.formats)}"
+            f"unknown log format {format!r}; {meant}choose from {', '.join(outside.formats)}"
         )
     if log.head:
         return _read(Choice(path=log.path, format=FORMATS[format]), log)
@@ -284,9 +290,10 @@ def _load_head(path: Path) -> bytes:
     try:
         mode = path.stat().st_mode
     except FileNotFoundError:
-        if str(path).startswith(("http:/", "https:/")):
+        address = re.sub("^(https?:)/+", r"\1//", str(path))  # a path has no two slashes
+        if address.startswith(("http://", "https://")):
             raise UnreadableLog(
-                f"{path} is an address, and logs are read from files; download it, or pipe it: "
+                f"{address} is an address, and logs are read from files; download it, or pipe it: "
                 "curl -L ADDRESS | trimtab diagnose -"
             ) from None
         raise UnreadableLog(f"{path} does not exist; check the path") from None
@@ -371,9 +378,15 @@ def _binary_formats() -> list[Format]:
 
 def _describe_foreign(head: bytes) -> str | None:
     """Describe the bytes, if no known format begins like this."""
+    if head.startswith(b"PK") and re.search(rb"\[Content_Types\]\.xml|xl/", head[:4096]):
+        return "an Excel workbook; save the sheet as CSV"
     for start, description in _FOREIGN_BYTES.items():
         if head.startswith(start):
             return description
+    if _PAGE.match(head):
+        return "a web page; of a chart of W&B, download the CSV export instead"
+    if not head.strip(b"\0"):
+        return "binary data, it begins with NUL bytes"
     if _CONTROL.search(head[:1024]):
         return f"binary data, it begins with the bytes {head[:16].hex(' ')}"
     return None

@@ -16,8 +16,9 @@ from trimtab.core.errors import NoUsableLoss
 from trimtab.core.run import Run
 from trimtab.core.signals import LOSS, LOSS_SCALE, Quality
 from trimtab.core.text import printable
-from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, name_columns
-from trimtab.readers.cells import quoted, quoted_names, to_numbers
+from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, fold, name_columns
+from trimtab.readers.cells import quoted, quoted_names, to_labels, to_numbers
+from trimtab.readers.runs import LABEL_COLUMNS, Labels, repeated_by_others, separate
 
 MAX_COLUMNS = 10_000
 """More names than this are data, not metrics: the norms of every tensor of a 70B model make some
@@ -57,6 +58,9 @@ class _Cells:
     num_recorded: int = 0
     num_texts: int = 0
     first_text: str = ""
+    codes: list[tuple[IntArray, IntArray]] = field(default_factory=list)
+    """Rows and, for each, the number of its label."""
+    labels: dict[str, int] = field(default_factory=dict)
 
 
 class Table:
@@ -66,8 +70,11 @@ class Table:
         self.num_rows = 0
         self.meanings: dict[str, Alias] = {}
         """What the format knows about its columns, by name; overrides the alias table."""
+        self.is_one_run = False
+        """Whether the run was chosen among those of the file."""
         self._left_out: list[IntArray] = []
         self._columns: dict[str, _Cells] = {}
+        self._labelled: set[str] = set()
         self._notes: list[str] = []
         self._too_many_columns = False
 
@@ -82,12 +89,16 @@ class Table:
         if name not in self._columns and len(self._columns) >= MAX_COLUMNS:
             self._too_many_columns = True
             return
+        if name not in self._columns and fold(name) in LABEL_COLUMNS:
+            self._labelled.add(name)
         column = self._columns.setdefault(name, _Cells())
         numbers = to_numbers(cells)
         if len(numbers.values):
             # Columns without a gap share one array of rows: it costs 8 bytes a row, not a cell.
             column.rows.append(rows if numbers.present is None else rows[numbers.present])
             column.values.append(numbers.values)
+        if len(rows) and name in self._labelled:
+            column.codes.append((rows, to_labels(cells, column.labels)))
         column.num_recorded += len(numbers.values)
         column.num_texts += numbers.num_texts
         column.first_text = column.first_text or numbers.first_text
@@ -170,6 +181,15 @@ class Table:
             column.present[rows] = False
         return Column.complete(column.values) if column.present.all() else column
 
+    def labels(self, name: str) -> Labels | None:
+        """Return the texts of a column that may name runs; None for any other."""
+        if name not in self._labelled:
+            return None
+        codes = np.full(self.num_rows, -1)
+        for rows, own in self._columns[name].codes:
+            codes[rows] = own
+        return Labels(texts=list(self._columns[name].labels), codes=codes)
+
     def rows_with(self, names: Iterable[str]) -> BoolArray:
         found = np.zeros(self.num_rows, dtype=np.bool_)
         for name in names:
@@ -190,7 +210,9 @@ class Table:
 
 def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) -> Run:
     """Return the run that a table holds; raises NoUsableLoss if there is no loss in it."""
-    _apply(wanted or Wanted(), table, path)
+    wanted = wanted or Wanted()
+    separate(table, path, wanted.run)
+    _apply(wanted, table, path)
     recorded = table.recorded
     empty = [name for name in table.names if name not in recorded]
     naming = name_columns(list(recorded), empty=empty, meanings=table.meanings)
@@ -200,6 +222,14 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
     notes = [*table.notes, *naming.notes]
     signals = _affordable(table, naming, notes)
     step, with_step = _steps(table, foreign.get(STEP), notes)
+    with_loss = np.flatnonzero(table.rows_with([foreign[LOSS]]) & table.kept & with_step)
+    repeated = with_loss[repeated_by_others(step[with_loss])]
+    if len(repeated):
+        table.leave_out(repeated)
+        notes.append(
+            "Several writers log every step to this file. Records at a step that was there "
+            f"already, left out: {len(repeated)}."
+        )
     with_signal, kept = table.rows_with(signals), table.kept
     rows = kept & with_step & with_signal
     _note_dropped(with_step[kept], with_signal[kept], notes)
@@ -345,36 +375,3 @@ def _no_loss(table: Table, path: Path) -> str:
         f"{path}: no column is known to be the training loss (columns: {found}); "
         "if one of them is, name it with --loss"
     )
-
-
-# Logs of several ranks in one file
-
-_MAX_CHANGES = 64
-"""How often a different rank may take over the printing, as Megatron's last rank does when a
-restart has more ranks. The limit keeps a hostile file from taking forever."""
-
-
-def rows_of_others(ranks: IntArray) -> IntArray:
-    """Return the records to leave out so that at any time only one rank speaks.
-
-    Where several ranks print records, each has its own view of the step, and their lines come in
-    no order. The rank with the most records is kept, those that fall into its time are not; and so
-    on in what lies before and after.
-    """
-    others = np.zeros(len(ranks), dtype=np.bool_)
-    parts = [np.arange(len(ranks))]
-    for _ in range(_MAX_CHANGES):
-        if not parts:
-            break
-        rows = parts.pop()
-        found, counts = np.unique(ranks[rows], return_counts=True)
-        if len(found) < 2:
-            continue
-        speaker = found[np.argmax(counts)]
-        spoken = np.flatnonzero(ranks[rows] == speaker)
-        first, end = spoken[0], spoken[-1] + 1
-        within = np.unique(ranks[rows[first:end]])
-        other = np.isin(ranks[rows], within[within != speaker])
-        others[rows[other]] = True
-        parts += [rows[:first][~other[:first]], rows[end:][~other[end:]]]
-    return np.flatnonzero(others)

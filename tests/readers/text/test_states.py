@@ -14,7 +14,7 @@ from tests.readers.text.test_samples import assert_same, every_sample
 
 from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.readers import read_log
-from trimtab.readers.table import rows_of_others
+from trimtab.readers.runs import rows_of_others
 
 PREFIXES = ["[rank0]:", "[rank0]: ", "[default3]:", " 3: ", "2026-11-15T10:00:00.0Z ", "\x1b[1;32m"]
 

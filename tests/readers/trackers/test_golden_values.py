@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.readers.shapes import Write, values
 
-from trimtab.core.errors import UnreadableLog
+from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.readers import read_log
 
 
@@ -19,7 +19,7 @@ def golden(**metrics: Any) -> str:
 def test_steps_of_all_metrics_are_joined(write: Write) -> None:
     text = golden(lm_loss={"1": 10.5, "5": 9.5, "9": 9.0}, num_zeros={"5": 3, "9": 4})
     reading = read_log(write(text, "values.json"))
-    assert reading.format == "megatron-golden"
+    assert reading.format == "json"
     assert reading.block.step.tolist() == [1, 5, 9]
     assert values(reading.block, "loss") == [10.5, 9.5, 9.0]
     assert values(reading.block, "num zeros") == [None, 3.0, 4.0]
@@ -42,13 +42,13 @@ def test_older_files_have_lists(write: Write) -> None:
     [{}, [], {"x": 1.0}, {"inf": 1.0}, {"1": "x"}, None, 3, {"1": {}}],
 )
 def test_values_that_are_none(write: Write, values: object) -> None:
-    with pytest.raises(UnreadableLog, match="holds no value at any step"):
+    with pytest.raises(UnreadableLog, match="holds no series of numbers"):
         read_log(write(golden(lm_loss=values)))
 
 
 def test_a_list_without_its_steps(write: Write) -> None:
     text = json.dumps({"lm loss": {"values": [1.0], "start_step": "x"}})
-    with pytest.raises(UnreadableLog, match="holds no value"):
+    with pytest.raises(NoUsableLoss, match="'lm loss/values'"):
         read_log(write(text))
 
 

@@ -66,6 +66,55 @@ def test_when_zero_means_nan(write: Write, norm: float, hidden: bool) -> None:
     assert reading.block.quality(LOSS) is (Quality.INFERRED if hidden else Quality.RAW)
 
 
+@pytest.mark.parametrize(
+    "others",
+    [
+        {"reward": 0.5},
+        {"rewards/format/mean": 1.0},
+        {"reward_std": 0.0},
+        {"kl": 0.1},
+        {"entropy": 0.3},
+        {"frac_reward_zero_std": 1.0},
+    ],
+)
+def test_in_rl_a_batch_without_signal_has_neither_loss_nor_norm(
+    write: Write, others: dict[str, float]
+) -> None:
+    rows = [record(n, 0.1, grad_norm=1.0, **others) for n in range(4)]
+    rows += [record(n, 0.0, grad_norm=0.0, **others) for n in range(4, 9)]
+    reading = read_log(write(state(*rows, record(9, 0.0, grad_norm=math.nan, **others))))
+    assert values(reading.block, "loss")[4:9] == [0.0] * 5
+    assert math.isnan(reading.block.column("loss").values[9])
+
+
+def test_an_entropy_of_supervised_training_is_no_policy(write: Write) -> None:
+    others = {"entropy": 0.3, "mean_token_accuracy": 0.9}
+    rows = [record(1, 2.5, grad_norm=1.0, **others), record(2, 0.0, grad_norm=0.0, **others)]
+    assert math.isnan(read_log(write(state(*rows))).block.column("loss").values[1])
+
+
+@pytest.mark.parametrize("norm", [1.0, 2**0.5])
+def test_a_norm_that_no_longer_changes_hides_a_nan(write: Write, norm: float) -> None:
+    rows = [record(n, 2.5, grad_norm=1 + n / 9) for n in range(9)]
+    rows += [record(n, 0.0, grad_norm=norm) for n in range(9, 20)]
+    reading = read_log(write(state(*rows)))
+    assert [math.isnan(loss) for loss in reading.block.column("loss").values] == [False] * 9 + [
+        True
+    ] * 11
+    assert any("DeepSpeed ZeRO 3" in note and note.endswith(": 11.") for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("before", "norms"),
+    [(0.0003, [0.01, 0.01, 0.01]), (2.5, [0.01, 0.02, 0.03]), (2.5, [1.0, 1.0])],
+)
+def test_a_task_that_is_solved_has_no_loss(write: Write, before: float, norms: list[float]) -> None:
+    rows = [record(n, before, grad_norm=1 + n / 9) for n in range(9)]
+    rows += [record(9 + n, 0.0, grad_norm=norm) for n, norm in enumerate(norms)]
+    reading = read_log(write(state(*rows)))
+    assert values(reading.block, "loss")[9:] == [0.0] * len(norms)
+
+
 def test_without_a_gradient_norm_zero_stays_and_is_reported(write: Write) -> None:
     reading = read_log(write(state(record(1, 2.5), record(2, 0.0))))
     assert values(reading.block, "loss") == [2.5, 0.0]

@@ -32,7 +32,7 @@ def export(runs: dict[str, Sequence[Row]], spread: float = 0.0) -> str:
 
 def test_one_run(write: Write) -> None:
     reading = read_log(write(export({"volcanic-cloud-12": ROWS})))
-    assert reading.format == "wandb-csv"
+    assert reading.format == "csv"
     assert_reads_back(reading.block, ROWS)
     assert reading.block.columns.keys() == set(NAMES)
     assert reading.block.quality(LOSS) is Quality.RAW
@@ -48,7 +48,9 @@ def test_several_runs(write: Write) -> None:
     reading = read_log(path)
     assert_reads_back(reading.block, FIRST)
     assert "Of 2 runs in the file, 'a - b' is read" in reading.notes[0]
-    assert_reads_back(read_log(f"{path}#c").block, FIRST)
+    for other in (read_log(path, run="c"), read_log(f"{path}#c")):
+        assert_reads_back(other.block, FIRST)
+        assert "'c' is read; --run reads a different one: 'a - b'." in other.notes[0]
     with pytest.raises(UnreadableLog, match="has no run 'd'; its runs: 'a - b', 'c'"):
         read_log(f"{path}#d")
 

@@ -24,7 +24,7 @@ from trimtab.readers.general.choice import (
 from trimtab.readers.general.lines import BAR, FRACTION, INDEX
 from trimtab.readers.general.roles import Counter
 from trimtab.readers.general.shapes import Shape
-from trimtab.readers.table import rows_of_others
+from trimtab.readers.runs import rows_of_others
 
 _FAR = 1 << 60
 

@@ -1,68 +1,47 @@
 """What logs of several trackers have in common.
 
-- A file may hold several runs (`choose_run`).
-- A tracker may count calls of log() as its step (`prefer_steps_beside_loss`).
+- A tracker may count calls of log() as its step (`correct_tracker`).
 - HF's Trainer changes the loss before it is logged (`restore_hf_losses`), wherever it goes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
-
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.block import BoolArray, Column
-from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS, Quality
-from trimtab.core.text import printable
 from trimtab.readers.aliases import STEP, Alias, name_columns
-from trimtab.readers.cells import quoted, quoted_names
+from trimtab.readers.cells import quoted
 from trimtab.readers.table import Table
 
 CALL_STEP = "_step"
 """The column in which W&B and trackio count calls of log()."""
 
-HF_PREFIX = "train/"
+_HF_PREFIX = "train/"
 """What HF's Trainer prepends to its names in W&B, TensorBoard and trackio."""
+
+_POLICY_SIGNALS = (
+    *(signals.REWARD, signals.REWARD_STD, signals.KL, signals.CLIP_FRACTION, signals.RATIO),
+    *(signals.ADVANTAGE_STD, signals.NO_SIGNAL_SHARE),
+)
+
+_SEVERAL = 3
+"""Zeros in a row that are no chance."""
+
+_BEFORE = 4
+_NEAR_ZERO = 0.01
+"""Chosen: a hundred times the smallest loss of the Trainer, which rounds to four decimals."""
 
 _HF_NAMES = ("loss", "learning_rate", "epoch")
 """Names that the Trainer logs together at every record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRun:
-    """One of the runs in a file."""
-
-    id: str
-    name: str
-
-    def __str__(self) -> str:
-        return printable(self.name or self.id)
+def correct_tracker(table: Table) -> None:
+    """Choose the step of a tracker that counts calls, and restore the losses of HF's Trainer."""
+    _prefer_steps_beside_loss(table)
+    restore_if_hf(table)
 
 
-def choose_run(path: Path, runs: Sequence[StoredRun], wanted: str | None) -> StoredRun:
-    """Return the run with the wanted name or id, else the first; raises UnreadableLog if none."""
-    if not runs:
-        raise UnreadableLog(f"{path} holds no run; check that anything was logged to it")
-    if wanted is None:
-        return runs[0]
-    for run in runs:
-        if wanted in (run.id, run.name):
-            return run
-    names = quoted_names([str(run) for run in runs])
-    raise UnreadableLog(f"{path} has no run {quoted(wanted)}; its runs: {names}")
-
-
-def note_choice(table: Table, run: StoredRun, runs: Sequence[StoredRun]) -> None:
-    others = [str(other) for other in runs if other != run]
-    if others:
-        table.add_note(
-            f"Of {len(runs)} runs in the file, {quoted(str(run))} is read; to read a different "
-            f"one, append # and its name to the file: {quoted_names(others)}."
-        )
-
-
-def prefer_steps_beside_loss(table: Table) -> None:
+def _prefer_steps_beside_loss(table: Table) -> None:
     """Make logged steps that most losses do not have values like any other.
 
     Any step that the run logged is better than a count of calls, but only if it is logged with the
@@ -80,15 +59,11 @@ def prefer_steps_beside_loss(table: Table) -> None:
                 table.meanings[name] = Alias(signal=name, name=name)
 
 
-def restore_if_hf(table: Table, prefix: str = "") -> None:
-    """Restore the losses, if the names after this prefix are those that HF's Trainer logs."""
-    if has_hf_names(table, prefix):
-        restore_hf_losses(table, prefix)
-
-
-def has_hf_names(table: Table, prefix: str = "") -> bool:
-    """Return whether the columns after this prefix are those that HF's Trainer logs."""
-    return {prefix + name for name in _HF_NAMES} <= table.recorded.keys()
+def restore_if_hf(table: Table) -> None:
+    """Restore the losses, if the names are those that HF's Trainer logs."""
+    for prefix in ("", _HF_PREFIX):
+        if {prefix + name for name in _HF_NAMES} <= table.recorded.keys():
+            restore_hf_losses(table, prefix)
 
 
 def restore_hf_losses(table: Table, prefix: str = "") -> None:
@@ -113,16 +88,11 @@ def restore_hf_losses(table: Table, prefix: str = "") -> None:
         quality = Quality.INFERRED
         values = np.where(hidden, np.nan, losses.values)
         table.replace(name, Column(values, losses.present))
-        table.add_note(
-            f"Values of {quoted(name)} that are exactly 0 beside a gradient norm that is 0 or not "
-            "finite, treated as NaN, which HF's Trainer writes this way: "
-            f"{np.count_nonzero(hidden)}."
-        )
     table.meanings[name] = Alias(signal=LOSS, name=name, quality=quality)
 
 
 def _hidden_losses(losses: Column, table: Table, norm: str) -> BoolArray:
-    """Return where the loss was not finite and the log says 0."""
+    """Return where the loss was not finite and the log says 0, and note why."""
     zero = losses.present & (losses.values == 0.0)
     if norm not in table.recorded:
         if zero.any():
@@ -132,8 +102,49 @@ def _hidden_losses(losses: Column, table: Table, norm: str) -> BoolArray:
             )
         return np.zeros_like(zero)
     norms = table.column(norm)
-    plausible = np.isfinite(norms.values) & (norms.values != 0.0)
-    return np.asarray(zero & norms.present & ~plausible)
+    zero &= norms.present
+    hidden = zero & ~np.isfinite(norms.values)
+    stuck = np.zeros_like(hidden)
+    if not _has_policy(table):
+        hidden |= zero & (norms.values == 0.0)
+        stuck = _stuck(losses, zero, norms) & ~hidden
+    table.note_counts(
+        {
+            "Losses that are exactly 0 beside a gradient norm that is 0 or not finite, treated as "
+            "NaN, which HF's Trainer writes this way": int(hidden.sum()),
+            "Losses that are exactly 0 beside a gradient norm that no longer changes, treated as "
+            "NaN: DeepSpeed ZeRO 3 reports such a norm where it is not finite": int(stuck.sum()),
+        }
+    )
+    return np.asarray(hidden | stuck)
+
+
+def _has_policy(table: Table) -> bool:
+    """Return whether this is RL, where a batch of equal rewards has neither loss nor gradient."""
+    names = list(table.recorded)
+    found = name_columns(names, meanings=table.meanings).foreign
+    # TRL's SFTTrainer logs an entropy too, with the accuracy of its tokens.
+    is_supervised = any("token_accuracy" in name for name in names)
+    return any(
+        name.partition("/")[0] in _POLICY_SIGNALS or (name == signals.ENTROPY and not is_supervised)
+        for name in found
+    )
+
+
+def _stuck(losses: Column, zero: BoolArray, norms: Column) -> BoolArray:
+    """Return where the loss fell to 0 at once, and stays there beside one and the same norm.
+
+    A task that is solved comes near 0 first, and its norm is not the same twice.
+    """
+    stuck = np.zeros_like(zero)
+    rows = np.flatnonzero(losses.present)
+    borders = np.flatnonzero(np.diff(zero[rows])) + 1
+    for stretch in np.split(rows, borders):
+        before = losses.values[rows[rows < stretch[0]][-_BEFORE:]]
+        constant = len(np.unique(norms.values[stretch])) == 1
+        if zero[stretch[0]] and len(stretch) >= _SEVERAL and constant and len(before):
+            stuck[stretch] = np.median(before) > _NEAR_ZERO
+    return stuck
 
 
 def _is_thinned(table: Table, losses: Column) -> bool:
@@ -144,3 +155,33 @@ def _is_thinned(table: Table, losses: Column) -> bool:
     steps = table.column(name)
     strides = np.diff(steps.values[losses.present & steps.finite])
     return len(strides) > 0 and float(np.median(strides)) > 1.0
+
+
+# The export of a chart of W&B: Step, RUN - METRIC, RUN - METRIC__MIN, RUN - METRIC__MAX, ...
+#
+# For a single run, the names come without `RUN - `. A point may represent many steps: then it is
+# their mean, and MIN and MAX show the spread.
+
+_MIN, _MAX = "__MIN", "__MAX"
+
+
+def correct_export(table: Table) -> None:
+    """Remove the bounds that say nothing, and mark a loss that is a mean over steps."""
+    if not any(name.endswith(_MAX) for name in table.names):
+        return
+    restore_if_hf(table)
+    loss = name_columns(list(table.recorded)).foreign.get(LOSS)
+    for name in table.names:
+        if not {name + _MIN, name + _MAX} <= set(table.names):
+            continue
+        low, high = table.column(name + _MIN), table.column(name + _MAX)
+        differ = low.present & high.present & (low.values < high.values)
+        if not differ.any():
+            table.remove(name + _MIN)
+            table.remove(name + _MAX)
+        elif name == loss:
+            table.meanings[name] = Alias(signal=LOSS, name=name, quality=Quality.WINDOW_MEAN)
+            table.add_note(
+                f"Values of {quoted(name)} that are means over several steps, as W&B exports long "
+                f"runs: {np.count_nonzero(differ)}; an offline .wandb file holds every step."
+            )

@@ -24,8 +24,9 @@ from trimtab.readers.folders import newest_first, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.json_log import parse_object
 from trimtab.readers.log_file import Progress
+from trimtab.readers.runs import StoredRun, choose_run, note_choice
 from trimtab.readers.table import Table, Wanted
-from trimtab.readers.trackers import conventions
+from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker
 from trimtab.readers.trackers.points import Points
 
 _MARK = b"SQLite format 3\0"
@@ -166,7 +167,7 @@ _MLFLOW_COLUMNS = frozenset({"run_uuid", "key", "value", "timestamp", "step", "i
 
 def _read_mlflow(database: Database, path: Path, wanted: str | None) -> Table:
     runs = _mlflow_runs(database)
-    run = conventions.choose_run(path, runs, wanted)
+    run = choose_run(path, runs, wanted)
     query = (
         "SELECT key, step, value, is_nan, timestamp, rowid FROM metrics "
         "WHERE typeof(key) = 'text' AND typeof(step) = 'integer' "
@@ -183,12 +184,11 @@ def _read_mlflow(database: Database, path: Path, wanted: str | None) -> Table:
         number = math.copysign(math.inf, value) if is_infinite else float(value)
         points.add(key, step, math.nan if is_nan else number, timestamp / 1000)
     table = points.to_table()
-    conventions.note_choice(table, run, runs)
-    conventions.restore_if_hf(table)
+    note_choice(table, run, runs)
     return table
 
 
-def _mlflow_runs(database: Database) -> list[conventions.StoredRun]:
+def _mlflow_runs(database: Database) -> list[StoredRun]:
     """Return the runs with metrics, the newest first, deleted ones last."""
     logged = {run for (run,) in database.sound_rows("SELECT run_uuid FROM metrics")}
     found = [
@@ -198,7 +198,7 @@ def _mlflow_runs(database: Database) -> list[conventions.StoredRun]:
         )
         if run in logged
     ]
-    return [conventions.StoredRun(id=run, name=name) for _, _, run, name in sorted(found)]
+    return [StoredRun(id=run, name=name) for _, _, run, name in sorted(found)]
 
 
 # trackio: a row for each call of log(), with the metrics as JSON, in which NaN and the infinities
@@ -221,7 +221,7 @@ _ROWS = {
 def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
     key = "run_id" if "run_id" in database.columns()["metrics"] else "run_name"
     runs = _trackio_runs(database, _RUNS[key])
-    run = conventions.choose_run(path, runs, wanted)
+    run = choose_run(path, runs, wanted)
     rows = [row for row in database.sound_rows(_ROWS[key], run.id) if isinstance(row[0], int)]
     records = []
     num_bad = 0
@@ -230,24 +230,22 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
         record = parse_object(text)
         num_bad += record is None
         if record:
-            own = {conventions.CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
+            own = {CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
             records.append({**own, **record})
     table = Table()
     table.add_records(records)
-    conventions.note_choice(table, run, runs)
+    note_choice(table, run, runs)
     table.note_counts({"Rows whose metrics are not a JSON object, left out": num_bad})
-    conventions.prefer_steps_beside_loss(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
     return table
 
 
-def _trackio_runs(database: Database, query: str) -> list[conventions.StoredRun]:
+def _trackio_runs(database: Database, query: str) -> list[StoredRun]:
     """Return the runs, the one that was logged to last first."""
     rows = [row for row in database.sound_rows(query) if isinstance(row[2], int)]
     rows.sort(key=lambda row: -row[2])
     runs = {str(run): str(name) for run, name, _ in reversed(rows)}
     last_first = dict.fromkeys(str(run) for run, _, _ in rows)
-    return [conventions.StoredRun(id=run, name=runs[run]) for run in last_first]
+    return [StoredRun(id=run, name=runs[run]) for run in last_first]
 
 
 def _number(value: object) -> float | None:
@@ -272,7 +270,7 @@ SQLITE = Format(
     description="SQLite databases of MLflow and trackio",
     matches=lambda head: head.startswith(_MARK),
     load=_read,
+    finish=correct_tracker,
     binary=True,
     logs_among=_databases_among,
-    has_runs=True,
 )

@@ -4,7 +4,7 @@ mlruns/<experiment>/<run>/metrics/train/loss holds lines of `timestamp value ste
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
@@ -29,13 +29,13 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     lines: list[_Line] = []
     num_bad = num_cut = 0
     for done, file in enumerate(files, start=1):
-        name = file.relative_to(home).as_posix()
-        for line, is_whole in _lines(file):
-            parsed = _parse(name, line)
-            if parsed is None or not is_whole:
-                # Half a line may be half a number.
-                num_bad += is_whole
-                num_cut += not is_whole
+        log = LineFile(file)
+        for line in (line for chunk in log.chunks() for line in chunk if line.strip()):
+            parsed = _parse(file.relative_to(home).as_posix(), line)
+            if log.unfinished:
+                num_cut += 1  # half a line may be half a number
+            elif parsed is None:
+                num_bad += 1
             else:
                 lines.append(parsed)
         progress(done, len(files))
@@ -51,7 +51,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
             "Last line of a metric cut off in the middle, left out": num_cut,
         }
     )
-    restore_if_hf(table)
     return table
 
 
@@ -68,14 +67,6 @@ def _started(run: Path) -> int:
     return int(found[1]) if found else 0
 
 
-def _lines(file: Path) -> Iterator[tuple[str, bool]]:
-    log = LineFile(file)
-    for chunk in log.chunks():
-        for line in chunk:
-            if line.strip():
-                yield line, not log.unfinished
-
-
 def _parse(name: str, line: str) -> _Line | None:
     words = line.split()
     try:
@@ -90,5 +81,6 @@ MLFLOW = Format(
     name="mlflow",
     description="run folders of MLflow",
     load=_read,
+    finish=restore_if_hf,
     logs_among=_runs_among,
 )

@@ -5,20 +5,19 @@ Decoding is left to pyarrow, an extra; what it is handed is checked before.
 
 import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from trimtab.core.block import BoolArray
 from trimtab.core.errors import MissingExtra, UnreadableLog
+from trimtab.readers.aliases import fold
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
+from trimtab.readers.runs import LABEL_COLUMNS
 from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
-from trimtab.readers.trackers import conventions
+from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker
 
 _MARK = b"PAR1"
 
@@ -31,58 +30,34 @@ _FREE_ROWS = 1 << 20
 _FREE_UNPACKED = 1 << 28
 _BATCH_ROWS = 1 << 16
 _NUMERIC = ("int", "uint", "float", "double", "halffloat", "decimal")
-_RUN_COLUMNS = ("run_id", "run_name")
-"""Of trackio: which run a row is of."""
 
 
 def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read the file; of several runs that trackio exported, the wanted or the newest one."""
     with _opened(path) as file:
         table = Table()
-        runs, owners = _runs(file)
-        chosen = conventions.choose_run(path, runs, wanted.run)
-        mine = np.array([owner == chosen.id for owner in owners], dtype=np.bool_)
         fields = file.schema_arrow
         numeric = [field.name for field in fields if str(field.type).startswith(_NUMERIC)]
         for name in fields.names[:MAX_COLUMNS]:
             # A column of words is known to exist, so that a message can name it.
             table.add(name, table.new_rows(0), ())
-        done = 0
-        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=numeric[:MAX_COLUMNS]):
-            rows = mine[done : done + len(batch)] if len(mine) else np.ones(len(batch), np.bool_)
-            _add(table, batch, rows, {"step": conventions.CALL_STEP} if len(mine) else {})
-            done += len(batch)
-            progress(done, file.metadata.num_rows)
+        labels = [name for name in fields.names if fold(name) in LABEL_COLUMNS]
+        columns = list(dict.fromkeys([*numeric[:MAX_COLUMNS], *labels]))
+        for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=columns):
+            index = table.new_rows(len(batch))
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if name in numeric:
+                    values = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)
+                    present = column.is_valid().to_numpy(zero_copy_only=False)
+                    table.add(name, index[present], values[present])
+                else:
+                    table.add(name, index, column.to_pylist())
+            progress(table.num_rows, file.metadata.num_rows)
     if not table.num_rows:
         raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
-    conventions.note_choice(table, chosen, runs)
-    conventions.prefer_steps_beside_loss(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
+    if "run_name" in fields.names:  # of trackio, which counts calls
+        table.rename("step", CALL_STEP)
     return table
-
-
-def _add(table: Table, batch: Any, rows: BoolArray, renamed: Mapping[str, str]) -> None:
-    index = table.new_rows(int(np.count_nonzero(rows)))
-    for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        values = column.cast("float64", safe=False).to_numpy(zero_copy_only=False)[rows]
-        present = column.is_valid().to_numpy(zero_copy_only=False)[rows]
-        table.add(renamed.get(name, name), index[present], values[present])
-
-
-def _runs(file: Any) -> tuple[list[conventions.StoredRun], list[str]]:
-    """Return the runs, the one with the last row first, and the run of each row."""
-    names = [name for name in _RUN_COLUMNS if name in file.schema_arrow.names]
-    if not names:
-        return [conventions.StoredRun(id="", name="")], []
-    owners: list[str] = []
-    found: dict[str, str] = {}
-    for batch in file.iter_batches(batch_size=_BATCH_ROWS, columns=names):
-        columns = batch.to_pydict()
-        for run, name in zip(columns[names[0]], columns[names[-1]], strict=True):
-            owners.append(str(run))
-            found.pop(str(run), None)
-            found[str(run)] = str(name)
-    return [conventions.StoredRun(id=run, name=found[run]) for run in reversed(found)], owners
 
 
 @contextmanager
@@ -141,7 +116,7 @@ PARQUET = Format(
     suffixes=(".parquet",),
     matches=lambda head: head.startswith(_MARK),
     load=_read,
+    finish=correct_tracker,
     binary=True,
     logs_among=lambda files: newest_first([f for f in files if f.suffix == ".parquet"]),
-    has_runs=True,
 )

@@ -19,7 +19,7 @@ from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import protowire
-from trimtab.readers.trackers.conventions import HF_PREFIX, restore_if_hf
+from trimtab.readers.trackers.conventions import restore_if_hf
 from trimtab.readers.trackers.points import Points
 from trimtab.readers.trackers.protowire import BYTES, FIXED32, FIXED64, VARINT, BadMessage
 from trimtab.readers.trackers.tfrecord import RecordFile, Records, sound_headers
@@ -64,7 +64,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
         )
     table = points.to_table(by_time=overlap)
     table.add_note(*notes)
-    restore_if_hf(table, HF_PREFIX)
     return table
 
 
@@ -320,6 +319,7 @@ TENSORBOARD = Format(
     description="TensorBoard event files",
     matches=_recognises,
     load=_read,
+    finish=restore_if_hf,
     binary=True,
     logs_among=_runs_among,
 )

@@ -1,28 +1,22 @@
-"""W&B: the `.wandb` file of a run, as offline mode leaves it, and the CSV that a chart exports.
+"""W&B: the `.wandb` file of a run, as offline mode leaves it.
 
 Neither wandb nor protobuf is needed.
 """
 
 import os
-import re
 import struct
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import numpy as np
-
 from trimtab.core.errors import UnreadableLog
-from trimtab.core.signals import LOSS, Quality
-from trimtab.readers.aliases import Alias, name_columns
-from trimtab.readers.cells import quoted
-from trimtab.readers.csv_log import is_csv, read_csv
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table, Wanted
-from trimtab.readers.trackers import conventions, protowire
+from trimtab.readers.trackers import protowire
+from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker
 from trimtab.readers.trackers.protowire import BYTES, FIXED64, VARINT, BadMessage
 
 BLOCK_BYTES = 1 << 15
@@ -153,8 +147,6 @@ def _read_run_file(path: Path, progress: Progress, wanted: Wanted) -> Table:
     if not table.num_rows:
         found = " ".join(table.notes) or "nothing is damaged"
         raise UnreadableLog(f"{path} has no history ({found}); check that the run logged anything")
-    conventions.prefer_steps_beside_loss(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
     return table
 
 
@@ -177,7 +169,7 @@ def _row(data: bytes, start: int, end: int) -> dict[str, _Cell]:
         elif (number, wire) == (_HISTORY_STEP, BYTES):
             for inner, kind, value, _ in protowire.fields(data, first, last):
                 if (inner, kind) == (1, VARINT):
-                    row.setdefault(conventions.CALL_STEP, float(protowire.signed(value)))
+                    row.setdefault(CALL_STEP, float(protowire.signed(value)))
     return row
 
 
@@ -205,75 +197,7 @@ WANDB = Format(
     suffixes=(".wandb",),
     matches=lambda head: head.startswith(_MARK),
     load=_read_run_file,
+    finish=correct_tracker,
     binary=True,
     logs_among=lambda files: newest_first([file for file in files if file.suffix == ".wandb"]),
-)
-
-
-# The export of a chart: Step, RUN - METRIC, RUN - METRIC__MIN, RUN - METRIC__MAX, ...
-#
-# For a single run, the names come without `RUN - `. A point may represent many steps: then it is
-# their mean, and MIN and MAX show the spread.
-
-_MIN, _MAX = "__MIN", "__MAX"
-
-
-def _is_export(head: bytes) -> bool:
-    """Return whether the first line names columns with a minimum and a maximum, as W&B does."""
-    first = re.split(rb"[\r\n]", head.lstrip(), maxsplit=1)[0]
-    return _MIN.encode() in first and _MAX.encode() in first and is_csv(head)
-
-
-def _read_export(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    whole = read_csv(path, progress, wanted)
-    names = dict.fromkeys(name.rpartition(" - ")[0] for name in whole.names if " - " in name)
-    runs = [conventions.StoredRun(id=name, name=name) for name in names or ("",)]
-    chosen = conventions.choose_run(path, runs, wanted.run)
-    table = _only(whole, names, chosen.name)
-    conventions.note_choice(table, chosen, runs)
-    _drop_bounds(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
-    return table
-
-
-def _only(whole: Table, runs: Container[str], run: str) -> Table:
-    """Return the columns of one run, without its name, and those that all runs share."""
-    table = Table()
-    table.new_rows(whole.num_rows)
-    table.add_note(*whole.notes)
-    for name in whole.names:
-        owner, _, metric = name.rpartition(" - ")
-        if owner not in runs:
-            metric = name
-        elif owner != run:
-            continue
-        table.replace(metric, whole.column(name))
-    return table
-
-
-def _drop_bounds(table: Table) -> None:
-    """Remove the bounds that say nothing, and mark a loss that is a mean over steps."""
-    loss = name_columns(list(table.recorded)).foreign.get(LOSS)
-    for name in table.names:
-        if not {name + _MIN, name + _MAX} <= set(table.names):
-            continue
-        low, high = table.column(name + _MIN), table.column(name + _MAX)
-        differ = low.present & high.present & (low.values < high.values)
-        if not differ.any():
-            table.remove(name + _MIN)
-            table.remove(name + _MAX)
-        elif name == loss:
-            table.meanings[name] = Alias(signal=LOSS, name=name, quality=Quality.WINDOW_MEAN)
-            table.add_note(
-                f"Values of {quoted(name)} that are means over several steps, as W&B exports long "
-                f"runs: {np.count_nonzero(differ)}; an offline .wandb file holds every step."
-            )
-
-
-WANDB_CSV = Format(
-    name="wandb-csv",
-    description="CSV exported from a chart of W&B",
-    matches=_is_export,
-    load=_read_export,
-    has_runs=True,
 )

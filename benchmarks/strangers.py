@@ -1,0 +1,128 @@
+"""Files of strangers, as they are: `scripts/bench strangers [--verdicts] [--publish]`.
+
+Reads the raw files in `../shared/data/strangers` where they are, and compares the losses, record
+for record, with the series that was taken from each by hand. Of a file that holds several runs,
+the run of the entry is asked for by its name. A file without a training loss is to be refused, and
+one that holds several runs must say so in a note.
+"""
+
+import argparse
+import csv
+import json
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.results import publish
+from trimtab.core.errors import LogError
+from trimtab.core.run import Run
+from trimtab.core.signals import LOSS
+from trimtab.readers import read_log
+
+FILES = Path(__file__).parents[2] / "shared" / "data" / "strangers"
+BAR = "38 of 40"
+RIGHT = ("right", "right, one record per step", "rightly refused", "right run, with a note")
+
+NOTE = (
+    "These are half of a set of files of 40 repositories; the reader was corrected on them, so "
+    "this is no estimate for others. Where several writers log every step to one file, one record "
+    "per step is right, with the loss of any of them."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Verdict:
+    """How one entry was read."""
+
+    name: str
+    outcome: str
+    """One of `RIGHT`; or refused, wrong records, wrong losses, wrong column."""
+    detail: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """The series of one entry; a loss that was not logged is NaN here too."""
+
+    steps: np.ndarray
+    losses: np.ndarray
+
+
+def judge_entry(entry: dict[str, Any]) -> Verdict:
+    """Read the file of an entry and compare it with its series."""
+    name, truth = entry["name"], _load_truth(entry["name"])
+    run_name = None if entry["own_file"] else name.partition("__")[2]
+    try:
+        run = read_log(FILES / "raw" / entry["raw"], run=run_name)
+    except LogError as error:
+        outcome = "refused" if truth else "rightly refused"
+        return Verdict(name=name, outcome=outcome, detail=str(error)[:300])
+    outcome, detail = _compare(run, truth) if truth else _note_on_runs(run)
+    return Verdict(name=name, outcome=outcome, detail=f"[{run.format}] {detail}")
+
+
+def _load_truth(name: str) -> Truth | None:
+    path = FILES / "csv" / f"{name}.csv"
+    if not path.exists():
+        return None
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["loss"]]
+    return Truth(
+        steps=np.array([float(row["step"]) for row in rows]),
+        losses=np.array([float(row["loss"]) for row in rows]),
+    )
+
+
+def _compare(run: Run, truth: Truth) -> tuple[str, str]:
+    column = run.block.column(LOSS)
+    losses, steps = column.values[column.present], run.block.step[column.present]
+    detail = f"{run.names.get(LOSS)!r}: {len(losses)} records, wanted {len(truth.losses)}"
+    if len(losses) == len(truth.losses):
+        differ = np.flatnonzero(~np.isclose(losses, truth.losses, rtol=1e-6, equal_nan=True))
+        if not len(differ):
+            return "right", detail
+        first = differ[0]
+        return "wrong losses", (
+            f"{detail}; {len(differ)} differ, the first at record {first}: {losses[first]}, "
+            f"wanted {truth.losses[first]}"
+        )
+    logged = set(zip(truth.steps.tolist(), truth.losses.tolist(), strict=True))
+    read = list(zip(steps.tolist(), losses.tolist(), strict=True))
+    if logged.issuperset(read) and set(steps.tolist()) == set(truth.steps.tolist()):
+        return "right, one record per step", detail
+    return "wrong records", detail
+
+
+def _note_on_runs(run: Run) -> tuple[str, str]:
+    noted = any(" runs in the file" in note for note in run.notes)
+    return ("right run, with a note" if noted else "wrong column"), str(run.names.get(LOSS))
+
+
+def main() -> None:
+    """Read all files and publish how many were read right."""
+    parser = argparse.ArgumentParser(prog="scripts/bench strangers", description=__doc__)
+    parser.add_argument("--verdicts", action="store_true", help="print one line per entry")
+    parser.add_argument("--publish", action="store_true")
+    arguments = parser.parse_args()
+    entries = json.loads((FILES / "manifest.json").read_text(encoding="utf-8"))
+    verdicts = [judge_entry(entry) for entry in entries.values()]
+    for verdict in verdicts:
+        if arguments.verdicts or verdict.outcome not in RIGHT:
+            print(f"{verdict.name}: {verdict.outcome}: {verdict.detail}")
+    outcomes = Counter(verdict.outcome for verdict in verdicts)
+    right = f"{sum(outcomes[one] for one in RIGHT)} of {len(verdicts)}"
+    print(f"{right} right: {dict(outcomes)}")
+    if arguments.publish:
+        publish(
+            "Readers: files of strangers",
+            "scripts/bench strangers --publish",
+            NOTE,
+            [("files of strangers: every loss right, or rightly refused", right, BAR)],
+        )
+
+
+if __name__ == "__main__":
+    main()
