@@ -14,8 +14,8 @@ LOSSES = [round(5 - step / 100, 4) for step in STEPS]
 PAIRS = list(zip(STEPS, LOSSES, strict=True))
 
 
-def read(write: Write, text: str, **wanted: str) -> Run:
-    return read_log(write(text, "paste.txt"), **wanted)
+def read(write: Write, text: str, loss: str | None = None) -> Run:
+    return read_log(write(text, "paste.txt"), loss=loss)
 
 
 @pytest.mark.parametrize(

@@ -65,11 +65,15 @@ _END = r"(?![A-Za-z_]++\d)(?!\.\d)"
 
 # Right after its name, 2,31 has a decimal comma; three digits after it may be thousands.
 _COMMA = (
-    r"(?=[-+\d])(?:(?<=[:=])|(?<=[:=] )|(?<=oss )|(?<=lust ))"
+    r"(?:(?<=[:=])|(?<=[:=] )|(?<=oss )|(?<=lust ))"
     r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?![\d,.eE])"
 )
-_NUMBER = rf"(?:{_COMMA}|[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS}))"
-_TOKEN = re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{_NUMBER}))")
+_NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
+_TOKENS = [
+    re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{number}))")
+    for number in (_NUMBER, f"{_COMMA}|{_NUMBER}")
+]
+_HAS_COMMA = re.compile(r"\d,\d")
 
 
 _THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
@@ -87,7 +91,7 @@ def clean(line: str) -> str:
 
 def cut(line: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the texts of a line and the numbers between them, one text more than numbers."""
-    parts = _TOKEN.split(line)
+    parts = _TOKENS[_HAS_COMMA.search(line) is not None].split(line)
     return tuple(parts[0::3]), parts[1::3]
 
 
