@@ -113,12 +113,8 @@ class AliasTable:
 
     def by_words(self, words: Sequence[str]) -> int | None:
         """Return the place among `worded` of what these words mean, if they mean a signal."""
-        found = frozenset(words)
-        fitting = [
-            place
-            for place, needed in enumerate(self._needed)
-            if needed <= found and found - needed <= self._neutral
-        ]
+        found, all_needed = frozenset(words), enumerate(self._needed)
+        fitting = [n for n, needed in all_needed if needed <= found <= needed | self._neutral]
         return max(fitting, key=lambda place: len(self._needed[place]), default=None)
 
     def may_be_guessed(self, column: str) -> bool:

@@ -14,8 +14,8 @@ LOSSES = [round(5 - step / 100, 4) for step in STEPS]
 PAIRS = list(zip(STEPS, LOSSES, strict=True))
 
 
-def read(write: Write, text: str, **wanted: str) -> Run:
-    return read_log(write(text, "paste.txt"), **wanted)
+def read(write: Write, text: str, loss: str | None = None) -> Run:
+    return read_log(write(text, "paste.txt"), loss=loss)
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,11 @@ TEXTS = {
     "a drawn table": "┌──────┬────────┐\n│ step │ loss   │\n├──────┼────────┤\n"
     + "".join(f"│ {s} │ {x:.4f} │\n" for s, x in PAIRS)
     + "└──────┴────────┘\n",
-    "twelve lines": "".join(f"step {s} loss {x}\n" for s, x in PAIRS),
+    "an evaluation that is not due": "".join(
+        f"step {s} | train loss {x:.4f} | val loss {'3.1' if s % 50 == 0 else '-'} | norm 0.512 | dt 412.1ms\n"
+        for s, x in PAIRS
+    ),
+    "plain lines": "".join(f"step {s} loss {x}\n" for s, x in PAIRS),
     "VeOmni, each loss before and after the bar counts it": "".join(
         f"Epoch 1/5:   1%|▏         | {count}/999 [00:21<28:01, 11.06s/it, loss: {x}, grad_norm: 2.67]\n"
         for count, (_, x) in enumerate(PAIRS)
@@ -109,6 +113,14 @@ def test_pasted_texts(write: Write, name: str) -> None:
     assert run.block.step.tolist() == wanted
     if "issue" in name:
         assert run.facts.dtype == "bf16"
+
+
+@pytest.mark.parametrize("record", ["Schritt: {s} Verlust: {x}", "step {s} | loss={x}; lr=0,001"])
+def test_decimal_commas(write: Write, record: str) -> None:
+    lines = [record.format(s=s, x=f"{x:.2f}".replace(".", ",")) for s, x in PAIRS]
+    run = read(write, "\n".join(lines))
+    assert values(run.block, "loss") == LOSSES
+    assert run.block.step.tolist() == STEPS
 
 
 def test_letters_for_digits_are_read_with_the_name_of_the_loss(write: Write) -> None:

@@ -228,9 +228,8 @@ def _best(candidates: Sequence[_Candidate]) -> _Candidate:
     # Any count of steps or batches will do; an epoch is a last resort.
     counted = max(min(one.counter, Counter.BATCH) for one in frequent)
     usable = [one for one in frequent if min(one.counter, Counter.BATCH) == counted]
-    means = [
-        one for one in fitting if roles.says(one.loss, "smoothed") and len(set(one.shape.ranks)) < 2
-    ]
+    alone = [one for one in fitting if len(set(one.shape.ranks)) < 2]
+    means = [one for one in alone if roles.says(one.loss, "smoothed")]
     if means and any(len(set(one.shape.ranks)) > 1 for one in usable):
         usable = means  # each rank prints its own loss, and one of them the mean
     longest = max(usable, key=lambda one: one.num_lines).shape

@@ -7,7 +7,7 @@ whatever the convention (`k: v`, `k=v`, `k v`, `| k | v |`, dicts, JSON, progres
 
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
@@ -63,10 +63,20 @@ _START = (
 )
 _END = r"(?![A-Za-z_]++\d)(?!\.\d)"
 
+# Right after its name, 2,31 has a decimal comma; three digits after it may be thousands.
+_COMMA = (
+    r"(?:(?<=[:=])|(?<=[:=] )|(?<=oss )|(?<=lust ))"
+    r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?![\d,.eE])"
+)
 _NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
-_TOKEN = re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{_NUMBER}))")
+_TOKENS = [
+    re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{number}))")
+    for number in (_NUMBER, f"{_COMMA}|{_NUMBER}")
+]
+_HAS_COMMA = re.compile(r"\d,\d")
 
 
+_THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
 _AFTER_MARK = re.compile(r"\.|[eE][-+]?")
 _DRAWN_RUN = re.compile(r"##|([=.>*_~-])\1{4}|\t|\s[^\S ]|[^\S ]\s")
 _ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d[.,]\d{3,9}")
@@ -81,7 +91,7 @@ def clean(line: str) -> str:
 
 def cut(line: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the texts of a line and the numbers between them, one text more than numbers."""
-    parts = _TOKEN.split(line)
+    parts = _TOKENS[_HAS_COMMA.search(line) is not None].split(line)
     return tuple(parts[0::3]), parts[1::3]
 
 
@@ -131,7 +141,7 @@ def line_pattern(
 def to_number(token: str) -> float | None:
     """Return the number of a token; None for a date or a time of day."""
     try:
-        return float(token.replace(",", "") if "," in token else token)
+        return float(_THOUSANDS.sub("", token).replace(",", ".") if "," in token else token)
     except ValueError:
         return None
 
@@ -269,8 +279,7 @@ class _Namer:
         text = text[-_TEXT_CHARS:]
         bare = text.strip()
         if to_number(self._tokens[position]) is None or following.startswith(("%|", "% |")):
-            if len(self.fields) <= 2:
-                self.words.update(spare_words(text))
+            self._add_words(spare_words(text))
             return
         if position and bare in _TOTALS:
             self._add_total(position, _TOTALS[bare], is_bar=bare.endswith("it/"))
@@ -297,6 +306,11 @@ class _Namer:
         else:
             self._add_named(position, text, before)
 
+    def _add_words(self, words: Iterable[str]) -> None:
+        """Add words that say what a line is about: before its first numbers and its loss."""
+        if len(self.fields) <= 2 and not any("loss" in name.lower() for name in self.fields):
+            self.words.update(words)
+
     def _add_after_counter(self, position: int, counter: Field) -> None:
         """Name a number by the text before its counter: `training loss at step 10: 2.5`."""
         found = _AT.search(f" {self._texts[position - 1][-_TEXT_CHARS:].rstrip()}")
@@ -311,8 +325,7 @@ class _Namer:
 
     def _add_named(self, position: int, text: str, before: Field | None) -> None:
         name, spare = _name_before(text)
-        if len(self.fields) <= 2:
-            self.words.update(spare)
+        self._add_words(spare)
         whole = self._name_with_number(position, text)
         if whole:
             name = whole

@@ -263,8 +263,7 @@ class _Assembly:
         place = np.searchsorted(where, rows.lines) - 1
         others = (place >= 0) & evaluates[np.maximum(place, 0)]
         if others.any() and not others.all():
-            count = np.count_nonzero(others)
-            self._notes.append(f"Records of evaluations, left out: {count}.")
+            self._notes.append(f"Records of evaluations, left out: {np.count_nonzero(others)}.")
             return rows[~others]
         return rows
 
@@ -291,8 +290,8 @@ class _Assembly:
         losses, there = rows.columns[self._loss]
         if _is_interleaved(rows.step):
             first = np.sort(np.unique(rows.step, return_index=True)[1])
-            count = len(rows.lines) - len(first)
-            self._notes.append(f"Records of further ranks, left out: {count}.")
+            further = len(rows.lines) - len(first)
+            self._notes.append(f"Records of further ranks, left out: {further}.")
             return rows[first]
         same = (np.diff(rows.step) == 0) & there[1:] & there[:-1]
         if rows.epoch is not None:
