@@ -124,7 +124,7 @@ def test_a_column_whose_rows_were_all_dropped_is_left_out(write: Write) -> None:
         ("step,a loss,b loss\n1,2,3\n", "if one of them is, name it with --loss"),
         ("step,loss\nnan,2.5\n", "no row with a usable step has a value in 'loss'"),
         ("step,loss,lr\n1,,1\n,2.5,1\n", "make sure that it holds numbers"),
-        ("step;loss\n1;2,5\n", r"'loss' is a loss column.*\(the first cell is '2,5'\); write"),
+        ('step,loss\n1,"2,5"\n', r"'loss' is a loss column.*\(the first cell is '2,5'\); write"),
     ],
 )
 def test_without_a_loss(write: Write, text: str, message: str) -> None:
