@@ -29,8 +29,9 @@ from trimtab.core.text import printable
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.readers import read_log
 from trimtab.readers.cells import quoted
+from trimtab.readers.runs import separate
 from trimtab.readers.table import Wanted, to_run
-from trimtab.readers.trackers.conventions import has_hf_names
+from trimtab.readers.trackers.conventions import correct_tracker, has_hf_names, name_summary
 from trimtab.source.cells import described, has
 from trimtab.source.copies import file_blocks, file_name, read_copy
 from trimtab.source.tables import TableSource, find_table
@@ -258,8 +259,12 @@ def _read_table(source: TableSource, options: ReadOptions) -> Run:
         raise UnreadableLog(f"{name}: {error}") from None
     except Exception as error:  # of the package of the table
         raise UnreadableLog(f"{name} cannot be read: {describe_error(error)}") from error
-    is_hf = source.format == "table" and has_hf_names(table)
     with _hints_for_python():
+        separate(table, Path(name), wanted.run)
+        is_hf = source.format == "hf" or (source.format == "table" and has_hf_names(table))
+        if is_hf:
+            name_summary(table)
+        correct_tracker(table)
         run = to_run(table, Path(name), "hf" if is_hf else source.format, wanted)
     return dataclasses.replace(run, path=None)
 

@@ -6,10 +6,10 @@ as NaN, unless it only fills up a row (`_leave_out_padding`).
 """
 
 import importlib
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,12 +19,10 @@ from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import LOSS
 from trimtab.core.text import counted, printable
 from trimtab.readers.aliases import STEP, Alias, name_columns
-from trimtab.readers.cells import parse_number, quoted, quoted_names
+from trimtab.readers.cells import quoted, quoted_names
 from trimtab.readers.csv_log import unique_names
-from trimtab.readers.json_log import correct_history, flattened, told_apart
+from trimtab.readers.json_document import document_table, flattened
 from trimtab.readers.table import Table, Wanted
-from trimtab.readers.trackers import conventions
-from trimtab.readers.trackers.points import Points
 from trimtab.source.cells import (
     Cells,
     described,
@@ -132,130 +130,54 @@ def _losses(count: int) -> str:
     return "1 loss" if count == 1 else f"{count:,} losses"
 
 
-# Rows
+# Rows, columns, and whatever else a dict may hold
 
 
 def history_source(name: str, history: Any) -> TableSource:
     """Return the table of what HF's Trainer logged."""
     if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
         raise UnreadableLog(f"{name} is {described(history)}, not a list of dicts")
-
-    def load(wanted: Wanted) -> Table:
-        table = _add_rows(history)
-        correct_history(table)
-        return table
-
-    return TableSource(name=name, load=load, format="hf")
+    return TableSource(name=name, load=lambda wanted: records_table(history), format="hf")
 
 
 def records_table(rows: Iterable[Mapping[Any, Any]]) -> Table:
     """Return a table with a row for each dict."""
-    return _corrected(_add_rows(rows))
-
-
-def _add_rows(rows: Iterable[Mapping[Any, Any]]) -> Table:
-    named = ({_column_name(key): value for key, value in row.items()} for row in rows)
     table = Table()
-    table.add_records(
-        [
-            {name: plain_cell(cell) for name, cell in told_apart(flattened(row)).items()}
-            for row in named
-            if row
-        ]
-    )
+    table.add_records([flattened(_plain(row)) for row in rows if row])
     return table
-
-
-# Columns
 
 
 def _find_mapping(given: Mapping[Any, Any]) -> TableSource:
     kind = type(given).__name__
     if _HISTORY in given:
         return history_source(f"{_HISTORY} of {kind}", given[_HISTORY])
-    if all(_number(key) is not None and _is_row(row) for key, row in given.items()):
-        rows = [{STEP: key, **row} for key, row in given.items()]  # {10: {"loss": 2.5}, 20: ...}
-        name = f"{kind} of {counted(len(rows), 'row')}"
-        return TableSource(name=name, load=lambda wanted: records_table(rows))
-    columns: dict[str, Any] = {}
-    for key, value in given.items():
-        name = _column_name(key)
-        if isinstance(value, Mapping) and _pairs(value) is None:
-            columns |= {f"{name}/{_column_name(inner)}": cells for inner, cells in value.items()}
-        else:
-            columns[name] = value
-    if columns and not any(map(_is_column, columns.values())):
-        return TableSource(name=f"{kind} of one row", load=lambda wanted: records_table([columns]))
+    columns = {_column_name(key): value for key, value in given.items()}
+    if all(map(_is_column, columns.values())):
+        name = f"{kind} of {counted(len(columns), 'column')}"
+        return TableSource(name=name, load=lambda wanted: _fill(columns, wanted))
     return TableSource(
-        name=f"{kind} of {counted(len(columns), 'column')}",
-        load=lambda wanted: _from_mapping(columns, wanted),
+        name=kind, load=lambda wanted: document_table(_plain(given), Path(kind), wanted)
     )
 
 
-def _is_row(value: Any) -> bool:
-    return isinstance(value, Mapping) and not any(map(_is_column, value.values()))
-
-
 def _is_column(value: Any) -> bool:
-    if is_series(value) or (isinstance(value, Sequence | Mapping) and not isinstance(value, str)):
-        return True
-    return has(value, "ndim") and value.ndim > 0
+    """Return whether a value is one column of numbers, not a list of pairs or of dicts."""
+    if isinstance(value, list | tuple):
+        return not value or not isinstance(value[0], list | tuple | Mapping)
+    return is_series(value) or (has(value, "ndim") and value.ndim > 0)
 
 
-def _from_mapping(members: Mapping[str, Any], wanted: Wanted) -> Table:
-    """Return the table of a dict: of columns, or of pairs of a step and a value for each name."""
-    columns = {name: value for name, value in members.items() if _is_column(value)}
-    series = {name: pairs for name, value in columns.items() if (pairs := _pairs(value))}
-    if len(series) < len(columns):
-        table = _fill(columns, wanted)
-    elif STEP in name_columns(list(series)).foreign:
-        # A frame as a dict: {"step": {0: 10, 1: 20}, "loss": {0: 2.5, 1: 2.4}}
-        table = _fill({name: [value for _, value in s] for name, s in series.items()}, wanted)
-    else:
-        table = _from_pairs(series)
-    others = [name for name in members if name not in columns]
-    if others:
-        table.add_note(f"Members that are not columns, left out: {quoted_names(others)}.")
-    return table
-
-
-def _pairs(column: Any) -> list[tuple[float, Any]] | None:
-    """Return the steps with their values, if a column is a dict of these or a list of pairs."""
-    if isinstance(column, Mapping):
-        column = list(column.items())
-    if not isinstance(column, list | tuple) or not column:
-        return None
-    if not all(isinstance(pair, list | tuple) and len(pair) == 2 for pair in column):
-        return None
-    known = [(number, v) for step, v in column if (number := _number(step)) is not None]
-    return known if len(known) == len(column) else None
-
-
-def _number(value: Any) -> float | None:
-    """Return the number in a cell; None if it is missing or text."""
-    try:
-        return parse_number(plain_cell(value))
-    except ValueError:
-        return None
-
-
-def _from_pairs(series: Mapping[str, Sequence[tuple[float, Any]]]) -> Table:
-    points = Points()
-    for name, pairs in series.items():
-        last = -math.inf
-        for step, value in pairs:
-            if not last < step < _LARGEST_STEP:
-                raise UnreadableLog(
-                    f"the steps of {quoted(name)} do not rise ({step:g} comes after {last:g}); "
-                    "give a run that was restarted as a list of dicts"
-                )
-            last = step
-            number = _number(value)
-            if number is not None:
-                points.add(name, int(step), number, 0.0)
-    if not len(points):
-        raise UnreadableLog("there is no number in it; give steps with numbers, as in [[0, 2.5]]")
-    return _corrected(points.to_table())
+def _plain(value: Any) -> Any:
+    """Return a value as JSON would hold it, with every number a float."""
+    if isinstance(value, Mapping):
+        return {_column_name(key): _plain(part) for key, part in value.items()}
+    if is_tensor(value):
+        value = to_array(value)
+    if has(value, "tolist") and getattr(value, "ndim", 0) > 0:
+        value = value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return plain_cell(value)
 
 
 def _from_pandas(frame: Any, wanted: Wanted, series: str | None = None) -> Table:
@@ -294,9 +216,12 @@ def _fill(
         table.add_note(f"There is no step column: the index ({quoted(step)}) is the step.")
     cells = _read_columns(columns)
     loss = wanted.loss or name_columns(list(cells), meanings=table.meanings).foreign.get(LOSS)
+    lengths = [len(column.present) for column in cells.values()]
+    length = len(cells[loss].present) if loss in cells else max(lengths, default=0)
+    cells = _of_one_length(cells, length, table)
     if loss in cells:
         _leave_out_padding(cells, loss, table)
-    rows = table.new_rows(max((len(column.present) for column in cells.values()), default=0))
+    rows = table.new_rows(length)
     for name, column in cells.items():
         values, present = column.values, column.present
         if isinstance(values, list):
@@ -305,7 +230,7 @@ def _fill(
             table.add(name, rows, values)
         else:
             table.add(name, rows[present], values[present])
-    return _corrected(table)
+    return table
 
 
 def _read_columns(columns: Mapping[str, Any]) -> dict[str, Cells]:
@@ -315,14 +240,18 @@ def _read_columns(columns: Mapping[str, Any]) -> dict[str, Cells]:
             cells[name] = read_cells(column)
         except UnreadableLog as error:
             raise UnreadableLog(f"{quoted(name)}: {error}") from None
-    lengths = {name: len(column.present) for name, column in cells.items()}
-    if len(set(lengths.values())) > 1:
-        found = ", ".join(f"{quoted(name)} {length:,}" for name, length in lengths.items())
-        raise UnreadableLog(
-            f"its columns have different lengths ({found}); fill up the shorter ones with None, or "
-            "give each as pairs of a step and a value"
-        )
     return cells
+
+
+def _of_one_length(cells: Mapping[str, Cells], length: int, table: Table) -> dict[str, Cells]:
+    """Return the columns as long as the loss: those of evaluations have other steps."""
+    kept = {name: column for name, column in cells.items() if len(column.present) == length}
+    others = [name for name in cells if name not in kept]
+    if others:
+        table.add_note(
+            f"Columns of a different length than the loss, left out: {quoted_names(others)}."
+        )
+    return kept
 
 
 def _leave_out_padding(cells: Mapping[str, Cells], loss: str, table: Table) -> None:
@@ -364,16 +293,6 @@ def _usual_gap(filled: BoolArray) -> int:
     gaps = np.diff(np.flatnonzero(filled)) - 1
     is_usual = len(gaps) > 0 and 3 * np.count_nonzero(gaps) >= len(gaps)
     return int(gaps.max()) if is_usual else 0
-
-
-def _corrected(table: Table) -> Table:
-    """Return the table with what trackers and HF's Trainer did to the numbers undone."""
-    if conventions.has_hf_names(table):
-        correct_history(table)
-        return table
-    conventions.prefer_steps_beside_loss(table)
-    conventions.restore_if_hf(table, conventions.HF_PREFIX)
-    return table
 
 
 def _column_name(name: Any) -> str:

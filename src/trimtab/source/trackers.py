@@ -8,7 +8,6 @@ from typing import Any
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.table import Table
-from trimtab.readers.trackers.conventions import restore_if_hf
 from trimtab.readers.trackers.points import Points
 from trimtab.source.cells import has
 from trimtab.source.tables import TableSource, history_source, records_table
@@ -57,6 +56,4 @@ def _from_mlflow(run: Any) -> Table:
         points.add(value.key, int(value.step), number, value.timestamp / 1000)
     if not len(points):
         raise UnreadableLog("it has no metrics; check that the run logged anything")
-    table = points.to_table()
-    restore_if_hf(table)
-    return table
+    return points.to_table()

@@ -62,8 +62,18 @@ def _prefer_steps_beside_loss(table: Table) -> None:
 def restore_if_hf(table: Table) -> None:
     """Restore the losses, if the names are those that HF's Trainer logs."""
     for prefix in ("", _HF_PREFIX):
-        if {prefix + name for name in _HF_NAMES} <= table.recorded.keys():
+        if has_hf_names(table, prefix):
             restore_hf_losses(table, prefix)
+
+
+def has_hf_names(table: Table, prefix: str = "") -> bool:
+    """Return whether the columns after this prefix are those that HF's Trainer logs."""
+    return {prefix + name for name in _HF_NAMES} <= table.recorded.keys()
+
+
+def name_summary(table: Table) -> None:
+    """Keep apart the mean over the whole run that HF's Trainer logs at the end."""
+    table.meanings["train_loss"] = Alias(signal="train_loss", name="train_loss")
 
 
 def restore_hf_losses(table: Table, prefix: str = "") -> None:
