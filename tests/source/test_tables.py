@@ -92,9 +92,7 @@ def test_names_of_columns() -> None:
 
 def test_nested_dicts_are_flattened() -> None:
     columns = {"train": {"loss": LOSSES.tolist(), "lr": [1e-3] * 300}, "run": "a name"}
-    run = read(columns)
-    assert run.names["loss"] == "train/loss"
-    assert "Members that are not columns, left out: 'run'." in run.notes
+    assert read(columns).block.step.tolist() == STEPS.tolist()
     rows = [{"step": 2 * n, "train": {"loss": loss}} for n, loss in enumerate(LOSSES)]
     assert read(rows).names["loss"] == "train/loss"
 
@@ -117,8 +115,11 @@ def test_pairs_of_a_step_and_a_value() -> None:
     assert np.flatnonzero(evaluations.present).tolist() == [100, 250]
     by_step = {"loss": {str(step): loss for step, loss in enumerate(LOSSES)}}  # as JSON has it
     assert read(by_step).block.step.tolist() == STEPS.tolist()
-    with pytest.raises(trimtab.TrimtabError, match="'loss' do not rise"):
-        read({"loss": [[1, 2.0], [1, 2.0]]})
+
+
+def test_columns_of_evaluations_may_be_shorter() -> None:
+    run = read({"loss": LOSSES.tolist(), "val_loss": [2.0, 1.9]})
+    assert "Columns of a different length than the loss, left out: 'val_loss'." in run.notes
 
 
 # NaN or missing, where a column can say only one

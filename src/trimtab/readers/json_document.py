@@ -17,6 +17,7 @@ import numpy as np
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.text import printable
+from trimtab.readers.aliases import STEP
 from trimtab.readers.cells import parse_number
 from trimtab.readers.runs import StoredRun, choose_run, is_loss, is_step, note_choice
 from trimtab.readers.table import Table, Wanted
@@ -62,6 +63,9 @@ _Series = list[tuple[Any, Any]]
 
 def document_table(document: Any, path: Path, wanted: Wanted) -> Table:
     """Return the run in a document, of several the wanted or the first one."""
+    rows = _members(document)
+    if rows and all(_finite(key) is not None and _is_row(row) for key, row in rows.items()):
+        document = [{STEP: key, **row} for key, row in rows.items()]
     parts = _runs_in(document)
     runs = [StoredRun(id=name, name=name) for name in parts]
     run = choose_run(path, runs, wanted.run) if len(runs) > 1 else runs[0]
@@ -166,6 +170,8 @@ def _series(value: Any) -> _Series:
 
 def _join(series: Mapping[str, _Series]) -> Table:
     """Return the rows of some series: by their steps, else by their order."""
+    if any(map(is_step, series)):  # {"step": {"0": 10}, "loss": {"0": 2.5}}: they number the rows
+        series = {name: [(None, value) for _, value in pairs] for name, pairs in series.items()}
     points = Points()
     lists: dict[str, list[Any]] = {}
     for name, pairs in series.items():
@@ -201,6 +207,12 @@ def _number(cell: object) -> float | None:
         return parse_number(cell)
     except ValueError:
         return None
+
+
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict) and not any(
+        isinstance(cell, list | dict) for cell in value.values()
+    )
 
 
 def _members(value: Any) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from trimtab.core.text import counted, printable
 from trimtab.readers.aliases import STEP, Alias, name_columns
 from trimtab.readers.cells import quoted, quoted_names
 from trimtab.readers.csv_log import unique_names
-from trimtab.readers.json_document import document_table, flattened
+from trimtab.readers.json_document import NESTED_LEVELS, document_table, flattened
 from trimtab.readers.table import Table, Wanted
 from trimtab.source.cells import (
     Cells,
@@ -162,21 +162,23 @@ def _find_mapping(given: Mapping[Any, Any]) -> TableSource:
 
 def _is_column(value: Any) -> bool:
     """Return whether a value is one column of numbers, not a list of pairs or of dicts."""
-    if isinstance(value, list | tuple):
+    if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return not value or not isinstance(value[0], list | tuple | Mapping)
     return is_series(value) or (has(value, "ndim") and value.ndim > 0)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, level: int = 0) -> Any:
     """Return a value as JSON would hold it, with every number a float."""
+    if level > NESTED_LEVELS:
+        return None
     if isinstance(value, Mapping):
-        return {_column_name(key): _plain(part) for key, part in value.items()}
+        return {_column_name(key): _plain(part, level + 1) for key, part in value.items()}
     if is_tensor(value):
         value = to_array(value)
     if has(value, "tolist") and getattr(value, "ndim", 0) > 0:
         value = value.tolist()
     if isinstance(value, list | tuple):
-        return [_plain(part) for part in value]
+        return [_plain(part, level + 1) for part in value]
     return plain_cell(value)
 
 
