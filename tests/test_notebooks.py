@@ -26,7 +26,7 @@ def test_the_notebook_runs_and_shows_cards_a_curve_and_a_post_mortem(tmp_path: P
     shutil.copy(EXAMPLES / "run.csv", tmp_path)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     nbclient.NotebookClient(
-        notebook, timeout=60, resources={"metadata": {"path": str(tmp_path)}}
+        notebook, timeout=180, resources={"metadata": {"path": str(tmp_path)}}
     ).execute()
     cells = {cell.id: cell for cell in notebook.cells if cell.cell_type == "code"}
     report = shown(cells["diagnose"])
