@@ -43,10 +43,10 @@ def test_a_guard_says_what_it_watches_without_an_operation_of_torch(tmp_path: Pa
     assert html is not None
     assert "trimtab protects AdamW (" in html
     assert "step 3 is next" in html
-    assert "0 incidents" in html
+    assert "not judged yet" in html
     assert "<b>" not in html
     guard.close()
-    assert ": closed; 3 steps recorded, 0 incidents; " in repr(guard)
+    assert ": closed; 3 steps recorded, not judged yet; " in repr(guard)
     assert "closed; 3 steps recorded" in (guard._repr_html_() or "")
 
 

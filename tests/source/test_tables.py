@@ -168,6 +168,40 @@ def test_a_norm_that_is_nan_before_the_loss_is() -> None:
     assert run.block.column("grad_norm").nonfinite.sum() == 151
 
 
+def test_rows_of_a_frame_are_read_as_the_frame_is() -> None:
+    history = [{"step": step, "loss": LOSSES[step]} for step in STEPS.tolist()]
+    history[50:50] = [{"step": 49, "val_loss": 2.0}]
+    frame = pd.DataFrame([*history, {"step": 299, "val_loss": 1.9}])
+    for given in (frame, frame.to_dict("records"), frame.to_dict("list")):
+        assert num_nan(read(given)) == 0
+
+
+def test_a_nan_beside_an_evaluation_of_the_same_row_is_nan() -> None:
+    evaluations = np.full(300, NAN)
+    evaluations[9::10] = 2.0
+    loss = LOSSES.copy()
+    loss[99] = NAN
+    assert num_nan(read(pd.DataFrame({"loss": loss, "val_loss": evaluations}))) == 1
+
+
+def test_a_nan_at_every_other_step_is_nan() -> None:
+    loss = np.where(STEPS % 2 == 0, LOSSES, NAN)
+    assert num_nan(read(pd.DataFrame({"loss": loss, "lr": 1e-3}))) == 150
+
+
+def test_a_counter_that_begins_when_a_run_dies_makes_no_evaluations_of_it() -> None:
+    dead = np.where(STEPS < 10, LOSSES, NAN)
+    skipped = np.where(STEPS < 10, NAN, STEPS)
+    frame = pd.DataFrame({"step": STEPS, "loss": dead, "skipped": skipped})
+    assert num_nan(read(frame)) == 290
+
+
+@pytest.mark.parametrize("dtype", ["category", "Sparse[float]"])
+def test_what_cannot_say_missing_loses_no_nan(dtype: str) -> None:
+    dead = pd.Series(np.where(STEPS < 200, LOSSES, NAN)).astype(dtype)
+    assert num_nan(read(pd.DataFrame({"step": STEPS, "loss": dead}))) == 100
+
+
 def test_evaluations_in_rows_of_training() -> None:
     evaluations = np.full(300, NAN)
     evaluations[49::50] = 2.0

@@ -13,6 +13,7 @@ from torch import nn
 from trimtab.core import signals
 from trimtab.core.card import card, row
 from trimtab.core.incidents import Incident
+from trimtab.core.text import printable
 from trimtab.live.arithmetic import OddNumber, Scalar
 from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
@@ -56,6 +57,7 @@ class LoopServices:
         checkpoints: "Checkpoints | None",
     ) -> None:
         self._model = model
+        self._is_fsdp1 = is_fsdp1(model)
         self._counter = monitor
         self._boundary = boundary
         self._checkpoints = checkpoints
@@ -133,8 +135,9 @@ class LoopServices:
         self.close(None if kind is None else f"raised {kind.__name__}")
 
     def _clip(self, max_norm: float) -> torch.Tensor:
-        if is_fsdp1(self._model):
-            return self._model.clip_grad_norm_(max_norm)
+        if self._is_fsdp1:
+            norm: torch.Tensor = cast(Any, self._model).clip_grad_norm_(max_norm)
+            return norm
         return torch.nn.utils.clip_grad_norm_(self._model.parameters(), max_norm)
 
 
@@ -181,7 +184,7 @@ class Guard(LoopServices):
         return self._monitor.shields.views.call("card", self._card)
 
     def _summary(self) -> str:
-        return f"<Guard {self._watched}: {self._so_far()}>"
+        return f"<Guard {self._watched}: {printable(self._so_far())}>"
 
     def _card(self) -> str:
         failed = self._monitor.shields.failed
@@ -295,7 +298,7 @@ class Guard(LoopServices):
         gate would take for a broken gradient.
         """
         monitor = self._monitor
-        if is_fsdp1(self._model) or not monitor.is_watching:
+        if self._is_fsdp1 or not monitor.is_watching:
             return None
         is_whole = monitor.meter.gradients.is_whole_on_every_rank
         if is_whole and not (self._is_half_precision and not monitor.gate.has_left):
@@ -305,7 +308,7 @@ class Guard(LoopServices):
     def _note_clip(self, norm: torch.Tensor, max_norm: float, squares: Scalar | None) -> None:
         monitor = self._monitor
         gate, meter = monitor.gate, monitor.meter
-        is_whole = meter.gradients.is_whole_on_every_rank and not is_fsdp1(self._model)
+        is_whole = meter.gradients.is_whole_on_every_rank and not self._is_fsdp1
         if is_whole and not gate.has_left:
             gate.note_clip(norm, max_norm)
         monitor.note_clip()

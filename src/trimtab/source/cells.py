@@ -17,6 +17,9 @@ from trimtab.core.errors import UnreadableLog
 _MISSING = frozenset({"NAType", "NaTType", "MaskedConstant"})
 """Types of what pandas and numpy write where a value is missing."""
 
+_AMBIGUOUS = frozenset({"CategoricalDtype", "SparseDtype"})
+"""Types of columns of pandas in which NaN is what is missing."""
+
 _ABSENT = object()
 
 _NUMERIC = "iuf"
@@ -126,6 +129,8 @@ def _from_pandas(column: Any) -> Cells:
     if isinstance(column.dtype, np.dtype):
         return _from_array(column.to_numpy())
     missing = np.asarray(column.isna(), dtype=np.bool_)
+    if type(column.dtype).__name__ in _AMBIGUOUS:
+        return _from_array(np.asarray(column))
     if kind in _NUMERIC:
         values = np.asarray(column.to_numpy(dtype="float64", na_value=np.nan))
         return Cells(values=values, present=~missing)
@@ -162,4 +167,6 @@ def _without_numbers(column: Any, present: BoolArray) -> Cells:
 def _from_list(column: list[Any]) -> Cells:
     cells = [cell if type(cell) is float else plain_cell(cell) for cell in column]
     present = np.fromiter((cell is not None for cell in cells), np.bool_, len(cells))
+    if set(map(type, cells)) == {float}:  # as pandas makes lists: it has no None in them
+        return Cells(values=np.array(cells), present=present, can_be_missing=False)
     return Cells(values=cells, present=present)

@@ -90,6 +90,17 @@ def read_run(given: Any) -> Run:
 
 def find_source(given: Any) -> Source:
     """Decide what was handed over; raises UnreadableLog, with its type, if it cannot be a log."""
+    try:
+        return _find_source(given)
+    except TrimtabError:
+        raise
+    except Exception as error:  # of the object itself
+        raise UnreadableLog(
+            f"{described(given)} cannot be read: {describe_error(error)}"
+        ) from error
+
+
+def _find_source(given: Any) -> Source:
     if isinstance(given, type):
         raise _refusal(given)
     if isinstance(given, str):
@@ -107,7 +118,7 @@ def find_source(given: Any) -> Source:
         return _path(given.root)
     if has(given, "run_dir"):
         return _watched(given)
-    table = _find_in_memory(given)
+    table = find_tracker(given) or find_table(given)
     if table is not None:
         return Source(name=printable(table.name), load=partial(_read_table, table))
     if isinstance(given, list | tuple) and given:
@@ -235,17 +246,6 @@ def _already_read(run: Run, options: ReadOptions) -> Run:
     return run
 
 
-def _find_in_memory(given: Any) -> TableSource | None:
-    try:
-        return find_tracker(given) or find_table(given)
-    except TrimtabError:
-        raise
-    except Exception as error:  # of the package of the object
-        raise UnreadableLog(
-            f"{described(given)} cannot be read: {describe_error(error)}"
-        ) from error
-
-
 def _read_table(source: TableSource, options: ReadOptions) -> Run:
     if options.format is not None:
         raise ConfigError(f"format {options.format!r} is for files and text; leave it out")
@@ -266,7 +266,7 @@ def _read_table(source: TableSource, options: ReadOptions) -> Run:
             name_summary(table)
         correct_tracker(table)
         run = to_run(table, Path(name), "hf" if is_hf else source.format, wanted)
-    return dataclasses.replace(run, path=None)
+    return dataclasses.replace(run, path=None, notes=tuple(map(_for_python, run.notes)))
 
 
 @contextmanager

@@ -39,7 +39,13 @@ BY_NAME = "give its columns by name, as in {'step': a[:, 0], 'loss': a[:, 1]}"
 _LAZY = ("toPandas", "compute", "collect")
 """Methods by which a frame that is not evaluated yet becomes one that is."""
 
-_LARGEST_STEP = 2.0**53
+SELDOM = 0.1
+"""Share of rows that may be otherwise where nearly all are alike. Chosen: a frame that joins rows
+of training and evaluation has none; a trainer that crashed in between leaves a few."""
+
+LAST_ROWS = 3
+"""Rows after the last loss that may be of another kind: a last evaluation, a summary. As many
+non-finite losses in a row have come to stay."""
 
 _HISTORY = "log_history"
 """Where HF's Trainer keeps what it logged."""
@@ -76,7 +82,7 @@ def find_table(given: Any) -> TableSource | None:
         return _find_mapping(given)
     if all(isinstance(row, Mapping) for row in given):
         name = f"{kind} of {counted(len(given), 'row')}"
-        return TableSource(name=name, load=lambda wanted: records_table(given))
+        return TableSource(name=name, load=lambda wanted: records_table(given, wanted))
     return _find_losses(given)
 
 
@@ -137,13 +143,19 @@ def history_source(name: str, history: Any) -> TableSource:
     """Return the table of what HF's Trainer logged."""
     if not isinstance(history, Sequence) or not all(isinstance(row, Mapping) for row in history):
         raise UnreadableLog(f"{name} is {described(history)}, not a list of dicts")
-    return TableSource(name=name, load=lambda wanted: records_table(history), format="hf")
+    return TableSource(name=name, load=lambda wanted: records_table(history, wanted), format="hf")
 
 
-def records_table(rows: Iterable[Mapping[Any, Any]]) -> Table:
-    """Return a table with a row for each dict."""
+def records_table(rows: Iterable[Mapping[Any, Any]], wanted: Wanted) -> Table:
+    """Return a table with a row for each dict.
+
+    Where all have the same names, they may be the rows of a frame, filled up with NaN.
+    """
+    records = [flattened(_plain(row)) for row in rows if row]
+    if len(records) > 1 and len({frozenset(record) for record in records}) == 1:
+        return _fill({name: [one[name] for one in records] for name in records[0]}, wanted)
     table = Table()
-    table.add_records([flattened(_plain(row)) for row in rows if row])
+    table.add_records(records)
     return table
 
 
@@ -259,42 +271,45 @@ def _of_one_length(cells: Mapping[str, Cells], length: int, table: Table) -> dic
 def _leave_out_padding(cells: Mapping[str, Cells], loss: str, table: Table) -> None:
     """Make NaN missing where it fills up a row, in columns that cannot say "missing".
 
-    A row without a loss is of another kind (an evaluation, a summary) if it holds a value in a
-    column that most losses come without: its NaN are missing. So are the NaN of such a column, and
-    those between values that are logged every few rows; for the loss, up to the longest gap, so
-    that the end of a run that died is not taken for one. Every other NaN is NaN: it may have been
-    an empty cell of a CSV file, but a NaN that is not reported is worse than one too many.
+    A row is of another kind (an evaluation, a summary) if it holds a value in a column that comes
+    without a loss nearly always: its NaN are missing. So are those between losses that are logged
+    every third row or less often. Neither is so long after the last loss: that run died. Every
+    other NaN is NaN: it may have been an empty cell of a CSV file, but a NaN that is not reported
+    is worse than one too many.
     """
     filled = {name: column.filled for name, column in cells.items()}
     with_loss = filled[loss]
-    seldom = {
+    apart = [
         name
         for name, mask in filled.items()
-        if 2 * np.count_nonzero(mask & with_loss) < np.count_nonzero(with_loss)
-    }
+        if np.count_nonzero(mask & with_loss) <= SELDOM * np.count_nonzero(mask)
+    ]
     is_record = with_loss | cells[loss].present
-    if not cells[loss].can_be_missing:
-        for name in seldom:
+    losses = np.flatnonzero(with_loss)
+    if not cells[loss].can_be_missing and len(losses):
+        for name in apart:
             is_record &= with_loss | ~filled[name]
-        rows = np.flatnonzero(is_record)
-        gap = _usual_gap(with_loss[rows])
-        if gap:
-            last = np.flatnonzero(with_loss[rows])[-1]
-            is_record[rows[: last + gap + 1]] = False
-            is_record |= with_loss
+        gaps = np.diff(np.flatnonzero(with_loss[is_record])) - 1
+        if len(gaps) and np.count_nonzero(gaps >= 2) >= (1 - SELDOM) * len(gaps):
+            is_record &= with_loss
+        longest = int(np.max(np.diff(losses), initial=1)) - 1
+        end = int(losses[-1]) + longest + 1
+        if len(is_record) - end > LAST_ROWS:
+            is_record[end:] = cells[loss].present[end:]
         padding = f"NaN of {quoted(loss)} that only fills up a row, treated as missing"
-        table.note_counts({padding: int(np.count_nonzero(~is_record))})
+        table.note_counts({padding: int(np.count_nonzero(cells[loss].present & ~is_record))})
     for name, column in cells.items():
         if not column.can_be_missing:
-            is_thinned = name in seldom or (name != loss and _usual_gap(filled[name][is_record]))
-            column.present = filled[name] if is_thinned else filled[name] | is_record
+            mask = filled[name]
+            is_seldom = 2 * np.count_nonzero(mask & with_loss) < len(losses)
+            is_thinned = is_seldom or (name != loss and _has_gaps(mask[is_record]))
+            column.present = mask if is_thinned else mask | is_record
 
 
-def _usual_gap(filled: BoolArray) -> int:
-    """Return the most rows between two values, if every third value or more has a gap after it."""
-    gaps = np.diff(np.flatnonzero(filled)) - 1
-    is_usual = len(gaps) > 0 and 3 * np.count_nonzero(gaps) >= len(gaps)
-    return int(gaps.max()) if is_usual else 0
+def _has_gaps(filled: BoolArray) -> bool:
+    """Return whether there is a gap after every third value, or more of them."""
+    gaps = np.diff(np.flatnonzero(filled)) > 1
+    return len(gaps) > 0 and bool(3 * np.count_nonzero(gaps) >= len(gaps))
 
 
 def _column_name(name: Any) -> str:

@@ -22,7 +22,9 @@ def find_tracker(given: Any) -> TableSource | None:
     if has(given, "scan_history"):
         name = f"W&B run {given.name}"
         return TableSource(
-            name=name, load=lambda wanted: records_table(given.scan_history()), format="wandb"
+            name=name,
+            load=lambda wanted: records_table(given.scan_history(), wanted),
+            format="wandb",
         )
     if has(given, "sync_dir", "log", "finish"):
         raise UnreadableLog(

@@ -71,7 +71,7 @@ def test_wandb_has_every_point_of_both_attempts_and_resends_are_ignored(
 
     assert ship(run, Resending())
     rows = wandb_history(run.home / "ship")
-    assert [row["step"] for row in rows] == list(range(17))
+    assert [row["step"] for row in rows] == [*range(10), *range(5, 12)]
     assert len([row for row in rows if "trimtab/loss" in row or "loss" in row]) == 17
     assert Cursor(run, "wandb").memory.values["run_id"] != "the-users-run"
 

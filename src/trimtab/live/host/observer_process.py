@@ -88,6 +88,7 @@ class NoObserver:
 
     incidents: tuple[Incident, ...] = ()
     num_changes = 0
+    is_judging = False
 
     def check(self) -> None:
         """Do nothing."""
@@ -102,6 +103,8 @@ class NoObserver:
 
 class ObserverProcess:
     """Starts the observer of a run and hears it. Whatever happens to it, training continues."""
+
+    is_judging = True
 
     def __init__(
         self,

@@ -259,7 +259,10 @@ class Recorder:
 
     def summary(self) -> str:
         """Return the run in one line."""
-        words = [f"{self.num_records} steps recorded", counted(self.num_incidents, "incident")]
+        # Without an observer nobody has looked: "0 incidents" would sound like health.
+        is_judged = self._observer.is_judging
+        found = counted(self.num_incidents, "incident") if is_judged else "not judged yet"
+        words = [f"{self.num_records} steps recorded", found]
         if self.num_discarded:
             words.append(f"{counted(self.num_discarded, 'step')} discarded")
         if self.journal.dropped:
