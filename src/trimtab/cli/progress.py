@@ -39,6 +39,8 @@ def progress_bar(what: str = "") -> Iterator[Callable[[str, int, int], None]]:
     task = bar.add_task("Reading" if what else "Working", total=None)
 
     def appear() -> None:
+        if what == "-" and bar.tasks[0].total is None:
+            return  # standard input says itself that it is waited for
         if shows_progress(console):
             bar.start()
         elif not _is_in_ci():

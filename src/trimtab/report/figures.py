@@ -393,6 +393,9 @@ class RunCurve:
             yield _path(bars, ALARM, stroke_width="4", stroke_linecap="square")
             yield _beside(bad[0][0], RUN_TOP + 18, "not finite", ALARM)
 
+    def __repr__(self) -> str:
+        return f"<RunCurve: steps {self.first:,} to {self.last:,}>"
+
     def draw_on(self, ax: Any) -> None:
         """Draw the same on the axes of matplotlib."""
         for one in self.incidents:
@@ -401,8 +404,9 @@ class RunCurve:
             ax.axvspan(onset, end.step, color=colour, alpha=0.15, linewidth=0)
             ax.axvline(onset, color=colour, linewidth=1)
         for gone in self.line.get("gone", ()):
-            ax.plot(gone["x"], gone["y"], color="tab:gray", alpha=0.5, linewidth=1)
-        ax.plot(self.line["x"], self.line["y"], color="tab:blue", linewidth=1.4, label="loss")
+            ax.plot(gone["x"], _drawable(gone["y"]), color="tab:gray", alpha=0.5, linewidth=1)
+        losses = _drawable(self.line["y"])
+        ax.plot(self.line["x"], losses, color="tab:blue", linewidth=1.4, label="loss")
         if self.evaluations:
             ax.plot(*zip(*self.evaluations.items(), strict=True), "k.", label="evaluation")
         top = ax.get_xaxis_transform()
@@ -414,8 +418,13 @@ class RunCurve:
             label = f"{digits(value)} at step {step:,}"
             ax.plot([step], [0.98], "^", color="tab:blue", transform=top, label=label)
         scale = "log" if self.y.is_log else "linear"
-        ax.set(xlabel="step", yscale=scale, ylim=(self.y.low, self.y.high))
+        ax.set(xlabel="step", yscale=scale, ylim=_drawable([self.y.low, self.y.high]))
         ax.legend()
+
+
+def _drawable(values: Sequence[float | None]) -> list[float | None]:
+    """Return values that matplotlib can compute with: it squares some of them."""
+    return [None if value is None else min(max(value, -1e150), 1e150) for value in values]
 
 
 def _polyline(line: Mapping[str, Any], x: AxisScale, y: AxisScale) -> str:

@@ -9,6 +9,7 @@ import numpy as np
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
+from trimtab.core.card import clip
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incidents import SEVERE, IncidentClass, severity_rank
 from trimtab.core.jsonable import to_jsonable
@@ -185,10 +186,10 @@ class RunReport:
         return DataFrame(frame)
 
     def __repr__(self) -> str:
-        return printable(f"<RunReport of {self.source}: {self.verdict}>")
+        return printable(f"<RunReport of {clip(self.source)}: {self.verdict}>")
 
     def __str__(self) -> str:
-        return printable(f"{self.source}: {self.verdict}")
+        return printable(f"{clip(self.source)}: {self.verdict}")
 
     def _repr_html_(self) -> str:
         from trimtab.report.notebook import report_card
