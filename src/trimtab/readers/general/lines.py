@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+from trimtab.readers.cells import parse_number
+
 LINE_CHARS = 1 << 16
 """A longer line is no record; it is left out."""
 
@@ -52,13 +54,16 @@ _DATE = (
 _SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+"
 _CLOCK = r"(?:\d++ days?, )?+\d{1,4}:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+(?![\d:])"
 _GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?!,?\d)(?:\.\d++)?+"
-_PLAIN = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
-_WORDS = r"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?+|INF)(?!\w)(?! iterations)"
+_PLAIN = r"(?:\d++(?:\.(?:\d++(?:f-?\d++|[dD][-+]\d\d)?+)?+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
+_WORDS = (
+    r"(?:(?:[nN]a[nN]|[iI]nf)(?:16|32)?+|NAN|[iI]nfinity|INF)(?!\w)(?! iterations)"
+    r"|1\.#(?:INF|IND|[QS]NAN)\d*+"
+)
 
-# A number is no part of a word (fp16, Acc@1, #3), a path, a version or a hexadecimal address; after
+# A number is no part of a word (fp16, Acc@1, a#3), a path, a version or a hexadecimal address; after
 # a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
 _START = (
-    r"(?:(?<![A-Za-z0-9_.@#$\\])|(?<=loss)(?=\d++\.\d)|(?<=Loss)(?=\d++\.\d))"
+    r"(?:(?<![A-Za-z0-9_.@#$\\])|(?<=[ :\[(]#)(?=\d)|(?<=^#)(?=\d)|(?<=loss)(?=\d++\.\d)|(?<=Loss)(?=\d++\.\d))"
     r"(?:(?<![A-Za-z]-)|(?<=step-)|(?<=Step-)|(?<=iter-)|(?<=poch-)|(?<=atch-))"
 )
 _END = r"(?![A-Za-z_]++\d)(?!\.\d)"
@@ -68,7 +73,7 @@ _COMMA = (
     r"(?:(?<=[:=])|(?<=[:=] )|(?<=oss )|(?<=lust ))"
     r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?![\d,.eE])"
 )
-_NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
+_NUMBER = rf"[-+]?(?:{_GROUPED}|{_WORDS}|(?>{_PLAIN}){_END})"
 _TOKENS = [
     re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{number}))")
     for number in (_NUMBER, f"{_COMMA}|{_NUMBER}")
@@ -141,7 +146,7 @@ def line_pattern(
 def to_number(token: str) -> float | None:
     """Return the number of a token; None for a date or a time of day."""
     try:
-        return float(_THOUSANDS.sub("", token).replace(",", ".") if "," in token else token)
+        return parse_number(_THOUSANDS.sub("", token).replace(",", ".") if "," in token else token)
     except ValueError:
         return None
 
@@ -464,7 +469,7 @@ class _Namer:
             return None  # named with its total
         if bare.endswith("] [") and following.startswith("]"):
             return INDEX  # after a logger's prefix
-        if position == 0 and bare in ("", "[") and following[:1] in tuple("]:\t), "):
+        if position == 0 and bare in ("", "[", "#") and following[:1] in tuple("]:\t), "):
             return INDEX
         if not self.fields and position and bare.endswith("]") and following[:1] in (",", ":"):
             return INDEX
