@@ -6,7 +6,6 @@ missing too, but counted. Names and texts of a log are untrusted: what is shown 
 short.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress

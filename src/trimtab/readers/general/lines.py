@@ -60,26 +60,29 @@ _WORDS = (
     r"|1\.#(?:INF|IND|[QS]NAN)\d*+"
 )
 
-# A number is no part of a word (fp16, Acc@1, a#3), a path, a version or a hexadecimal address; after
-# a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
+# A number is no part of a word (fp16, Acc@1, a#3), a path, a version or a hexadecimal address;
+# after a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
 _START = (
-    r"(?:(?<![A-Za-z0-9_.@#$\\])|(?<=[ :\[(]#)(?=\d)|(?<=^#)(?=\d)|(?<=loss)(?=\d++\.\d)|(?<=Loss)(?=\d++\.\d))"
+    r"(?:(?<![A-Za-z0-9_.@#$\\])|(?<=[ :\[(]#)(?=\d)|(?<=^#)(?=\d)"
+    r"|(?<=loss)(?=\d++\.\d)|(?<=Loss)(?=\d++\.\d))"
     r"(?:(?<![A-Za-z]-)|(?<=step-)|(?<=Step-)|(?<=iter-)|(?<=poch-)|(?<=atch-))"
 )
 _END = r"(?![A-Za-z_]++\d)(?!\.\d)"
 
-# Right after its name, 2,31 has a decimal comma; three digits after it may be thousands.
-_COMMA = (
-    r"(?:(?<=[:=])|(?<=[:=] )|(?<=oss )|(?<=lust ))"
-    r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?![\d,.eE])"
-)
+# In a line without decimal points, or right after its name, 2,31 has a decimal comma; three digits
+# after it may be thousands. [0,1] is a list.
+_COMMA = r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?:[eE][-+]?\d{1,3})?+(?![\d.]|,\d)"
 _NUMBER = rf"[-+]?(?:{_GROUPED}|{_WORDS}|(?>{_PLAIN}){_END})"
 _TOKENS = [
     re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{number}))")
-    for number in (_NUMBER, f"{_COMMA}|{_NUMBER}")
+    for number in (
+        _NUMBER,
+        rf"(?:(?<=[:=])|(?<=[:=] )){_COMMA}|{_NUMBER}",
+        rf"(?<![\[({{<,\d]){_COMMA}|{_NUMBER}",
+    )
 ]
 _HAS_COMMA = re.compile(r"\d,\d")
-
+_HAS_POINT = re.compile(r"\d\.\d")
 
 _THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
 _AFTER_MARK = re.compile(r"\.|[eE][-+]?")
@@ -96,7 +99,8 @@ def clean(line: str) -> str:
 
 def cut(line: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the texts of a line and the numbers between them, one text more than numbers."""
-    parts = _TOKENS[_HAS_COMMA.search(line) is not None].split(line)
+    has_comma = _HAS_COMMA.search(line) is not None
+    parts = _TOKENS[has_comma + (has_comma and not _HAS_POINT.search(line))].split(line)
     return tuple(parts[0::3]), parts[1::3]
 
 

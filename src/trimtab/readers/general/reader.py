@@ -43,7 +43,9 @@ def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table
     for lines in chunks:
         collector.add_lines(lines)
     shapes = [shape for shape in collector.shapes.values() if shape.lines]
+    are_decimal = any(shape.has_decimal_commas for shape in shapes)
     for shape in shapes:
+        shape.settle_commas(are_decimal=are_decimal)
         shape.settle_totals()
     stand_in = None if wanted.loss else trainers.stand_in_for_loss(shapes)
     with np.errstate(all="ignore"):  # a log may hold numbers of any size
