@@ -209,6 +209,7 @@ _DELIMITER = re.compile(
     r"|(?i:(?<!grad)(?<!avg|seq|max|min|val|num|tot|gen))\.\s"
 )
 _QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|(\")([^\"`]{1,99})\"\s*$")
+_CALL = re.compile(r"(?<!\S)([A-Za-z_]\w{0,60})\([A-Za-z_]\w*(?:, ?\w+)+\)$")  # loss(x, y) = 2.5
 _BRACE = re.compile(r"[\"']([^\"']{1,99})[\"']\s?[:=]\s?\{|\}")
 _LEVELS = frozenset(["info", "debug", "success", "warning", "warn", "error", "notice", "root"])
 _FILE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java)(?::\w+)?$")
@@ -297,6 +298,10 @@ class _Namer:
         if before and bare == "-" and _COUNTING.search(before.name):
             del self.fields[before.name]  # Minibatch[1-10]: the last of them
             self._add(position, before.name)
+        elif self._list and bare in ("]:", "]=", "] =", "-"):
+            if bare != "-" and not _COUNTING.search(self._list):
+                self.fields.pop(self._list, None)  # avg. loss [51-100]: 2.5
+                self._add(position, self._list)
         elif before and bare in (":", "=", "is", "was"):
             self._add_after_counter(position, before)
         elif before and not bare and self._is_count_of(before, self._tokens[position]):
@@ -489,6 +494,9 @@ def _name_before(text: str) -> tuple[str | None, list[str]]:
     separator = _SEPARATOR.search(rest)
     explicit = separator is not None and bool(separator[0].strip())
     rest = rest[: separator.start()] if separator else rest
+    call = _CALL.search(rest) if explicit else None
+    if call:
+        return call[1], spare_words(rest[: call.start()])
     quoted = _QUOTED.search(rest)
     if quoted:
         return (quoted[2] or quoted[4]).strip() or None, spare_words(rest[: quoted.start()])

@@ -41,6 +41,8 @@ def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table
     """Read lines of text; raises UnreadableLog if the records in them cannot be told apart."""
     collector = ShapeCollector((wanted.loss, wanted.step))
     for lines in chunks:
+        if any("#015" in line for line in lines):  # how rsyslog writes a carriage return
+            lines = [part for line in lines for part in line.split("#015")]
         collector.add_lines(lines)
     shapes = [shape for shape in collector.shapes.values() if shape.lines]
     are_decimal = any(shape.has_decimal_commas for shape in shapes)
