@@ -223,6 +223,7 @@ def _errors(shapes: Sequence[Shape], step: str | None) -> list[_Candidate]:
         if not is_evaluation(shape)
         for name in shape.names
         if roles.may_be_error(name) and roles.falls(shape.column(name))
+        if not any(roles.is_share(shape.column(name), shape.column(o)) for o in shape.names)
     ]
 
 
@@ -232,7 +233,7 @@ def _fit(shape: Shape, name: str) -> int:
     others = [other for other in shape.names if other != name]
     if roles.may_be_part(name) and any(roles.loss_class(other) == 1 for other in others):
         return min(roles.loss_class(name), 1)
-    if f"{name}[1]" in others:
+    if f"{name}[1]" in others or name.rpartition("[")[0] in others:
         return min(roles.loss_class(name), 1)  # a list of losses
     if roles.may_be_loss(name) and roles.falls(shape.column(name)):
         return 2

@@ -300,8 +300,7 @@ class _Namer:
             self._add(position, before.name)
         elif self._list and bare in ("]:", "]=", "] =", "-"):
             if bare != "-" and not _COUNTING.search(self._list):
-                self.fields.pop(self._list, None)  # avg. loss [51-100]: 2.5
-                self._add(position, self._list)
+                self._add_after_index(position, self._list)
         elif before and bare in (":", "=", "is", "was"):
             self._add_after_counter(position, before)
         elif before and not bare and self._is_count_of(before, self._tokens[position]):
@@ -319,6 +318,17 @@ class _Namer:
             self._add(position, f"{self._list}[{self._items}]")
         else:
             self._add_named(position, text, before)
+
+    def _add_after_index(self, position: int, name: str) -> None:
+        """Name a number by the text before brackets: `loss[10]: 2.5`, `avg. loss [51-100]: 2.5`."""
+        opening = self.fields[name].position
+        if "[" in self._texts[position - 1] and opening < position - 1:
+            name = f"{name}[1]"  # loss[0]: 2.5 loss[1]: 2.6
+        else:
+            del self.fields[name]
+            if opening == position - 1 and self._tokens[opening].isdecimal():
+                self._add(opening, INDEX)
+        self._add(position, name)
 
     def _add_words(self, words: Iterable[str]) -> None:
         """Add words that say what a line is about: before its first numbers and its loss."""

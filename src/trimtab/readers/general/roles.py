@@ -111,6 +111,12 @@ def may_be_error(name: str) -> bool:
     return "error" in found and found <= _LOSS["plain"] | {"error"}
 
 
+def is_share(values: FloatArray, other: FloatArray) -> bool:
+    """Return whether values are what another column lacks to 1 or 100: an error rate."""
+    both = values + other
+    return bool(np.allclose(both, 1, atol=0.01) or np.allclose(both, 100, atol=0.5))
+
+
 def falls(values: FloatArray) -> bool:
     """Return whether values are positive and end clearly lower than they begin."""
     known = values[np.isfinite(values)]
@@ -164,6 +170,8 @@ def counter_class(name: str) -> Counter:
         return Counter.STEP
     words = words_of(name.split("[")[0] if name.endswith("]") else name)
     step = _COUNTER["step"]
+    if "at" in words[:-1]:
+        words = words[words.index("at") + 1 :]  # checkpoint saved at step
     if (
         "/" in name
         and words[-1:]
