@@ -84,7 +84,7 @@ def choose(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Ch
         raise Unclear(
             f"{quoted_names([best.loss, *parts])} may be parts of a loss that is not printed"
         )
-    if best.loss in best.shape.grouped:
+    if best.shape.grouped.get(best.loss):
         raise Unclear(
             f"the commas in {quoted_names([best.loss])} may be decimal ones or stand between "
             f"thousands; write the numbers with points"

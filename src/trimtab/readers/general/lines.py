@@ -54,7 +54,7 @@ _DATE = (
 _SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+"
 _CLOCK = r"(?:\d++ days?, )?+\d{1,4}:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+(?![\d:])"
 _GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?!,?\d)(?:\.\d++)?+"
-_PLAIN = r"(?:\d++(?:\.(?:\d++(?:f-?\d++|[dD][-+]\d\d)?+)?+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
+_PLAIN = r"(?:\d++(?:\.(?!#)(?:\d++(?:f-?\d++|[dD][-+]\d\d)?+)?+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
 _WORDS = (
     r"(?:(?:[nN]a[nN]|[iI]nf)(?:16|32)?+|NAN|[iI]nfinity|INF)(?!\w)(?! iterations)"
     r"|1\.#(?:INF|IND|[QS]NAN)\d*+"
@@ -67,12 +67,12 @@ _START = (
     r"|(?<=loss)(?=\d++\.\d)|(?<=Loss)(?=\d++\.\d))"
     r"(?:(?<![A-Za-z]-)|(?<=step-)|(?<=Step-)|(?<=iter-)|(?<=poch-)|(?<=atch-))"
 )
-_END = r"(?![A-Za-z_]++\d)(?!\.\d)"
+_END = r"(?![A-Za-z_]++\d)(?!\.[\d#])"
 
 # In a line without decimal points, or right after its name, 2,31 has a decimal comma; three digits
 # after it may be thousands. [0,1] is a list.
 _COMMA = r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?:[eE][-+]?\d{1,3})?+(?![\d.]|,\d)"
-_NUMBER = rf"[-+]?(?:{_GROUPED}|{_WORDS}|(?>{_PLAIN}){_END})"
+_NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
 _TOKENS = [
     re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{number}))")
     for number in (

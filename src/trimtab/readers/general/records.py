@@ -222,7 +222,7 @@ class _Assembly:
         # Of a bar that is redrawn under its headline, the last drawing is the record.
         enough = 0.8 * (min(len(where), len(lines)) if self._is_bar else len(lines))
         few = max(0.2 * len(lines), float(len(lines) > 1))  # counted below: one has none above
-        return len(np.unique(places)) >= enough and np.count_nonzero(places == 0) <= few
+        return len(np.unique(places)) >= enough and bool((places == 0).sum() <= few)
 
     def _joined(self, rows: _Rows) -> FloatArray | None:
         """Return steps that start again in each epoch as counted across epochs."""

@@ -90,7 +90,7 @@ class Shape:
     is_dropped: bool = False
     """Whether its lines are no longer kept."""
     grouped: dict[str, int] = field(default_factory=dict)
-    """Columns in which each number so far is like 2,346, and how many these are."""
+    """Name to how many numbers each were like 2,346, from the first one on; 0 if they differ."""
     has_decimal_commas: bool = False
     _cells: list[tuple[str | None, ...]] = field(default_factory=list)
     _blocks: list[FloatArray] = field(default_factory=list)
@@ -123,42 +123,34 @@ class Shape:
         if self.is_table:
             self._missing.append(np.array([[cell is None for cell in row] for row in self._cells]))
         try:
-            numbers = [np.fromiter(map(float, column), np.float64) for column in columns]
+            numbers = [np.fromiter(map(float, cells), np.float64, len(cells)) for cells in columns]
         except (ValueError, TypeError):  # commas, a time of day, a gap
-            numbers = self._parse(columns)
+            marks = self._comma_marks(columns)
+            numbers = [_parse(*column) for column in zip(columns, marks, strict=True)]
         self._blocks.append(np.stack(numbers, axis=1))
         self._cells = []
 
-    def _parse(self, columns: Sequence[tuple[str | None, ...]]) -> list[FloatArray]:
-        """Return columns of numbers; what a comma in them means, all of these decide together."""
-        filled = [[cell for cell in column if cell] for column in columns]
-        decimal = [any(_DECIMAL_COMMA.fullmatch(cell) for cell in cells) for cells in filled]
-        has_points = any("." in cell for cells in filled for cell in cells)
+    def _comma_marks(self, columns: Sequence[tuple[str | None, ...]]) -> list[str]:
+        """Return what each column's commas stand for, a point or nothing: all decide together."""
+        commas = [[cell for cell in cells if cell and "," in cell] for cells in columns]
+        has_points = any("." in cell for cells in columns for cell in cells if cell)
+        decimal = [any(map(_DECIMAL_COMMA.fullmatch, cells)) for cells in commas]
         self.has_decimal_commas |= any(decimal) and not has_points
         start = len(self.lines) - len(self._cells)
-        for place, (name, cells) in enumerate(zip(self.names, filled, strict=True)):
-            decimal[place] |= self.has_decimal_commas
-            so_far = start if decimal[place] else self.grouped.pop(name, 0)
-            is_grouped = not has_points and cells and all(map(_GROUPED.fullmatch, cells))
-            if so_far == start and is_grouped and not decimal[place]:
-                self.grouped[name] = len(self.lines)
-        return [
-            np.array(
-                [
-                    to_number(cell.replace(",", ".") if is_decimal else cell) if cell else None
-                    for cell in column
-                ],
-                dtype=np.float64,
-            )
-            for column, is_decimal in zip(columns, decimal, strict=True)
-        ]
+        for name, cells, number in zip(self.names, commas, map(len, columns), strict=True):
+            is_grouped = len(cells) == number and all(map(_GROUPED.fullmatch, cells))
+            if is_grouped and not has_points and not self.has_decimal_commas:
+                self.grouped[name] = len(self.lines) if self.grouped.get(name, 0) == start else 0
+            elif not self.has_decimal_commas:
+                self.grouped[name] = 0
+        return ["." if one or self.has_decimal_commas else "" for one in decimal]
 
     def settle_commas(self, *, are_decimal: bool) -> None:
         """Take 2,346 for 2.346 if it turned out that the text has decimal commas."""
-        for name, number in self.grouped.items() if are_decimal else ():
-            if roles.counter_class(name) == Counter.NONE:
+        for name, number in self.grouped.items():
+            if are_decimal and roles.counter_class(name) == Counter.NONE:
                 self.matrix[:number, self.names.index(name)] /= 1000
-        self.grouped = {} if are_decimal else self.grouped
+                self.grouped[name] = 0
 
     @property
     def matrix(self) -> FloatArray:
@@ -429,3 +421,11 @@ def _without_digits(line: str) -> bytes:
 def _overflow(line: int, text: str) -> Overflow:
     rank, scale = _RANK.search(text), _SCALE.search(text)
     return Overflow(line, int(rank[1]) if rank else -1, float(scale[1]) if scale else np.nan)
+
+
+def _parse(cells: Sequence[str | None], mark: str) -> FloatArray:
+    texts = [cell and cell.replace(",", mark) for cell in cells]
+    try:
+        return np.fromiter(map(float, texts), np.float64, len(texts))  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return np.array([to_number(text) if text else None for text in texts], dtype=np.float64)
