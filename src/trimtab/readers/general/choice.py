@@ -149,14 +149,15 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
             counters[name] = values[present]
     moving = {name for name, values in counters.items() if not roles.is_constant(values)}
     epochs = [name for name in moving if roles.counter_class(name) == Counter.EPOCH]
-    if any(roles.rises(counters[name]) for name in epochs):
+    epoch = next((name for name in epochs if roles.rises(counters[name])), None)
+    if epoch is not None:
         # A step that never changes, printed once an epoch, is the length of the epochs.
         moving |= {
             name
             for name, values in counters.items()
             if roles.counter_class(name) >= Counter.STEP and values[0] > 1
         }
-        if FRACTION in moving and len(set(np.diff(counters[FRACTION]))) > 1:
+        if FRACTION in moving and not _in_step(counters[FRACTION], counters[epoch]):
             moving.remove(FRACTION)  # a share, as `(700/1000)` of the answers
     order = {
         name: (roles.counter_class(name), len(np.unique(counters[name])))
@@ -174,6 +175,14 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
         if there.all() and roles.may_count(name) and roles.is_even(values)
     ]
     return even[0] if len(even) == 1 else None
+
+
+def _in_step(counts: FloatArray, epochs: FloatArray) -> bool:
+    """Return whether a count rises by as much in each epoch as it has before the first one."""
+    moves = np.diff(counts)
+    return roles.is_constant(moves[[0, *range(len(moves))]]) and bool(
+        abs(counts[0] / moves[0] - epochs[0]) <= 1
+    )
 
 
 def _covers(columns: Columns, name: str, other: str) -> int:
