@@ -78,8 +78,9 @@ def test_headlines_with_an_epoch(write: Write) -> None:
     assert block.step.tolist() == list(range(10, 130, 10))
 
 
-def test_the_end_of_an_evaluation_is_no_headline_of_one(write: Write) -> None:
-    text = lines("Training epoch {n}\niter {s} loss {x}\nValidation epoch {n} done\n")
+@pytest.mark.parametrize("after", ["Validation epoch {n} done", "Validate epoch {n}\nacc 0.5"])
+def test_what_goes_on_counting_is_no_evaluation(write: Write, after: str) -> None:
+    text = lines(f"Training epoch {{n}}\n{after}\niter {{s}} loss {{x}}\n")
     assert values(read_log(write(text, "train.log")).block, "loss") == LOSSES
 
 

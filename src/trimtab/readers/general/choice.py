@@ -120,8 +120,8 @@ def _refuse_closing(shapes: Sequence[Shape], chosen: Sequence[Shape], loss: str)
     lines = [line for shape in chosen for line in shape.lines]
     if len(lines) > 1:
         return
-    if not chosen[0].column(loss).any():
-        raise Unclear(f"its only {quoted_names([loss])} is 0")
+    if chosen[0].names == (loss,) and not chosen[0].column(loss).any():
+        raise Unclear(f"its only {quoted_names([loss])} is 0, as of a template")
     for shape in shapes:
         before = [line for line in shape.lines if line < lines[0]]
         counter = find_counter([shape], None) if len(before) > _FEW_LINES else None
@@ -180,9 +180,7 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
 def _in_step(counts: FloatArray, epochs: FloatArray) -> bool:
     """Return whether a count rises by as much in each epoch as it has before the first one."""
     moves = np.diff(counts)
-    return roles.is_constant(moves[[0, *range(len(moves))]]) and bool(
-        abs(counts[0] / moves[0] - epochs[0]) <= 1
-    )
+    return bool((moves == moves[0]).all() and abs(counts[0] / moves[0] - epochs[0]) <= 1)
 
 
 def _covers(columns: Columns, name: str, other: str) -> int:
@@ -237,8 +235,10 @@ def _errors(shapes: Sequence[Shape], step: str | None) -> list[_Candidate]:
 
 
 def _fit(shape: Shape, name: str) -> int:
-    if is_evaluation(shape) or "best" in shape.words or name in shape.units:
+    if is_evaluation(shape) or name in shape.units:
         return 0  # what has a unit of time is no loss
+    if "best" in shape.words and not any(map(roles.counter_class, shape.names)):
+        return 0  # Saved best (loss: 2.5)
     others = [other for other in shape.names if other != name]
     if roles.may_be_part(name) and any(roles.loss_class(other) == 1 for other in others):
         return min(roles.loss_class(name), 1)
@@ -324,8 +324,9 @@ def _agree(one: _Candidate, other: _Candidate) -> bool:
 def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
     """Return the loss among columns that are each called some loss."""
     by_name = {one.loss: one for one in rivals}
-    if len(by_name) == 1 and roles.says(rivals[0].loss, "discriminator"):
-        raise Unclear(f"{quoted_names([rivals[0].loss])} is the loss of one of two networks")
+    lone = rivals[0].loss if len(by_name) == 1 else ""
+    if roles.says(lone, "discriminator") and not any(map(str.isdigit, lone)):  # loss_3d
+        raise Unclear(f"{quoted_names([lone])} is the loss of one of two networks")
     total = _total(list(by_name.values()))
     # A critic is a model of its own, beside the actor; the loss of values is part of another.
     actors = [one for one in by_name.values() if not _is_of_critic(one)]

@@ -45,7 +45,7 @@ def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table
             lines = [part for line in lines for part in line.split("#015")]
         collector.add_lines(lines)
     shapes = [shape for shape in collector.shapes.values() if shape.lines]
-    are_decimal = any(shape.has_decimal_commas for shape in shapes)
+    are_decimal = any(shape.has_decimal_commas and len(shape.lines) > 1 for shape in shapes)
     for shape in shapes:
         shape.settle_commas(are_decimal=are_decimal)
         shape.settle_totals()

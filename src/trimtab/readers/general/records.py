@@ -282,6 +282,8 @@ class _Assembly:
         evaluates = np.array([is_evaluation for _, is_evaluation in phases])
         turns = np.flatnonzero(np.diff(evaluates, prepend=not evaluates[0]))
         ends = np.count_nonzero(~evaluates[turns])
+        if are_clear and self._counter and roles.rises(rows.columns[self._counter][0]):
+            return rows  # they count on, whatever was evaluated in between
         if min(ends, len(turns) - ends) < 2 and not are_clear:
             return rows  # said once, or only when an evaluation begins
         place = np.searchsorted(where, rows.lines) - 1

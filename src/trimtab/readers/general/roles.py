@@ -170,7 +170,7 @@ def counter_class(name: str) -> Counter:
         return Counter.STEP
     words = words_of(name.split("[")[0] if name.endswith("]") else name)
     step = _COUNTER["step"]
-    if "at" in words[:-1]:
+    if "at" in words and _KINDS["saving"].issuperset(words[: words.index("at")]):
         words = words[words.index("at") + 1 :]  # checkpoint saved at step
     if (
         "/" in name
