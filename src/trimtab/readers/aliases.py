@@ -23,7 +23,7 @@ DATA_POSITION: Final = "data_position"
 
 _SEPARATORS = re.compile(r"[\s\-./_]+")
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+|[^\W\d_a-zA-Z]+")
-_COMPOUND = re.compile(r"(\w+)loss$")
+_COMPOUND = re.compile(r"(\w+?)(?:loss|s?verlust)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,13 @@ class AliasTable:
         self.guessed: str = document["guess"]["signal"]
         """The signal that a column without an alias may be."""
         self.abbreviations: dict[str, str] = document["abbreviations"]
-        self.translations: dict[str, str] = document["translations"]
+        translations = {
+            word.replace("_", " "): english
+            for english, words in document["translations"].items()
+            for word in words.split()
+        }
+        self.translations = {w: translations[w] for w in sorted(translations, key=len)[::-1]}
+        """Word to the English one; the longest first, as one may be part of another."""
         self._unless = frozenset(document["guess"]["unless"].split())
         names = [(position, alias.name) for position, alias in enumerate(self.aliases)]
         # No two aliases fold alike. Those with a star are matched only as they are spelled: folded,
@@ -132,12 +138,14 @@ def fold(name: str) -> str:
 def words_of(name: str) -> tuple[str, ...]:
     """Return the words of a name, in lower case and in English where the table knows them."""
     name = alias_table().abbreviations.get(name, name[:200])
+    english = alias_table().translations
     if not name.isascii():
-        for word, english in alias_table().translations.items():
-            for spelling in (word, word.capitalize()):
-                name = name.replace(spelling, f" {english} ")
+        for word in english:
+            for spelling in () if word.isascii() else (word, word.capitalize(), word.upper()):
+                name = name.replace(spelling, f" {english[word]} ")
     words = [word.lower() for word in _WORD.findall(name.replace("'s", " "))]
-    return tuple(" ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split())
+    words = " ".join(_COMPOUND.sub(r"\1 loss", word) for word in words).split()
+    return tuple(english.get(word, word) for word in words)
 
 
 @cache

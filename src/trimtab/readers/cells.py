@@ -6,7 +6,6 @@ missing too, but counted. Names and texts of a log are untrusted: what is shown 
 short.
 """
 
-import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -19,8 +18,12 @@ from trimtab.core.block import BoolArray, FloatArray, IntArray
 
 _MISSING = frozenset({"", "null", "none", "na", "n/a", "-"})
 
-_MICROSOFT = re.compile(r"([+-]?)(?:1\.#(inf|ind|qnan|snan)0*|nan\([a-z]*\))")
-"""How the C runtimes of Windows print what is not finite."""
+_OTHER = re.compile(
+    r"([+-]?)(?:1\.#(?:(inf)|ind|[qs]nan)0*|nan(?:\([a-z]*\)|16|32)|(inf)(?:16|32)|(∞)"
+    r"|(\d*\.\d+)[df]([-+]?\d+))"
+)
+"""How the C runtimes of Windows print what is not finite, and Julia (0.69f0, NaN32) and Fortran
+(0.69D+00) their numbers."""
 
 _COUNTED = re.compile(r"(\d{1,18})/\d{1,18}")
 """A counter with its total: 601/2161."""
@@ -92,10 +95,11 @@ def parse_number(cell: object) -> float | None:
     word = cell.strip().lower()
     if word in _MISSING:
         return None
-    microsoft = _MICROSOFT.fullmatch(word)
-    if microsoft:
-        sign = -1.0 if microsoft[1] == "-" else 1.0
-        return math.copysign(math.inf, sign) if microsoft[2] == "inf" else math.nan
+    other = _OTHER.fullmatch(word)
+    if other:
+        sign, *infinite, digits, exponent = other.groups()
+        number = f"{digits}e{exponent}" if digits else "inf" if any(infinite) else "nan"
+        return float(f"{sign}{number}")
     counted = _COUNTED.fullmatch(word)
     if counted:
         return float(counted[1])

@@ -16,7 +16,7 @@ from trimtab.core.errors import NoUsableLoss
 from trimtab.core.run import Run
 from trimtab.core.signals import LOSS, LOSS_SCALE, Quality
 from trimtab.core.text import printable
-from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, fold, name_columns
+from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, fold, name_columns, words_of
 from trimtab.readers.cells import quoted, quoted_names, to_labels, to_numbers
 from trimtab.readers.runs import LABEL_COLUMNS, Labels, repeated_by_others, separate
 
@@ -216,6 +216,9 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
     recorded = table.recorded
     empty = [name for name in table.names if name not in recorded]
     naming = name_columns(list(recorded), empty=empty, meanings=table.meanings)
+    if STEP not in naming.foreign and LOSS in naming.foreign:
+        table.meanings |= _epoch(table, naming.foreign[LOSS])
+        naming = name_columns(list(recorded), empty=empty, meanings=table.meanings)
     foreign = naming.foreign
     if LOSS not in foreign:
         raise NoUsableLoss(_no_loss(table, path))
@@ -254,6 +257,19 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
     shown = {*_AXES, *columns}
     names = {name: column for name, column in foreign.items() if name in shown}
     return Run(block=block, format=format, path=path, names=names, notes=tuple(notes))
+
+
+def _epoch(table: Table, loss: str) -> dict[str, Alias]:
+    """Return the epoch as the step, if nothing else counts the records and each has its own."""
+    for name in table.recorded:
+        column = table.column(name)
+        epochs = column.values[table.column(loss).present & column.finite]
+        if words_of(name) == ("epoch",) and column.finite.all() and (epochs % 1 == 0).all():
+            moves = np.diff(epochs)
+            backwards = np.count_nonzero(moves < 0)  # a resumed run appends to the file
+            if moves.all() and 10 * backwards <= len(moves):
+                return {name: Alias(signal=STEP, name=name)}
+    return {}
 
 
 def _apply(wanted: Wanted, table: Table, path: Path) -> None:

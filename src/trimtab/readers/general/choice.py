@@ -12,7 +12,7 @@ import numpy as np
 from trimtab.core.block import BoolArray, FloatArray, IntArray
 from trimtab.readers.cells import quoted_names
 from trimtab.readers.general import roles
-from trimtab.readers.general.lines import BAR, spare_words
+from trimtab.readers.general.lines import BAR, FRACTION, INDEX, spare_words
 from trimtab.readers.general.roles import Counter
 from trimtab.readers.general.shapes import Shape
 
@@ -28,6 +28,8 @@ _FEW_LINES = 2
 _SENTENCE_WORDS = 6
 """Words of a line that name none of its numbers, if they are most of its words, that make it a
 sentence. Source: the records of 104 console logs have up to 4, half of the prose 7 and more."""
+
+_DIVERGENCES = (("kl",), ("kl", "loss"), ("kld",))
 
 _SUMMARY_SHARE = 0.1
 """A few lines with a loss among ten times as many with parts of one sum the run up."""
@@ -69,7 +71,7 @@ def choose(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Ch
 
     `loss` and `step` are names in the log that are known to be these.
     """
-    candidates = _candidates(shapes, loss, step) or _unnamed(shapes, step)
+    candidates = _candidates(shapes, loss, step) or _errors(shapes, step) or _unnamed(shapes, step)
     if not candidates:
         raise Unclear("no number in it is called a loss")
     best = _best(candidates)
@@ -77,10 +79,26 @@ def choose(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Ch
         raise Unclear(
             f"{quoted_names([best.loss])} adds up from record to record: it is not the loss of each"
         )
+    parts = [name for name in best.shape.names if roles.words_of(name) in _DIVERGENCES]
+    if loss is None and parts and roles.may_be_part(best.loss):
+        raise Unclear(
+            f"{quoted_names([best.loss, *parts])} may be parts of a loss that is not printed"
+        )
+    if best.shape.grouped.get(best.loss):
+        raise Unclear(
+            f"the commas in {quoted_names([best.loss])} may be decimal ones or stand between "
+            f"thousands; write the numbers with points"
+        )
+    # A shape of a few lines, as a record with an evaluation in it, cannot be seen to fall.
+    named = [
+        shape
+        for shape in shapes
+        if roles.may_be_loss(best.loss) and best.loss in shape.names and not is_evaluation(shape)
+    ]
     rivals = [
-        one.shape
-        for one in candidates
-        if one.loss == best.loss and one.shape.is_table == best.shape.is_table
+        shape
+        for shape in named or [one.shape for one in candidates if one.loss == best.loss]
+        if shape.is_table == best.shape.is_table
     ]
     counter = find_counter(rivals, step) or find_counter([best.shape], step)
     counted = [shape for shape in rivals if counter is None or counter in shape.names]
@@ -92,7 +110,26 @@ def choose(shapes: Sequence[Shape], *, loss: str | None, step: str | None) -> Ch
     is_short = sum(len(shape.lines) for shape in chosen) <= _FEW_LINES
     if loss is None and is_short and all(_is_sentence(shape) for shape in chosen):
         raise Unclear("it is not a log: what it says about a loss is a sentence")
+    if loss is None:
+        _refuse_closing(shapes, chosen, best.loss)
     return Choice(loss=best.loss, counter=counter, main=best.shape, shapes=tuple(chosen))
+
+
+def _refuse_closing(shapes: Sequence[Shape], chosen: Sequence[Shape], loss: str) -> None:
+    """Raise Unclear if the only record closes a run whose records have no loss, or is no record."""
+    lines = [line for shape in chosen for line in shape.lines]
+    if len(lines) > 1:
+        return
+    if chosen[0].names == (loss,) and not chosen[0].column(loss).any():
+        raise Unclear(f"its only {quoted_names([loss])} is 0, as of a template")
+    for shape in shapes:
+        before = [line for line in shape.lines if line < lines[0]]
+        counter = find_counter([shape], None) if len(before) > _FEW_LINES else None
+        if counter not in (None, BAR, FRACTION, INDEX):
+            raise Unclear(
+                f"only its last line has a loss, {quoted_names([loss])}, and the {len(before)} "
+                f"lines before it that count {quoted_names([str(counter)])} have none"
+            )
 
 
 def is_evaluation(shape: Shape) -> bool:
@@ -111,16 +148,17 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
         if named and roles.counts(values[present]):
             counters[name] = values[present]
     moving = {name for name, values in counters.items() if not roles.is_constant(values)}
-    if any(
-        roles.counter_class(name) == Counter.EPOCH and (np.diff(counters[name]) > 0).all()
-        for name in moving
-    ):
+    epochs = [name for name in moving if roles.counter_class(name) == Counter.EPOCH]
+    epoch = next((name for name in epochs if roles.rises(counters[name])), None)
+    if epoch is not None:
         # A step that never changes, printed once an epoch, is the length of the epochs.
         moving |= {
             name
             for name, values in counters.items()
             if roles.counter_class(name) >= Counter.STEP and values[0] > 1
         }
+        if FRACTION in moving and not _in_step(counters[FRACTION], counters[epoch]):
+            moving.remove(FRACTION)  # a share, as `(700/1000)` of the answers
     order = {
         name: (roles.counter_class(name), len(np.unique(counters[name])))
         for name in counters
@@ -137,6 +175,12 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
         if there.all() and roles.may_count(name) and roles.is_even(values)
     ]
     return even[0] if len(even) == 1 else None
+
+
+def _in_step(counts: FloatArray, epochs: FloatArray) -> bool:
+    """Return whether a count rises by as much in each epoch as it has before the first one."""
+    moves = np.diff(counts)
+    return bool((moves == moves[0]).all() and abs(counts[0] / moves[0] - epochs[0]) <= 1)
 
 
 def _covers(columns: Columns, name: str, other: str) -> int:
@@ -178,13 +222,27 @@ def _candidates(shapes: Sequence[Shape], loss: str | None, step: str | None) -> 
     return found
 
 
+def _errors(shapes: Sequence[Shape], step: str | None) -> list[_Candidate]:
+    """Return what is called an error and falls."""
+    return [
+        _Candidate(shape, name, 1, Counter.NONE)
+        for shape in shapes
+        if not is_evaluation(shape)
+        for name in shape.names
+        if roles.may_be_error(name) and roles.falls(shape.column(name))
+        if not any(roles.is_share(shape.column(name), shape.column(o)) for o in shape.names)
+    ]
+
+
 def _fit(shape: Shape, name: str) -> int:
     if is_evaluation(shape) or name in shape.units:
         return 0  # what has a unit of time is no loss
+    if "best" in shape.words and not any(map(roles.counter_class, shape.names)):
+        return 0  # Saved best (loss: 2.5)
     others = [other for other in shape.names if other != name]
     if roles.may_be_part(name) and any(roles.loss_class(other) == 1 for other in others):
         return min(roles.loss_class(name), 1)
-    if f"{name}[1]" in others:
+    if f"{name}[1]" in others or name.rpartition("[")[0] in others:
         return min(roles.loss_class(name), 1)  # a list of losses
     if roles.may_be_loss(name) and roles.falls(shape.column(name)):
         return 2
@@ -266,6 +324,9 @@ def _agree(one: _Candidate, other: _Candidate) -> bool:
 def _only_one(rivals: Sequence[_Candidate]) -> _Candidate:
     """Return the loss among columns that are each called some loss."""
     by_name = {one.loss: one for one in rivals}
+    lone = rivals[0].loss if len(by_name) == 1 else ""
+    if roles.says(lone, "discriminator") and not any(map(str.isdigit, lone)):  # loss_3d
+        raise Unclear(f"{quoted_names([lone])} is the loss of one of two networks")
     total = _total(list(by_name.values()))
     # A critic is a model of its own, beside the actor; the loss of values is part of another.
     actors = [one for one in by_name.values() if not _is_of_critic(one)]

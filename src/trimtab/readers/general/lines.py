@@ -11,6 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 
+from trimtab.readers.cells import parse_number
+
 LINE_CHARS = 1 << 16
 """A longer line is no record; it is left out."""
 
@@ -52,29 +54,35 @@ _DATE = (
 _SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+"
 _CLOCK = r"(?:\d++ days?, )?+\d{1,4}:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+(?![\d:])"
 _GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?!,?\d)(?:\.\d++)?+"
-_PLAIN = r"(?:\d++(?:\.\d*+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
-_WORDS = r"(?:[nN]a[nN]|NAN|[iI]nf(?:inity)?+|INF)(?!\w)(?! iterations)"
+_PLAIN = r"(?:\d++(?:\.(?!#)(?:\d++(?:f-?\d++|[dD][-+]\d\d)?+)?+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
+_WORDS = (
+    r"(?:(?:[nN]a[nN]|[iI]nf)(?:16|32)?+|NAN|[iI]nfinity|INF)(?!\w)(?! iterations)"
+    r"|1\.#(?:INF|IND|[QS]NAN)\d*+"
+)
 
-# A number is no part of a word (fp16, Acc@1, #3), a path, a version or a hexadecimal address; after
-# a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
+# A number is no part of a word (fp16, Acc@1, a#3), a path, a version or a hexadecimal address;
+# after a hyphen it is one only if it counts something (epoch-3, but not GPT-2).
 _START = (
-    r"(?:(?<![A-Za-z0-9_.@#$\\])|(?<=loss)(?=\d++\.\d)|(?<=Loss)(?=\d++\.\d))"
+    r"(?:(?<![A-Za-z0-9_.@#$\\])|(?<=[ :\[(]#)(?=\d)|(?<=^#)(?=\d)"
+    r"|(?<=loss)(?=\d++\.\d)|(?<=Loss)(?=\d++\.\d))"
     r"(?:(?<![A-Za-z]-)|(?<=step-)|(?<=Step-)|(?<=iter-)|(?<=poch-)|(?<=atch-))"
 )
-_END = r"(?![A-Za-z_]++\d)(?!\.\d)"
+_END = r"(?![A-Za-z_]++\d)(?!\.[\d#])"
 
-# Right after its name, 2,31 has a decimal comma; three digits after it may be thousands.
-_COMMA = (
-    r"(?:(?<=[:=])|(?<=[:=] )|(?<=oss )|(?<=lust ))"
-    r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?![\d,.eE])"
-)
+# In a line without decimal points, or right after its name, 2,31 has a decimal comma; three digits
+# after it may be thousands. [0,1] is a list.
+_COMMA = r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?:[eE][-+]?\d{1,3})?+(?![\d.]|,\d)"
 _NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
 _TOKENS = [
     re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{number}))")
-    for number in (_NUMBER, f"{_COMMA}|{_NUMBER}")
+    for number in (
+        _NUMBER,
+        rf"(?:(?<=[:=])|(?<=[:=] )){_COMMA}|{_NUMBER}",
+        rf"(?<![\[({{<,\d]){_COMMA}|{_NUMBER}",
+    )
 ]
 _HAS_COMMA = re.compile(r"\d,\d")
-
+_HAS_POINT = re.compile(r"\d\.\d")
 
 _THOUSANDS = re.compile(r",(?=\d{3}(?!\d))")
 _AFTER_MARK = re.compile(r"\.|[eE][-+]?")
@@ -91,7 +99,8 @@ def clean(line: str) -> str:
 
 def cut(line: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the texts of a line and the numbers between them, one text more than numbers."""
-    parts = _TOKENS[_HAS_COMMA.search(line) is not None].split(line)
+    has_comma = _HAS_COMMA.search(line) is not None
+    parts = _TOKENS[has_comma + (has_comma and not _HAS_POINT.search(line))].split(line)
     return tuple(parts[0::3]), parts[1::3]
 
 
@@ -141,7 +150,7 @@ def line_pattern(
 def to_number(token: str) -> float | None:
     """Return the number of a token; None for a date or a time of day."""
     try:
-        return float(_THOUSANDS.sub("", token).replace(",", ".") if "," in token else token)
+        return parse_number(_THOUSANDS.sub("", token).replace(",", ".") if "," in token else token)
     except ValueError:
         return None
 
@@ -200,6 +209,7 @@ _DELIMITER = re.compile(
     r"|(?i:(?<!grad)(?<!avg|seq|max|min|val|num|tot|gen))\.\s"
 )
 _QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|(\")([^\"`]{1,99})\"\s*$")
+_CALL = re.compile(r"(?<!\S)([A-Za-z_]\w{0,60})\([A-Za-z_]\w*(?:, ?\w+)+\)$")  # loss(x, y) = 2.5
 _BRACE = re.compile(r"[\"']([^\"']{1,99})[\"']\s?[:=]\s?\{|\}")
 _LEVELS = frozenset(["info", "debug", "success", "warning", "warn", "error", "notice", "root"])
 _FILE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java)(?::\w+)?$")
@@ -288,6 +298,9 @@ class _Namer:
         if before and bare == "-" and _COUNTING.search(before.name):
             del self.fields[before.name]  # Minibatch[1-10]: the last of them
             self._add(position, before.name)
+        elif self._list and bare in ("]:", "]=", "] =", "-"):
+            if bare != "-" and not _COUNTING.search(self._list):
+                self._add_after_index(position, self._list)
         elif before and bare in (":", "=", "is", "was"):
             self._add_after_counter(position, before)
         elif before and not bare and self._is_count_of(before, self._tokens[position]):
@@ -305,6 +318,17 @@ class _Namer:
             self._add(position, f"{self._list}[{self._items}]")
         else:
             self._add_named(position, text, before)
+
+    def _add_after_index(self, position: int, name: str) -> None:
+        """Name a number by the text before brackets: `loss[10]: 2.5`, `avg. loss [51-100]: 2.5`."""
+        opening = self.fields[name].position
+        if "[" in self._texts[position - 1] and opening < position - 1:
+            name = f"{name}[1]"  # loss[0]: 2.5 loss[1]: 2.6
+        else:
+            del self.fields[name]
+            if opening == position - 1 and self._tokens[opening].isdecimal():
+                self._add(opening, INDEX)
+        self._add(position, name)
 
     def _add_words(self, words: Iterable[str]) -> None:
         """Add words that say what a line is about: before its first numbers and its loss."""
@@ -464,7 +488,7 @@ class _Namer:
             return None  # named with its total
         if bare.endswith("] [") and following.startswith("]"):
             return INDEX  # after a logger's prefix
-        if position == 0 and bare in ("", "[") and following[:1] in tuple("]:\t), "):
+        if position == 0 and bare in ("", "[", "#") and following[:1] in tuple("]:\t), "):
             return INDEX
         if not self.fields and position and bare.endswith("]") and following[:1] in (",", ":"):
             return INDEX
@@ -480,6 +504,9 @@ def _name_before(text: str) -> tuple[str | None, list[str]]:
     separator = _SEPARATOR.search(rest)
     explicit = separator is not None and bool(separator[0].strip())
     rest = rest[: separator.start()] if separator else rest
+    call = _CALL.search(rest) if explicit else None
+    if call:
+        return call[1], spare_words(rest[: call.start()])
     quoted = _QUOTED.search(rest)
     if quoted:
         return (quoted[2] or quoted[4]).strip() or None, spare_words(rest[: quoted.start()])

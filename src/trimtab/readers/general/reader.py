@@ -41,9 +41,13 @@ def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table
     """Read lines of text; raises UnreadableLog if the records in them cannot be told apart."""
     collector = ShapeCollector((wanted.loss, wanted.step))
     for lines in chunks:
+        if any("#015" in line for line in lines):  # how rsyslog writes a carriage return
+            lines = [part for line in lines for part in line.split("#015")]
         collector.add_lines(lines)
     shapes = [shape for shape in collector.shapes.values() if shape.lines]
+    are_decimal = any(shape.has_decimal_commas and len(shape.lines) > 1 for shape in shapes)
     for shape in shapes:
+        shape.settle_commas(are_decimal=are_decimal)
         shape.settle_totals()
     stand_in = None if wanted.loss else trainers.stand_in_for_loss(shapes)
     with np.errstate(all="ignore"):  # a log may hold numbers of any size

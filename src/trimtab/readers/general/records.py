@@ -4,6 +4,7 @@ The lines that were chosen (`choice`) are the records. Lines around them complet
 on the line above, a learning rate on the line below, an evaluation between two of them.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -27,6 +28,8 @@ from trimtab.readers.general.shapes import Shape
 from trimtab.readers.runs import rows_of_others
 
 _FAR = 1 << 60
+
+_ENDS = re.compile(r"(?i)done|finish|complet|took|\bend|result|loss|saved|best|acc|elapsed|time")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -218,21 +221,22 @@ class _Assembly:
         places = np.searchsorted(where, lines)
         # Of a bar that is redrawn under its headline, the last drawing is the record.
         enough = 0.8 * (min(len(where), len(lines)) if self._is_bar else len(lines))
-        return len(np.unique(places)) >= enough and bool((places > 0).mean() >= 0.8)
+        few = max(0.2 * len(lines), float(len(lines) > 1))  # counted below: one has none above
+        return len(np.unique(places)) >= enough and bool((places == 0).sum() <= few)
 
     def _joined(self, rows: _Rows) -> FloatArray | None:
         """Return steps that start again in each epoch as counted across epochs."""
         step, epoch = rows.step, rows.epoch
         if step is None or epoch == self._counter or len(step) < 2:
             return step
+        number = rows.columns[epoch][0] if epoch else self._epochs_above(rows.lines)
         batches = self._counter in (BAR, FRACTION) or "batch" in roles.words_of(self._counter or "")
-        if epoch is None and not batches:
+        if number is None and not batches:
             return step
         # A count of batches starts again with each epoch, whether or not the epoch is printed.
         moves = np.diff(step)
         restarts = moves <= 0
-        if epoch is not None:
-            number = rows.columns[epoch][0]
+        if number is not None and not (batches and epoch is None):
             restarts &= np.diff(number) > 0
             if restarts.any() and roles.is_constant(step):
                 length: FloatArray = step[0] * (number - number[0] + 1)
@@ -248,17 +252,39 @@ class _Assembly:
         joined: FloatArray = step + np.concatenate([[0.0], shift])
         return joined
 
+    def _epochs_above(self, lines: IntArray) -> FloatArray | None:
+        """Return the epoch in the nearest headline above each record, as in `== Epoch 2 ==`."""
+        for shape in self._others:
+            epoch = find_counter([shape], None)
+            if epoch and roles.counter_class(epoch) == Counter.EPOCH and _is_headline(shape):
+                place = np.searchsorted(shape.line_numbers, lines) - 1
+                numbers = shape.column(epoch)
+                return np.where(place < 0, numbers[0] - 1, numbers[place])
+        return None
+
     # Lines that are no further records
 
     def _of_training(self, rows: _Rows) -> _Rows:
         """Leave out records under lines that begin an evaluation, if others begin training."""
-        if not self._phases:
+        headlines = sorted(
+            (line, is_evaluation(shape))
+            for shape in self._others
+            if _is_headline(shape)
+            for line in shape.lines
+        )
+        evaluations = sum(evaluates for _, evaluates in headlines)
+        # Where each phase has a headline with its epoch, one of an evaluation is enough.
+        are_clear = 0 < evaluations <= len(headlines) / 2 and not headlines[0][1]
+        phases = headlines if are_clear else self._phases
+        if not phases:
             return rows
-        where = np.array([line for line, _ in self._phases])
-        evaluates = np.array([is_evaluation for _, is_evaluation in self._phases])
+        where = np.array([line for line, _ in phases])
+        evaluates = np.array([is_evaluation for _, is_evaluation in phases])
         turns = np.flatnonzero(np.diff(evaluates, prepend=not evaluates[0]))
         ends = np.count_nonzero(~evaluates[turns])
-        if min(ends, len(turns) - ends) < 2:
+        if are_clear and self._counter and roles.rises(rows.columns[self._counter][0]):
+            return rows  # they count on, whatever was evaluated in between
+        if min(ends, len(turns) - ends) < 2 and not are_clear:
             return rows  # said once, or only when an evaluation begins
         place = np.searchsorted(where, rows.lines) - 1
         others = (place >= 0) & evaluates[np.maximum(place, 0)]
@@ -456,6 +482,13 @@ def _is_interleaved(steps: FloatArray) -> bool:
         return False
     reach = float(np.nanmax(steps) - np.nanmin(steps))
     return bool(reach >= 8 * np.median(moves[moves > 0]) and moves.min() >= -0.5 * reach)
+
+
+def _is_headline(shape: Shape) -> bool:
+    """Return whether lines say that an epoch begins: `Validating epoch 2`, not its end."""
+    kinds = [roles.counter_class(name) for name in shape.names]
+    is_epoch = Counter.EPOCH in kinds and not any(roles.loss_class(name) for name in shape.names)
+    return is_epoch and not shape.units and not _ENDS.search(shape.sample)
 
 
 def _is_result(shape: Shape, name: str) -> bool:

@@ -105,6 +105,18 @@ def may_be_loss(name: str) -> bool:
     return words_of(name) in (("learn",), ("train",), ("training",), ("total",))
 
 
+def may_be_error(name: str) -> bool:
+    """Return whether a name is that of a loss if there is none and its values fall: `error`."""
+    found = set(words_of(name))
+    return "error" in found and found <= _LOSS["plain"] | {"error"}
+
+
+def is_share(values: FloatArray, other: FloatArray) -> bool:
+    """Return whether values are what another column lacks to 1 or 100: an error rate."""
+    both = values + other
+    return bool(np.allclose(both, 1, atol=0.01) or np.allclose(both, 100, atol=0.5))
+
+
 def falls(values: FloatArray) -> bool:
     """Return whether values are positive and end clearly lower than they begin."""
     known = values[np.isfinite(values)]
@@ -158,6 +170,8 @@ def counter_class(name: str) -> Counter:
         return Counter.STEP
     words = words_of(name.split("[")[0] if name.endswith("]") else name)
     step = _COUNTER["step"]
+    if "at" in words and _KINDS["saving"].issuperset(words[: words.index("at")]):
+        words = words[words.index("at") + 1 :]  # checkpoint saved at step
     if (
         "/" in name
         and words[-1:]
@@ -168,13 +182,9 @@ def counter_class(name: str) -> Counter:
     found = set(words)
     if not words or found & _COUNTER["never"] or name.lower().endswith(("/s", "/sec")):
         return Counter.NONE
-    if found & _KINDS["timesteps"] and found <= _KINDS["timesteps"] | {
-        "total",
-        "time",
-        "num",
-        "global",
-    }:
-        return Counter.GLOBAL
+    if found & _KINDS["timesteps"] and found <= _KINDS["timesteps"] | _KINDS["running"]:
+        # `NumTimesteps` may be those of this iteration only.
+        return Counter.GLOBAL if found & {"total", "global"} else Counter.BATCH
     if found & _COUNTER["samples"]:
         return Counter.SAMPLES
     if found & step and not found - step - _COUNTER["plain"]:
@@ -210,12 +220,23 @@ def counts(values: FloatArray) -> bool:
     return len(known) < 3 or bool((np.diff(known) >= 0).mean() >= 0.5)
 
 
-def is_even(values: FloatArray) -> bool:
-    """Return whether values count in steps of one size, but for one in ten."""
+def rises(values: FloatArray) -> bool:
+    """Return whether there are several values, and each is above the one before it."""
+    return len(values) > 1 and bool((np.diff(values) > 0).all())
+
+
+def is_even(values: FloatArray, *, restarts: bool = False) -> bool:
+    """Return whether values count in steps of one size, but for one in ten.
+
+    With `restarts` the count may also begin again, any number of times.
+    """
     if len(values) < 5 or not counts(values):
         return False
-    moves, numbers = np.unique(np.diff(values), return_counts=True)
-    return bool(moves[np.argmax(numbers)] > 0 and numbers.max() >= 0.9 * (len(values) - 1))
+    moves = np.diff(values)
+    if restarts:
+        moves = moves[values[1:] != values[0]]
+    moves, numbers = np.unique(moves, return_counts=True)
+    return bool(moves[np.argmax(numbers)] > 0 and numbers.max() >= 0.9 * numbers.sum())
 
 
 def is_constant(values: FloatArray) -> bool:
@@ -265,4 +286,4 @@ def is_known(name: str) -> bool:
     """Return whether a name may be that of a loss, a counter or a signal."""
     if loss_class(name) or counter_class(name) > Counter.NONE or signal_of(name):
         return True
-    return is_evaluation(name) or may_be_loss(name)
+    return is_evaluation(name) or may_be_loss(name) or may_be_error(name)

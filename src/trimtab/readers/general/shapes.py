@@ -68,6 +68,9 @@ _RANK = re.compile(r"(?i)(?:\[|\b)(?:rank|default|rk|worker|local_rank)[ :_=-]?(
 _OVERFLOWS = ("gradient overflow detected", "OVERFLOW! ")
 _SCALE = re.compile(r", reducing to (\d{1,18})\b")
 
+_DECIMAL_COMMA = re.compile(r"[-+]?(?:0,\d+|\d+,(?:\d{1,2}|\d{4,}))(?:[eE].*)?")
+_GROUPED = re.compile(r"[-+]?\d{1,3},\d{3}")
+
 
 @dataclass(slots=True, eq=False)
 class Shape:
@@ -86,7 +89,10 @@ class Shape:
     """Name to `ms` or `s`, where that follows the number."""
     is_dropped: bool = False
     """Whether its lines are no longer kept."""
-    _cells: list[tuple[str, ...]] = field(default_factory=list)
+    grouped: dict[str, int] = field(default_factory=dict)
+    """Name to how many numbers each were like 2,346, from the first one on; 0 if they differ."""
+    has_decimal_commas: bool = False
+    _cells: list[tuple[str | None, ...]] = field(default_factory=list)
     _blocks: list[FloatArray] = field(default_factory=list)
     _missing: list[BoolArray] = field(default_factory=list)
 
@@ -98,7 +104,7 @@ class Shape:
     def is_unnamed(self) -> bool:
         return self.names[0].startswith(COLUMN)
 
-    def add(self, line: int, rank: int, cells: tuple[str, ...]) -> None:
+    def add(self, line: int, rank: int, cells: tuple[str | None, ...]) -> None:
         if self.is_dropped:
             return
         self.lines.append(line)
@@ -111,17 +117,40 @@ class Shape:
         self.lines, self.ranks, self._cells, self._blocks = [], [], [], []
 
     def flush(self) -> None:
-        if self._cells:
-            self._blocks.append(_to_floats(self._cells, len(self.names)))
-            self._cells = []
+        if not self._cells:
+            return
+        columns = list(zip(*self._cells, strict=True))
+        if self.is_table:
+            self._missing.append(np.array([[cell is None for cell in row] for row in self._cells]))
+        try:
+            numbers = [np.fromiter(map(float, cells), np.float64, len(cells)) for cells in columns]
+        except (ValueError, TypeError):  # commas, a time of day, a gap
+            marks = self._comma_marks(columns)
+            numbers = [_parse(*column) for column in zip(columns, marks, strict=True)]
+        self._blocks.append(np.stack(numbers, axis=1))
+        self._cells = []
 
-    def add_values(self, line: int, values: Sequence[float | None]) -> None:
-        self.lines.append(line)
-        self.ranks.append(-1)
-        row = [np.nan if value is None else value for value in values]
-        missing = [value is None for value in values]
-        self._blocks.append(np.array([row], dtype=np.float64))
-        self._missing.append(np.array([missing]))
+    def _comma_marks(self, columns: Sequence[tuple[str | None, ...]]) -> list[str]:
+        """Return what each column's commas stand for, a point or nothing: all decide together."""
+        commas = [[cell for cell in cells if cell and "," in cell] for cells in columns]
+        has_points = any("." in cell for cells in columns for cell in cells if cell)
+        decimal = [any(map(_DECIMAL_COMMA.fullmatch, cells)) for cells in commas]
+        self.has_decimal_commas |= any(decimal) and not has_points
+        start = len(self.lines) - len(self._cells)
+        for name, cells, number in zip(self.names, commas, map(len, columns), strict=True):
+            is_grouped = len(cells) == number and all(map(_GROUPED.fullmatch, cells))
+            if is_grouped and not has_points and not self.has_decimal_commas:
+                self.grouped[name] = len(self.lines) if self.grouped.get(name, 0) == start else 0
+            elif not self.has_decimal_commas:
+                self.grouped[name] = 0
+        return ["." if one or self.has_decimal_commas else "" for one in decimal]
+
+    def settle_commas(self, *, are_decimal: bool) -> None:
+        """Take 2,346 for 2.346 if it turned out that the text has decimal commas."""
+        for name, number in self.grouped.items():
+            if are_decimal and roles.counter_class(name) == Counter.NONE:
+                self.matrix[:number, self.names.index(name)] /= 1000
+                self.grouped[name] = 0
 
     @property
     def matrix(self) -> FloatArray:
@@ -132,8 +161,11 @@ class Shape:
         return self._blocks[0]
 
     def _counts_steps(self, name: str) -> bool:
-        named = roles.counter_class(name) > Counter.EPOCH
-        return named and not roles.is_constant(self.column(name))
+        kind, values = roles.counter_class(name), self.column(name)
+        # Of an epoch with one record, another fraction is a share: `correct 700/1000`.
+        if kind == Counter.EPOCH:
+            return roles.rises(values)
+        return kind > Counter.EPOCH and not roles.is_constant(values)
 
     def settle_totals(self) -> None:
         """Drop the totals of counters; one that moves is the counter: `batch 1/200`, of epoch 1."""
@@ -149,7 +181,7 @@ class Shape:
                     roles.counter_class(counter) == Counter.NONE
                     and not any(map(self._counts_steps, self.names))
                     and roles.is_constant(total)
-                    and roles.is_even(self.column(counter))
+                    and roles.is_even(self.column(counter), restarts=True)
                 ):
                     names[names.index(counter)] = FRACTION  # whatever it is called
         keep = [place for place, name in enumerate(names) if not name.endswith(TOTAL)]
@@ -370,7 +402,7 @@ class ShapeCollector:
                         return False
                     shape = Shape(header.names, key[1], is_table=True, sample=line[:200])
                     self._table_shapes[key] = self.shapes[key] = shape
-                shape.add_values(self.num_lines, values)
+                shape.add(self.num_lines, -1, values)
                 self._headers, self._header_line = [header], self.num_lines
                 return True
         return False
@@ -391,12 +423,9 @@ def _overflow(line: int, text: str) -> Overflow:
     return Overflow(line, int(rank[1]) if rank else -1, float(scale[1]) if scale else np.nan)
 
 
-def _to_floats(cells: list[tuple[str, ...]], width: int) -> FloatArray:
-    number = len(cells)
+def _parse(cells: Sequence[str | None], mark: str) -> FloatArray:
+    texts = [cell and cell.replace(",", mark) for cell in cells]
     try:
-        turned = zip(*cells, strict=True)
-        columns = [np.fromiter(map(float, column), np.float64, number) for column in turned]
-        return np.stack(columns, axis=1)
-    except ValueError:  # grouped digits, or a time of day
-        rows = [[to_number(cell) for cell in row] for row in cells]
-        return np.array(rows, dtype=np.float64).reshape(len(cells), width)
+        return np.fromiter(map(float, texts), np.float64, len(texts))  # type: ignore[arg-type]
+    except (ValueError, TypeError):
+        return np.array([to_number(text) if text else None for text in texts], dtype=np.float64)

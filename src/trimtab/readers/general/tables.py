@@ -16,7 +16,7 @@ _BLANKS = re.compile(r"\s{2,}")
 _WORDY = re.compile(r"[^\W\d]")
 _UNIT = re.compile(r"(?<=[\d.])\s?(?:%|[A-Za-z]{1,3}(?:/[A-Za-z]{1,4})?)$")
 _COUNT = re.compile(r"(\d{1,18})/\d{1,18}")
-_GROUPED = re.compile(r"\d{1,3}(?:,\d{3})+(?:\.\d*)?")
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?|[-+]?\d{1,9},\d{1,9}")
 _NOTHING = frozenset({"", "-", "--", "n/a", "na", "no log", "none", "null", "?"})
 
 
@@ -63,8 +63,8 @@ def split_row(line: str, delimiter: str) -> list[str]:
     return [cell.strip() for cell in text.split(delimiter)]
 
 
-def parse_row(line: str, header: Header) -> list[float | None] | None:
-    """Return the numbers of a row under a header; None if the line is no such row."""
+def parse_row(line: str, header: Header) -> tuple[str | None, ...] | None:
+    """Return the numbers of a row under a header, as text; None if the line is no such row."""
     cells = split_row(line, header.delimiter)
     if header.delimiter in (" ", "  ") and len(cells) != len(header.names):
         cells = line.split()
@@ -79,17 +79,17 @@ def parse_row(line: str, header: Header) -> list[float | None] | None:
     strange = [cell for cell in texts if cell.lower() not in _NOTHING]
     is_named = any(cell.endswith((":", "=")) for cell in texts)  # the line has its own names
     is_row = not is_named and len(strange) <= 1 and len(values) - len(texts) >= 2
-    return values if is_row else None
+    return tuple(values) if is_row else None
 
 
-def _parse_cell(cell: str) -> float | None:
+def _parse_cell(cell: str) -> str | None:
     text = cell.strip().strip("*[]()").rstrip(":")
     count = _COUNT.fullmatch(text)
     if count:
-        return float(count[1])
-    if _GROUPED.fullmatch(text):
-        text = text.replace(",", "")
+        return count[1]
+    text = _UNIT.sub("", text)
     try:
-        return parse_number(_UNIT.sub("", text))
+        is_number = _GROUPED.fullmatch(text) or parse_number(text) is not None
+        return text if is_number else None
     except ValueError:
         return None
