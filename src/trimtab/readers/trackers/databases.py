@@ -81,7 +81,7 @@ class Database:
 
     def columns(self) -> Mapping[str, frozenset[str]]:
         """Return the names of the plain tables, and of the columns of each."""
-        rows = self.rows("SELECT name, type, sql FROM sqlite_master")
+        rows = self.sound_rows("SELECT name, type, sql FROM sqlite_master")
         names = [
             str(name)
             for name, kind, sql in rows
@@ -89,17 +89,15 @@ class Database:
         ]
         query = "SELECT name FROM pragma_table_info(?)"
         return {
-            name: frozenset(str(column) for (column,) in self.rows(query, name)) for name in names
+            name: frozenset(str(column) for (column,) in self.sound_rows(query, name))
+            for name in names
         }
-
-    def rows(self, query: str, *parameters: str) -> Iterator[tuple[Any, ...]]:
-        yield from self._connection.execute(query, parameters)
 
     def sound_rows(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query up to the first damage, which `damage` describes."""
         found: list[tuple[Any, ...]] = []
         try:
-            for row in self.rows(query, *parameters):
+            for row in self._connection.execute(query, parameters):
                 found.append(row)  # what came before an error is kept
         except sqlite3.DatabaseError as error:
             if not found:
@@ -193,7 +191,7 @@ def _mlflow_runs(database: Database) -> list[StoredRun]:
     logged = {run for (run,) in database.sound_rows("SELECT run_uuid FROM metrics")}
     found = [
         (lifecycle == "deleted", -start if isinstance(start, int) else 0, str(run), str(name or ""))
-        for run, name, start, lifecycle in database.rows(
+        for run, name, start, lifecycle in database.sound_rows(
             "SELECT run_uuid, name, start_time, lifecycle_stage FROM runs"
         )
         if run in logged
@@ -207,22 +205,17 @@ def _mlflow_runs(database: Database) -> list[StoredRun]:
 _TRACKIO_COLUMNS = frozenset({"id", "timestamp", "run_name", "step", "metrics"})
 """What trackio's table of metrics has."""
 
-_RUNS = {
-    "run_id": "SELECT run_id, run_name, id FROM metrics",
-    "run_name": "SELECT run_name, run_name, id FROM metrics",
-}
-_ROWS = {
-    "run_id": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_id = ?",
-    "run_name": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_name = ?",
-}
-"""What identifies a run: older versions have only names."""
+_RUNS = "SELECT run_id, run_name, id FROM metrics"
+_ROWS = "SELECT id, timestamp, step, metrics FROM metrics WHERE run_id = ?"
 
 
 def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
+    # Older versions have only names.
     key = "run_id" if "run_id" in database.columns()["metrics"] else "run_name"
-    runs = _trackio_runs(database, _RUNS[key])
+    runs = _trackio_runs(database, _RUNS.replace("run_id", key))
     run = choose_run(path, runs, wanted)
-    rows = [row for row in database.sound_rows(_ROWS[key], run.id) if isinstance(row[0], int)]
+    rows = database.sound_rows(_ROWS.replace("run_id", key), run.id)
+    rows = [row for row in rows if isinstance(row[0], int)]
     records = []
     num_bad = 0
     for _, timestamp, step, metrics in sorted(rows, key=lambda row: row[0]):

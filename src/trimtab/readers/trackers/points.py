@@ -42,9 +42,6 @@ class Points:
         self.values.append(value)
         self.times.append(time)
 
-    def times_from(self, first: int) -> FloatArray:
-        return np.array(self.times[first:])
-
     def to_table(self, *, by_time: bool = False) -> Table:
         """Return the rows, each with its step and its time; `by_time` sorts the points first."""
         numbers, steps = np.array(self.numbers), np.array(self.steps)

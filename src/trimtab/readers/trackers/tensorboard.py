@@ -47,7 +47,7 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
         first = len(points)
         for records in read_records(one, _part_of(progress, done, total), damage):
             events.add(records)
-        times = points.times_from(first)
+        times = np.array(points.times[first:])
         times = times[np.isfinite(times)]
         if len(times):
             overlap |= float(times.min()) < latest
@@ -95,9 +95,6 @@ _PLAIN = re.compile(rb"\x09.{8}\x10([\x80-\xff]{0,9}[\x00-\x7f])(?=\x2a)", re.DO
 _MOST_SHAPES = 65536
 """Shapes that are remembered; there are as many as tags, unless the tags are data."""
 
-_MOST_STEPS = 65536
-"""Steps whose bytes are remembered: those of one chunk of a file."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Shape:
@@ -124,13 +121,10 @@ class _EventReader:
         """By the bytes before the value."""
         self._tails: dict[tuple[int, int], None] = {}
         """How far from the end the value begins and ends: one entry for each kind of writer."""
-        self._steps: dict[bytes, int] = {}
 
     def add(self, records: Records) -> None:
         data, shapes, tails = records.data, self._shapes, self._tails
-        points, steps = self._points, self._steps
-        if len(steps) > _MOST_STEPS:
-            steps.clear()
+        points, step, last_coded = self._points, 0, b"\0"
         # Bound once: this loop is where the time goes.
         add_number, add_step = points.numbers.append, points.steps.append
         add_value, add_time = points.values.append, points.times.append
@@ -141,10 +135,9 @@ class _EventReader:
                 for before, after in tails:
                     shape = shapes.get(data[middle : end - before])
                     if shape is not None and data[end - after : end] == shape.after:
-                        step = steps.get(coded)
-                        if step is None:
+                        if coded != last_coded:  # what is logged together has one step
                             number, _ = protowire.varint(coded, 0, len(coded))
-                            step = steps[coded] = protowire.signed(number)
+                            step, last_coded = protowire.signed(number), coded
                         add_number(shape.number)
                         add_step(step)
                         add_value(shape.packed.unpack_from(data, end - before)[0])
