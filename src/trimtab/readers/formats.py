@@ -31,9 +31,9 @@ class Format:
     """Correct what the writers of such files are known to do to the numbers of a run."""
     binary: bool = False
     """Whether it begins with bytes that no text and no other format begins with."""
-    logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
+    logs_among: Callable[[Sequence[Path]], Sequence[Path]] = lambda files: ()
     """Which of the files under a folder, or the folders around them, are logs of this format, the
-    one to read first; None if such logs are only given by name."""
+    one to read first."""
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Return whether a file that begins with these bytes is of this format."""

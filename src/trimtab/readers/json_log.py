@@ -18,7 +18,7 @@ from trimtab.core.block import Column
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import STEP_SECONDS
 from trimtab.readers.aliases import STEP, Alias
-from trimtab.readers.folders import read_start
+from trimtab.readers.folders import first_number, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.json_document import (
     JsonRecord,
@@ -226,6 +226,7 @@ JSON = Format(
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
 _REACHED = re.compile(rb'"global_step"\s*:\s*(\d{1,18})\b')
+"""The step that a state was written at."""
 
 _HEAD_BYTES = 1 << 12
 """The keys are sorted: `global_step` is within the first 300 bytes of real files."""
@@ -245,13 +246,8 @@ def _is_hf(head: bytes) -> bool:
 
 def _hf_states(files: Sequence[Path]) -> list[Path]:
     states = [file for file in files if file.name == "trainer_state.json"]
-    return sorted(states, key=lambda path: (_reached(path), str(path)), reverse=True)
-
-
-def _reached(path: Path) -> int:
-    """Return the step that a trainer state was written at; -1 if it does not say."""
-    found = _REACHED.search(read_start(path, _HEAD_BYTES))
-    return int(found[1]) if found else -1
+    reached = {path: first_number(_REACHED, read_start(path, _HEAD_BYTES)) for path in states}
+    return sorted(states, key=lambda path: (reached[path], path), reverse=True)
 
 
 HF = Format(

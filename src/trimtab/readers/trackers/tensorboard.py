@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.folders import newest_first
+from trimtab.readers.folders import first_number, newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table, Wanted
@@ -32,12 +32,13 @@ from trimtab.readers.trackers.protowire import (
 from trimtab.readers.trackers.tfrecord import Records, is_sound_header, read_records
 
 _MARK = b"brain.Event:"
-_WRITTEN = re.compile(r"tfevents\.(\d+)")
+_WRITTEN = re.compile(r"tfevents\.(\d{1,18})")
 
 
 def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read an event file, or all event files of a folder as one run."""
-    paths = sorted(_event_files(path.iterdir()), key=_written) if path.is_dir() else [path]
+    paths = _event_files(path.iterdir()) if path.is_dir() else [path]
+    paths.sort(key=lambda one: (first_number(_WRITTEN, one.name), one.name))
     total = sum(one.stat().st_size for one in paths)
     points = Points()
     damage = Damage()
@@ -78,11 +79,6 @@ def _part_of(progress: Progress, before: int, total: int) -> Progress:
 
 def _event_files(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if "tfevents" in file.name and file.is_file()]
-
-
-def _written(path: Path) -> tuple[int, str]:
-    found = _WRITTEN.search(path.name)
-    return int(found[1][:18]) if found else 0, path.name
 
 
 # Events
