@@ -103,14 +103,11 @@ class _Sheet:
         self._add(self._release_open())
         if not self._header:
             raise UnreadableLog(f"{self._path} holds no line of text; give a log with rows")
-        if not self._table.num_rows:
-            header = self._delimiter.join(self._header)
-            raise UnreadableLog(
-                f"{self._path} has a header line ({header[:80]!r}) and no rows; check that the "
-                "run logged anything"
-            )
         self._table.add_note(*notes)
         self._table.note_counts(self._counts)
+        if not self._table.num_rows:
+            header = self._delimiter.join(self._header)
+            self._table.add_note(f"There is nothing but a header line: {header[:80]!r}.")
         return self._table
 
     def _add_numbers(self, lines: list[str]) -> bool:

@@ -184,7 +184,7 @@ def test_messages_that_are_none_are_counted(write: Write) -> None:
 
 
 def test_files_without_scalars(write: Write) -> None:
-    with pytest.raises(UnreadableLog, match="holds no scalar that can be read"):
+    with pytest.raises(UnreadableLog, match="holds no values"):
         read_log(write(record(message((1, 1.7e9), (3, b"brain.Event:2")))))
     with pytest.raises(UnreadableLog, match=r"Last record cut off, left out: 1\."):
         read_log(write(record(event(1, scalar("loss", 2.5)))[:-1]))

@@ -172,7 +172,7 @@ def test_messages_that_are_none_are_counted(write: Write) -> None:
 
 
 def test_a_run_that_logged_nothing(write: Write) -> None:
-    with pytest.raises(UnreadableLog, match="has no history"):
+    with pytest.raises(UnreadableLog, match="holds no values"):
         read_log(write(HEADER + chunks(message((1, 1)))))
 
 

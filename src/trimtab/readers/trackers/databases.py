@@ -8,7 +8,6 @@ plain tables are queried, cells are bounded, and work is bounded by the size of 
 import math
 import os
 import sqlite3
-import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,8 +40,6 @@ _FREE_WORK = 10_000_000
 _WORK_STEP = 100_000
 _WAL_MODE = 2
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
-_FIRST_PAGE = struct.Struct(">16xH6xII60xI")
-"""Size of a page; count of changes; number of pages; count of changes when these were counted."""
 
 
 def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
@@ -62,8 +59,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
             )
     if database.damage:
         table.add_note(f"The database is damaged: {database.damage}. Read is what could be.")
-    if not table.num_rows:
-        raise UnreadableLog(f"{path} holds no value of this run; check that it logged anything")
     progress(1, 1)
     return table
 
@@ -121,7 +116,9 @@ def open_database(path: Path) -> Iterator[Database]:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA query_only = ON")
             database = Database(connection, path)
-            if _is_cut(path):
+            ((pages,),) = database.sound_rows("PRAGMA page_count")
+            ((page_bytes,),) = database.sound_rows("PRAGMA page_size")
+            if pages * page_bytes > path.stat().st_size + _log_bytes(path):
                 database.damage = "it is shorter than its first page says"
             yield database
         finally:
@@ -138,22 +135,17 @@ def _address(path: Path) -> str:
     address = f"file:{quote(os.fspath(path.absolute()))}?mode=ro"
     with path.open("rb") as file:
         mode = file.read(20)[19:]
-    log = path.with_name(path.name + "-wal")
-    if mode == bytes([_WAL_MODE]) and not (log.exists() and log.stat().st_size):
+    if mode == bytes([_WAL_MODE]) and not _log_bytes(path):
         # Nobody has it open. Without this SQLite would make files beside it, or fail where it
         # cannot; but it would also not see what a writer holds back in the log.
         address += "&immutable=1"
     return address
 
 
-def _is_cut(path: Path) -> bool:
-    """Return whether pages are missing at the end of the file."""
-    with path.open("rb") as file:
-        head = file.read(_FIRST_PAGE.size).ljust(_FIRST_PAGE.size)
-    size, changed, pages, counted = _FIRST_PAGE.unpack(head)
-    # The number of pages is only valid if it was written with the last change.
-    wanted = pages * (65536 if size == 1 else size)
-    return bool(changed == counted and wanted > path.stat().st_size)
+def _log_bytes(path: Path) -> int:
+    """Return how much a writer holds back in the log beside its database."""
+    log = path.with_name(path.name + "-wal")
+    return log.stat().st_size if log.exists() else 0
 
 
 # MLflow: every metric of every run in one table, a row for each value. NaN is written as 0 with a

@@ -7,7 +7,6 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import first_number, list_log_files, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
@@ -39,8 +38,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
             else:
                 lines.append(parsed)
         progress(done, len(files))
-    if not lines:
-        raise UnreadableLog(f"{path} holds no metrics; check that the run logged anything")
     points = Points()
     for time, name, step, value in sorted(lines, key=lambda line: line[0]):
         points.add(name, step, value, time / 1000)

@@ -52,8 +52,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
                 else:
                     table.add(name, index, column.to_pylist())
             progress(table.num_rows, file.metadata.num_rows)
-    if not table.num_rows:
-        raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
     if "run_name" in fields.names:  # of trackio, which counts calls
         table.rename("step", CALL_STEP)
     return table

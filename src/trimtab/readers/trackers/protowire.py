@@ -37,14 +37,13 @@ class Damage:
     """Bytes after a length that is not what was written: no record can be found there."""
 
     @property
-    def notes(self) -> list[str]:
-        counts = {
+    def counts(self) -> dict[str, int]:
+        return {
             "Records that are not what was written (by their checksum), left out": self.num_bad,
             "Records too long to hold metrics, left out": self.num_long,
             "Last record cut off, left out": self.num_cut,
             "Bytes after the first damaged length, left out": self.num_lost_bytes,
         }
-        return [f"{sentence}: {count}." for sentence, count in counts.items() if count]
 
 
 def fields(data: bytes, start: int, end: int) -> list[Field]:

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import first_number, newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
@@ -54,16 +53,10 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
             overlap |= float(times.min()) < latest
             latest = max(latest, float(times.max()))
         done += one.stat().st_size
-    notes = damage.notes
-    if overlap:
-        notes.append("Several event files were written at the same time; ordered by the clock.")
-    if not len(points):
-        found = " ".join(notes) or "nothing is damaged"
-        raise UnreadableLog(
-            f"{path} holds no scalar that can be read ({found}); check that the run logged any"
-        )
     table = points.to_table(by_time=overlap)
-    table.add_note(*notes)
+    table.note_counts(damage.counts)
+    if overlap:
+        table.add_note("Several event files were written at the same time; ordered by the clock.")
     return table
 
 

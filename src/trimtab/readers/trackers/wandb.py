@@ -9,7 +9,6 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
@@ -56,10 +55,7 @@ def _read_run_file(path: Path, progress: Progress, wanted: Wanted) -> Table:
             table.add_records(rows)
             rows = []
     table.add_records(rows)
-    table.add_note(*damage.notes)
-    if not table.num_rows:
-        found = " ".join(table.notes) or "nothing is damaged"
-        raise UnreadableLog(f"{path} has no history ({found}); check that the run logged anything")
+    table.note_counts(damage.counts)
     return table
 
 
