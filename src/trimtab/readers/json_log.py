@@ -108,7 +108,13 @@ _ARRAY_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
 def _read_json(path: Path, progress: Progress, wanted: Wanted) -> Table:
     if _is_document(read_head(path, _SAMPLE_BYTES)[0]):
         file = LogFile(path, progress)
-        table = document_table(_load_document(file, path), path, wanted)
+        try:
+            document = decode_json(file.read().decode("utf-8-sig", "replace").strip())[0]
+        except (ValueError, RecursionError) as error:
+            raise UnreadableLog(
+                f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
+            ) from error
+        table = document_table(document, path, wanted)
         table.add_note(*file.notes)
         return table
     lacks = "is not a JSON array with objects in it; write [{...}, {...}], one object per record"
@@ -200,15 +206,6 @@ def _is_document(head: bytes) -> bool:
         return _OPENS.match(text) is not None or len(text) >= _SAMPLE_BYTES // 2
     has_records = any(is_loss(name) and isinstance(document[name], float) for name in document)
     return not text[end:].strip() and not has_records and holds_series(document, "")
-
-
-def _load_document(file: LogFile, path: Path) -> Any:
-    try:
-        return decode_json(file.read().decode("utf-8-sig", "replace").strip())[0]
-    except (ValueError, RecursionError) as error:
-        raise UnreadableLog(
-            f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
-        ) from error
 
 
 JSON = Format(

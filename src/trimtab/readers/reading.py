@@ -50,13 +50,17 @@ _BINARY = [format for format in FORMATS.values() if format.binary]
 _HEAD_BYTES = 1 << 20
 """Enough to read past the arguments, warnings and source that trainers print first."""
 
-_FOREIGN_BYTES = {
-    b"PK\x03\x04": "a zip archive; unpack it first (PyTorch checkpoints are zip archives too)",
-    ZSTD_MARK: "zstd data; install the package zstandard, or unpack it first (unzstd)",
-    b"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
+_FOREIGN = {
+    rb"(?s)PK.{0,4090}?(?:\[Content_Types\]\.xml|xl/)": "an Excel workbook; save the sheet as CSV",
+    rb"PK\x03\x04": "a zip archive; unpack it first (PyTorch checkpoints are zip archives too)",
+    re.escape(ZSTD_MARK): "zstd data; install the package zstandard, or unpack it first (unzstd)",
+    rb"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
+    rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype )?html\b": (
+        "a web page; of a chart of W&B, download the CSV export instead"
+    ),
+    rb"\0*+\Z": "binary data, it begins with NUL bytes",
 }
-
-_PAGE = re.compile(rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype )?html\b")
+"""What the first bytes of a file show it to be, by a pattern."""
 
 # Left out of this: characters that text may contain, and NUL, which a crash can leave in any file.
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
@@ -218,20 +222,20 @@ def _read_first(choices: Sequence[Choice], log: _Log, outside: _OutsideReaders) 
 
     Raises what the first one raised: it knows best what the log lacks.
     """
-    first: LogError | None = None
-    for choice in choices or _choices_by_suffix(log):
+    if not log.head and not choices:
+        return _read_printed(log, outside)
+    tried = [*(choices or _choices_by_suffix(log))]
+    if _may_be_text(choices, log):
+        tried.append(_choice(log, GENERAL))
+    errors: list[LogError] = []
+    for choice in tried:
         try:
             return _read(choice, log)
         except LogError as error:
-            first = first or error
-    if not log.head and first is None:
-        return _read_printed(log, outside)
-    if not _may_be_text(choices, log):
-        raise first or _unknown(log, outside)
-    try:
-        return _read(_choice(log, GENERAL), log)
-    except LogError as error:
-        raise first or _unknown(log, outside, str(error)) from error
+            errors.append(error)
+    if errors and tried[0].format is not GENERAL:
+        raise errors[0]
+    raise _unknown(log, outside, "".join(map(str, errors)))
 
 
 def _read_printed(folder: _Log, outside: _OutsideReaders) -> Run:
@@ -367,15 +371,9 @@ def _unknown(log: _Log, outside: _OutsideReaders, reason: str = "") -> Unreadabl
 
 def _describe_foreign(head: bytes) -> str | None:
     """Describe the bytes, if no known format begins like this."""
-    if head.startswith(b"PK") and re.search(rb"\[Content_Types\]\.xml|xl/", head[:4096]):
-        return "an Excel workbook; save the sheet as CSV"
-    for start, description in _FOREIGN_BYTES.items():
-        if head.startswith(start):
+    for pattern, description in _FOREIGN.items():
+        if re.match(pattern, head):
             return description
-    if _PAGE.match(head):
-        return "a web page; of a chart of W&B, download the CSV export instead"
-    if not head.strip(b"\0"):
-        return "binary data, it begins with NUL bytes"
     if _CONTROL.search(head[:1024]):
         return f"binary data, it begins with the bytes {head[:16].hex(' ')}"
     return None

@@ -215,7 +215,8 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
         record = parse_object(text)
         num_bad += record is None
         if record:
-            own = {CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
+            count = float(step) if isinstance(step, int | float) else None
+            own = {CALL_STEP: count, "_timestamp": _seconds(timestamp)}
             records.append({**own, **record})
     table = Table()
     table.add_records(records)
@@ -227,14 +228,10 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
 def _trackio_runs(database: Database, query: str) -> list[StoredRun]:
     """Return the runs, the one that was logged to last first."""
     rows = [row for row in database.sound_rows(query) if isinstance(row[2], int)]
-    rows.sort(key=lambda row: -row[2])
-    runs = {str(run): str(name) for run, name, _ in reversed(rows)}
-    last_first = dict.fromkeys(str(run) for run, _, _ in rows)
-    return [StoredRun(id=run, name=runs[run]) for run in last_first]
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    runs: dict[str, str] = {}
+    for run, name, _ in sorted(rows, key=lambda row: -row[2]):
+        runs.setdefault(str(run), str(name))
+    return [StoredRun(id=run, name=name) for run, name in runs.items()]
 
 
 def _seconds(timestamp: object) -> float | None:

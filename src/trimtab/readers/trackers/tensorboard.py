@@ -20,14 +20,7 @@ from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import protowire
 from trimtab.readers.trackers.conventions import restore_if_hf
 from trimtab.readers.trackers.points import Points
-from trimtab.readers.trackers.protowire import (
-    BYTES,
-    FIXED32,
-    FIXED64,
-    VARINT,
-    BadMessage,
-    Damage,
-)
+from trimtab.readers.trackers.protowire import BYTES, FIXED32, FIXED64, VARINT, BadMessage, Damage
 from trimtab.readers.trackers.tfrecord import Records, is_sound_header, read_records
 
 _MARK = b"brain.Event:"
