@@ -66,7 +66,7 @@ def test_a_quote_left_open_at_the_end(write: Write) -> None:
 
 
 def test_only_an_open_quote(write: Write) -> None:
-    with pytest.raises(UnreadableLog, match="no rows"):
+    with pytest.raises(UnreadableLog, match="nothing but a header line"):
         read_log(write('"step,loss'))
 
 
@@ -186,7 +186,7 @@ def test_control_characters_in_names_do_not_act(write: Write) -> None:
 
 @pytest.mark.parametrize("text", ["step,loss", "step,loss\n", "step,loss\nstep,loss\n", "loss\n"])
 def test_a_header_alone(write: Write, text: str) -> None:
-    with pytest.raises(UnreadableLog, match=r"header line .* and no rows"):
+    with pytest.raises(UnreadableLog, match="nothing but a header line"):
         read_log(write(text))
 
 

@@ -53,7 +53,7 @@ def test_wrappers_of_files() -> None:
 def test_the_suffix_of_a_file_still_counts() -> None:
     file = io.BytesIO(b"not Parquet")
     file.name = "run.parquet"
-    with pytest.raises(UnreadableLog, match=r"^run\.parquet is not a Parquet file"):
+    with pytest.raises(UnreadableLog, match=r"^run\.parquet cannot be read as Parquet"):
         trimtab.diagnose(file)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import parse_number, to_matrix
+from trimtab.readers.folders import first_number
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
@@ -102,14 +103,11 @@ class _Sheet:
         self._add(self._release_open())
         if not self._header:
             raise UnreadableLog(f"{self._path} holds no line of text; give a log with rows")
-        if not self._table.num_rows:
-            header = self._delimiter.join(self._header)
-            raise UnreadableLog(
-                f"{self._path} has a header line ({header[:80]!r}) and no rows; check that the "
-                "run logged anything"
-            )
         self._table.add_note(*notes)
         self._table.note_counts(self._counts)
+        if not self._table.num_rows:
+            header = self._delimiter.join(self._header)
+            self._table.add_note(f"There is nothing but a header line: {header[:80]!r}.")
         return self._table
 
     def _add_numbers(self, lines: list[str]) -> bool:
@@ -174,14 +172,10 @@ class _Sheet:
                 # Its last cell may be half a number, so no part of it can be trusted.
                 rows.pop()
                 self._counts[_CUT] += 1
-            if rows:
-                self._add_batch(rows)
-
-    def _add_batch(self, rows: list[list[str]]) -> None:
-        lengths = set(map(len, rows))
-        if lengths != {len(self._names)}:
-            self._fit(rows, min(max(lengths), len(self._names)))
-        self._add_columns(len(rows), zip(*rows, strict=True))
+            lengths = set(map(len, rows))
+            if lengths != {len(self._names)}:
+                self._fit(rows, min(max(lengths, default=0), len(self._names)))
+            self._add_columns(len(rows), zip(*rows, strict=True))
 
     def _add_columns(self, num_rows: int, columns: Iterable[Sequence[object] | FloatArray]) -> None:
         index = self._table.new_rows(num_rows)
@@ -281,17 +275,13 @@ CSV = Format(
 
 # Lightning's CSVLogger: `version_N/metrics.csv`, a new version for every start of a run
 
-_VERSION = re.compile(r"version_(\d{1,9})")
+_VERSION = re.compile(r"^version_(\d{1,9})$")
 
 
 def _lightning_logs(files: Sequence[Path]) -> list[Path]:
     found = [file for file in files if file.name == "metrics.csv"]
-    return sorted(found, key=lambda path: (_version(path), str(path)), reverse=True)
-
-
-def _version(path: Path) -> int:
-    found = _VERSION.fullmatch(path.parent.name)
-    return int(found[1]) if found else -1
+    by_version = sorted(found, key=lambda path: (first_number(_VERSION, path.parent.name), path))
+    return by_version[::-1]
 
 
 LIGHTNING = Format(

@@ -5,9 +5,11 @@ notes which log was chosen.
 """
 
 import os
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import AnyStr
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.readers.cells import quoted, quoted_names
@@ -35,11 +37,7 @@ class Choice:
 def choose_log(folder: Path, formats: Iterable[Format]) -> Choice | None:
     """Return the log in a folder; None if no format knows any of its files."""
     files = list_log_files(folder)
-    found: dict[Format, Sequence[Path]] = {}
-    for format in formats:
-        logs = format.logs_among(files) if format.logs_among else ()
-        if logs:
-            found[format] = logs
+    found = {format: logs for format in formats if (logs := format.logs_among(files))}
     if not found:
         return None
     chosen, (path, *others) = next(iter(found.items()))
@@ -92,6 +90,12 @@ def read_start(path: Path, size: int) -> bytes:
             return file.read(size)
     except OSError:
         return b""
+
+
+def first_number(pattern: re.Pattern[AnyStr], text: AnyStr) -> int:
+    """Return the number that a pattern finds first; -1 if it finds none."""
+    found = pattern.search(text)
+    return int(found[1]) if found else -1
 
 
 def newest_first(paths: Sequence[Path]) -> list[Path]:

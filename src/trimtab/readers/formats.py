@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from trimtab.core.errors import UnreadableLog
 from trimtab.core.run import Run
 from trimtab.readers.log_file import Progress, no_progress
 from trimtab.readers.runs import separate
@@ -26,14 +27,14 @@ class Format:
     matches: Callable[[bytes], bool] = lambda head: False
     """Whether a file that begins with these bytes is of this format; not every format can say."""
     load: Callable[[Path, Progress, Wanted], Table]
-    """Read the file; raises UnreadableLog if it has no rows, and passes OSError on."""
+    """Read the file; raises UnreadableLog if it cannot be, and passes OSError on."""
     finish: Callable[[Table], None] = lambda table: None
     """Correct what the writers of such files are known to do to the numbers of a run."""
     binary: bool = False
     """Whether it begins with bytes that no text and no other format begins with."""
-    logs_among: Callable[[Sequence[Path]], Sequence[Path]] | None = None
+    logs_among: Callable[[Sequence[Path]], Sequence[Path]] = lambda files: ()
     """Which of the files under a folder, or the folders around them, are logs of this format, the
-    one to read first; None if such logs are only given by name."""
+    one to read first."""
 
     def recognises(self, path: Path, head: bytes) -> bool:
         """Return whether a file that begins with these bytes is of this format."""
@@ -47,6 +48,11 @@ class Format:
     ) -> Run:
         """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
         table = self.load(path, progress, wanted)
+        if not table.num_rows:
+            found = " ".join(table.notes) or "nothing is damaged"
+            raise UnreadableLog(
+                f"{path} holds no values ({found}); check that the run logged anything"
+            )
         separate(table, path, wanted.run)
         self.finish(table)
         return to_run(table, path, self.name, wanted)

@@ -181,13 +181,12 @@ def _join(series: Mapping[str, _Series]) -> Table:
                 points.add(name, int(at), number, 0.0)
         if pairs and pairs[0][0] is None:
             lists[name] = [value for _, value in pairs]
-    if len(points):
-        table = points.to_table()
+    table = points.to_table()
+    if table.num_rows:
         table.note_counts({"Lists without steps, left out": len(lists)})
         return table
     # Lists of other lengths, such as that of the evaluations, have other steps.
     lengths = [len(lists[name]) for name in sorted(lists, key=is_loss, reverse=True)]
-    table = Table()
     rows = table.new_rows(lengths[0] if lengths else 0)
     for name, values in lists.items():
         if len(values) == len(rows):

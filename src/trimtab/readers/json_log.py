@@ -9,7 +9,6 @@ import codecs
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from trimtab.core.block import Column
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import STEP_SECONDS
 from trimtab.readers.aliases import STEP, Alias
-from trimtab.readers.folders import read_start
+from trimtab.readers.folders import first_number, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.json_document import (
     JsonRecord,
@@ -43,22 +42,6 @@ decode_json = json.JSONDecoder(parse_int=float).raw_decode
 
 _BETWEEN = re.compile(r"[\s,]*")
 
-# Objects, wherever they are
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecodedItems:
-    """The items of a JSON array, as far as they could be decoded."""
-
-    records: list[JsonRecord]
-    """The objects among them, flattened."""
-    num_others: int
-    """Items that are not objects."""
-    end: int
-    """Where the first item that could not be decoded begins, or the array ends."""
-    closed: bool
-    """Whether the end of the array was reached."""
-
 
 def parse_object(line: str) -> JsonRecord | None:
     """Return the object in a line, flattened; None if the line is not one object."""
@@ -69,28 +52,6 @@ def parse_object(line: str) -> JsonRecord | None:
     if not isinstance(record, dict) or end < len(line):
         return None
     return flattened(record)
-
-
-def decode_items(text: str, start: int) -> DecodedItems:
-    """Decode the items of an array from this index on, after its opening bracket."""
-    records: list[JsonRecord] = []
-    num_others = 0
-    while True:
-        between = _BETWEEN.match(text, start)
-        start = between.end() if between else start
-        closed = text.startswith("]", start)
-        if not closed:
-            try:
-                item, start = decode_json(text, start)
-            except (ValueError, RecursionError):
-                pass
-            else:
-                if isinstance(item, dict):
-                    records.append(flattened(item))
-                else:
-                    num_others += 1
-                continue
-        return DecodedItems(records=records, num_others=num_others, end=start, closed=closed)
 
 
 # JSON lines
@@ -145,30 +106,40 @@ _ARRAY_MARK = re.compile(r'\s*\[\s*(?:\{\s*["}]|\])')
 
 
 def _read_json(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    file = LogFile(path, progress)
     if _is_document(read_head(path, _SAMPLE_BYTES)[0]):
-        table = document_table(_load_document(file, path), path, wanted)
+        file = LogFile(path, progress)
+        try:
+            document = decode_json(file.read().decode("utf-8-sig", "replace").strip())[0]
+        except (ValueError, RecursionError) as error:
+            raise UnreadableLog(
+                f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
+            ) from error
+        table = document_table(document, path, wanted)
         table.add_note(*file.notes)
         return table
+    lacks = "is not a JSON array with objects in it; write [{...}, {...}], one object per record"
+    return _read_array(path, progress, wanted, _START, lacks)
+
+
+def _read_array(
+    path: Path, progress: Progress, wanted: Wanted, start: re.Pattern[str], lacks: str
+) -> Table:
+    """Read the records of an array, or the runs in it; `lacks` is what a file without has to do."""
+    array = _Array(LogFile(path, progress), start)
     table = Table()
     runs: list[JsonRecord] = []
-    num_others, closed = 0, False
-    for items in _array_items(file, _START):
-        if runs or (not table.num_rows and any(map(is_run, items.records[:1]))):
-            runs += items.records
+    for records in array.records():
+        if runs or (not table.num_rows and any(map(is_run, records[:1]))):
+            runs += records
         else:
-            table.add_records([record for record in items.records if record])
-        num_others, closed = num_others + items.num_others, items.closed
+            table.add_records([record for record in records if record])
     if runs:
         return document_table(runs, path, wanted)
     if not table.num_rows:
-        raise UnreadableLog(
-            f"{path} is not a JSON array with objects in it; write [{{...}}, {{...}}], "
-            "one object per record"
-        )
-    table.add_note(*file.notes)
-    table.note_counts({"Items of the array that are not objects, left out": num_others})
-    if not closed:
+        raise UnreadableLog(f"{path} {lacks}")
+    table.add_note(*array.file.notes)
+    table.note_counts({"Items of the array that are not objects, left out": array.num_others})
+    if not array.closed:
         table.add_note(
             f"The array is cut off or damaged after {table.num_rows} records; what comes after is "
             "left out."
@@ -176,23 +147,48 @@ def _read_json(path: Path, progress: Progress, wanted: Wanted) -> Table:
     return table
 
 
-def _array_items(file: LogFile, mark: re.Pattern[str]) -> Iterator[DecodedItems]:
-    """Yield the items of the array that begins at a mark, block by block."""
-    decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
-    text, started = "", False
-    for block in file.blocks():
-        text += decoder.decode(block)
-        start = None if started else mark.search(text)
-        if start is not None:
-            text, started = text[start.end() :], True
-        if started:
-            items = decode_items(text, 0)
-            yield items
-            text = text[items.end :]
-            if items.closed:
+class _Array:
+    """A JSON array, decoded block by block from where a mark ends."""
+
+    def __init__(self, file: LogFile, mark: re.Pattern[str]) -> None:
+        self.file = file
+        self._mark = mark
+        self.closed = False
+        """Whether the end of the array was reached."""
+        self.num_others = 0
+        """Items that are not objects."""
+
+    def records(self) -> Iterator[list[JsonRecord]]:
+        """Yield the objects of each block, flattened, up to the first that cannot be decoded."""
+        decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
+        text, started = "", False
+        for block in self.file.blocks():
+            text += decoder.decode(block)
+            mark = None if started else self._mark.search(text)
+            if mark is not None:
+                text, started = text[mark.end() :], True
+            if started:
+                items, end = _decode_items(text)
+                records = [flattened(item) for item in items if isinstance(item, dict)]
+                yield records
+                self.num_others += len(items) - len(records)
+                self.closed = text.startswith("]", end)
+                text = text[end:]
+            if self.closed or len(text) > OBJECT_CHARS:
                 return
-        if len(text) > OBJECT_CHARS:
-            return
+
+
+def _decode_items(text: str) -> tuple[list[Any], int]:
+    """Return the items of an array from its first on, and where the next one would begin."""
+    items: list[Any] = []
+    end = 0
+    while between := _BETWEEN.match(text, end):
+        try:
+            item, end = decode_json(text, between.end())
+        except (ValueError, RecursionError):
+            return items, between.end()
+        items.append(item)
+    return items, end
 
 
 _SAMPLE_BYTES = 1 << 20
@@ -212,15 +208,6 @@ def _is_document(head: bytes) -> bool:
     return not text[end:].strip() and not has_records and holds_series(document, "")
 
 
-def _load_document(file: LogFile, path: Path) -> Any:
-    try:
-        return decode_json(file.read().decode("utf-8-sig", "replace").strip())[0]
-    except (ValueError, RecursionError) as error:
-        raise UnreadableLog(
-            f"{path} cannot be read as JSON ({error}); if it was cut off, get it whole"
-        ) from error
-
-
 JSON = Format(
     name="json",
     description="a JSON array, one object per record, or a document with lists",
@@ -236,24 +223,15 @@ JSON = Format(
 
 _HISTORY = re.compile(r'"log_history"\s*:\s*\[')
 _REACHED = re.compile(rb'"global_step"\s*:\s*(\d{1,18})\b')
+"""The step that a state was written at."""
 
 _HEAD_BYTES = 1 << 12
 """The keys are sorted: `global_step` is within the first 300 bytes of real files."""
 
 
 def _read_hf(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    file = LogFile(path, progress)
-    table = Table()
-    items: DecodedItems | None = None
-    for items in _array_items(file, _HISTORY):
-        table.add_records(items.records)
-    if items is None:
-        raise UnreadableLog(f"{path} has no log_history; give a trainer_state.json of HF's Trainer")
-    if not table.num_rows:
-        raise UnreadableLog(f"{path} has an empty log_history; check that the run logged anything")
-    if not items.closed:
-        table.add_note("log_history is cut off or damaged; everything before that was read.")
-    table.add_note(*file.notes)
+    lacks = "has no log_history with records; give the trainer_state.json of a run that logged"
+    table = _read_array(path, progress, wanted, _HISTORY, lacks)
     name_summary(table)
     return table
 
@@ -265,13 +243,8 @@ def _is_hf(head: bytes) -> bool:
 
 def _hf_states(files: Sequence[Path]) -> list[Path]:
     states = [file for file in files if file.name == "trainer_state.json"]
-    return sorted(states, key=lambda path: (_reached(path), str(path)), reverse=True)
-
-
-def _reached(path: Path) -> int:
-    """Return the step that a trainer state was written at; -1 if it does not say."""
-    found = _REACHED.search(read_start(path, _HEAD_BYTES))
-    return int(found[1]) if found else -1
+    reached = {path: first_number(_REACHED, read_start(path, _HEAD_BYTES)) for path in states}
+    return sorted(states, key=lambda path: (reached[path], path), reverse=True)
 
 
 HF = Format(
@@ -295,30 +268,27 @@ HF = Format(
 _MARK = ":::MLLOG "
 _RANK = re.compile(r"\s*(?:\[(?:rank|default)(\d{1,5})\]|(\d{1,5}): )")
 """How torchrun and `srun --label` begin a line."""
-_BATCH_SIZE = "global_batch_size"
-_STEPS = ("step", "step_num", "samples_count")
+_STEPS = ("metadata/step", "metadata/step_num", "metadata/samples_count")
 
 
 def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LineFile(path, progress)
     table = Table()
     ranks: list[int] = []
-    num_cut = 0
-    batch: float | None = None
+    batch, num_cut = 0.0, 0
     for lines in file.chunks():
-        records: list[dict[str, Any]] = []
+        records: list[JsonRecord] = []
         for line in lines:
-            rank, before = _RANK.match(line), len(records)
-            for part in line.split(_MARK)[1:]:  # a restart may go on in a line that was cut off
-                event = _event(part)
-                num_cut += event is None
-                if event is None:
-                    continue
-                key, value = event.get("key"), event.get("value")
-                if key == _BATCH_SIZE and isinstance(value, float):
+            rank = _RANK.match(line)
+            for text in line.split(_MARK)[1:]:  # a restart may go on in a line that was cut off
+                event = parse_object(text.strip()) or {}
+                num_cut += not event
+                value = event.get("value")
+                if event.get("key") == "global_batch_size" and isinstance(value, float):
                     batch = batch or value
-                records += _record(event)
-            ranks += [int(rank[1] or rank[2]) if rank else -1] * (len(records) - before)
+                if record := _record(event):
+                    records.append(record)
+                    ranks.append(int(rank[1] or rank[2]) if rank else -1)
         table.add_records(records)
     if not table.num_rows:
         raise UnreadableLog(
@@ -339,29 +309,23 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     return table
 
 
-def _event(text: str) -> dict[str, Any] | None:
-    try:
-        event, _ = decode_json(text)
-    except (ValueError, RecursionError):
-        return None
-    return event if isinstance(event, dict) else None
+def _record(event: JsonRecord) -> JsonRecord:
+    """Return the values in an event with their step; nothing unless one of them is a result."""
+    values = {
+        str(event.get("key")) if name == "value" else name.removeprefix("value/"): event[name]
+        for name in event
+        if name.partition("/")[0] == "value"
+    }
+    steps = [event[name] for name in _STEPS if name in event]
+    is_result = any("loss" in name or name == "eval_accuracy" for name in values)
+    return {**values, STEP: steps[0]} if steps and is_result else {}
 
 
-def _record(event: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    metadata, key, value = event.get("metadata"), event.get("key"), event.get("value")
-    if not isinstance(metadata, dict) or not isinstance(key, str):
-        return
-    values: dict[str, Any] = value if isinstance(value, dict) else {key: value}
-    steps = [metadata[name] for name in _STEPS if name in metadata]
-    if steps and any("loss" in name or name == "eval_accuracy" for name in values):
-        yield {**values, STEP: steps[0]}
-
-
-def _count_updates(table: Table, batch: float | None) -> None:
+def _count_updates(table: Table, batch: float) -> None:
     """Count updates where samples were counted."""
     step = table.column(STEP)
     known = step.values[step.finite]
-    if batch is None or batch <= 1 or not known.any() or (known % batch).any():
+    if batch <= 1 or not known.any() or (known % batch).any():
         return
     table.replace(STEP, Column(step.values / batch, step.present))
     table.add_note(f"Steps are counted in samples; they were divided by the batch of {batch:g}.")

@@ -45,16 +45,22 @@ FORMATS: Mapping[str, Format] = {
 }
 """By name, in the order in which they are tried."""
 
+_BINARY = [format for format in FORMATS.values() if format.binary]
+
 _HEAD_BYTES = 1 << 20
 """Enough to read past the arguments, warnings and source that trainers print first."""
 
-_FOREIGN_BYTES = {
-    b"PK\x03\x04": "a zip archive; unpack it first (PyTorch checkpoints are zip archives too)",
-    ZSTD_MARK: "zstd data; install the package zstandard, or unpack it first (unzstd)",
-    b"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
+_FOREIGN = {
+    rb"(?s)PK.{0,4090}?(?:\[Content_Types\]\.xml|xl/)": "an Excel workbook; save the sheet as CSV",
+    rb"PK\x03\x04": "a zip archive; unpack it first (PyTorch checkpoints are zip archives too)",
+    re.escape(ZSTD_MARK): "zstd data; install the package zstandard, or unpack it first (unzstd)",
+    rb"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
+    rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype )?html\b": (
+        "a web page; of a chart of W&B, download the CSV export instead"
+    ),
+    rb"\0*+\Z": "binary data, it begins with NUL bytes",
 }
-
-_PAGE = re.compile(rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype )?html\b")
+"""What the first bytes of a file show it to be, by a pattern."""
 
 # Left out of this: characters that text may contain, and NUL, which a crash can leave in any file.
 _CONTROL = re.compile(rb"[\x01-\x08\x0e-\x1a\x1c-\x1f]")
@@ -140,12 +146,8 @@ class _OutsideReaders:
 
     def named(self, format: str) -> Reader | None:
         """Return the reader of a format: one that was passed, else a plug-in."""
-        for reader in self.given:
-            if reader.name == format:
-                return reader
-        if format in FORMATS:
-            return None
-        return next((reader for reader in self.installed if reader.name == format), None)
+        readers = self.given if format in FORMATS else (*self.given, *self.installed)
+        return next((reader for reader in readers if reader.name == format), None)
 
     def read_as(self, reader: Reader, log: _Log) -> Run:
         """Read the log with the reader that was asked for by name."""
@@ -193,9 +195,8 @@ def _read_as(format: str, log: _Log, outside: _OutsideReaders) -> Run:
         raise ConfigError(
             f"unknown log format {format!r}; {meant}choose from {', '.join(outside.formats)}"
         )
-    if log.head:
-        return _read(Choice(path=log.path, format=FORMATS[format]), log)
-    choice = choose_log(log.path, [FORMATS[format]])
+    known = FORMATS[format]
+    choice = _choice(log, known) if log.head else choose_log(log.path, [known])
     if choice is None:
         raise no_log_in(log.path, format)
     return _read(choice, log)
@@ -221,20 +222,20 @@ def _read_first(choices: Sequence[Choice], log: _Log, outside: _OutsideReaders) 
 
     Raises what the first one raised: it knows best what the log lacks.
     """
-    first: LogError | None = None
-    for choice in choices or _choices_by_suffix(log):
+    if not log.head and not choices:
+        return _read_printed(log, outside)
+    tried = [*(choices or _choices_by_suffix(log))]
+    if _may_be_text(choices, log):
+        tried.append(_choice(log, GENERAL))
+    errors: list[LogError] = []
+    for choice in tried:
         try:
             return _read(choice, log)
         except LogError as error:
-            first = first or error
-    if not log.head and first is None:
-        return _read_printed(log, outside)
-    if not _may_be_text(choices, log):
-        raise first or _unknown(log, outside)
-    try:
-        return _read(Choice(path=log.path, format=GENERAL), log)
-    except LogError as error:
-        raise first or _unknown(log, outside, str(error)) from error
+            errors.append(error)
+    if errors and tried[0].format is not GENERAL:
+        raise errors[0]
+    raise _unknown(log, outside, "".join(map(str, errors)))
 
 
 def _read_printed(folder: _Log, outside: _OutsideReaders) -> Run:
@@ -306,7 +307,7 @@ def _load_head(path: Path) -> bytes:
         size = "holds no gzip data" if is_gzip else "is empty (0 bytes)"
         raise UnreadableLog(f"{path} {size}; check that the run logged anything")
     if is_gzip:
-        for format in _binary_formats():
+        for format in _BINARY:
             if format.matches(head):
                 raise UnreadableLog(
                     f"{path} is gzip data around {format.description}; unpack it first (gunzip)"
@@ -316,36 +317,32 @@ def _load_head(path: Path) -> bytes:
 
 def _choices_by_content(log: _Log) -> list[Choice]:
     if log.head:
-        return [Choice(path=log.path, format=format) for format in _formats_by_content(log)]
+        return [_choice(log, format) for format in _formats_by_content(log)]
     choice = choose_log(log.path, [one for one in FORMATS.values() if one is not GENERAL])
     return [choice] if choice else []
 
 
 def _formats_by_content(log: _Log) -> list[Format]:
     """Return the formats that the first bytes show; a binary one also if only the suffix does."""
-    binary = _binary_formats()
-    for format in binary:
-        if format.matches(log.head):
-            return [format]
-    for format in binary:
-        if log.path.suffix.lower() in format.suffixes:  # a file whose first bytes are damaged
-            return [format]
-    if _describe_foreign(log.head):
-        return []
+    binary = [format for format in _BINARY if format.matches(log.head)]
+    # By the suffix, a file whose first bytes are damaged.
+    binary += [format for format in _BINARY if log.path.suffix.lower() in format.suffixes]
+    if binary or _describe_foreign(log.head):
+        return binary[:1]
     head = log.head.replace(b"\0", b"")
     return [format for format in FORMATS.values() if format.matches(head)]
 
 
 def _choices_by_suffix(log: _Log) -> list[Choice]:
-    path = log.path
     if not log.head or _describe_foreign(log.head):
         return []
-    suffix = (
-        path.with_suffix("") if path.suffix.lower() in (".gz", ".zst") else path
-    ).suffix.lower()
-    return [
-        Choice(path=path, format=format) for format in FORMATS.values() if suffix in format.suffixes
-    ][:1]
+    is_packed = log.path.suffix.lower() in (".gz", ".zst")
+    suffix = (log.path.with_suffix("") if is_packed else log.path).suffix.lower()
+    return [_choice(log, one) for one in FORMATS.values() if suffix in one.suffixes][:1]
+
+
+def _choice(log: _Log, format: Format) -> Choice:
+    return Choice(path=log.path, format=format)
 
 
 def _may_be_text(choices: Sequence[Choice], log: _Log) -> bool:
@@ -372,21 +369,11 @@ def _unknown(log: _Log, outside: _OutsideReaders, reason: str = "") -> Unreadabl
     )
 
 
-def _binary_formats() -> list[Format]:
-    return [format for format in FORMATS.values() if format.binary]
-
-
 def _describe_foreign(head: bytes) -> str | None:
     """Describe the bytes, if no known format begins like this."""
-    if head.startswith(b"PK") and re.search(rb"\[Content_Types\]\.xml|xl/", head[:4096]):
-        return "an Excel workbook; save the sheet as CSV"
-    for start, description in _FOREIGN_BYTES.items():
-        if head.startswith(start):
+    for pattern, description in _FOREIGN.items():
+        if re.match(pattern, head):
             return description
-    if _PAGE.match(head):
-        return "a web page; of a chart of W&B, download the CSV export instead"
-    if not head.strip(b"\0"):
-        return "binary data, it begins with NUL bytes"
     if _CONTROL.search(head[:1024]):
         return f"binary data, it begins with the bytes {head[:16].hex(' ')}"
     return None

@@ -138,7 +138,7 @@ def test_a_run_with_nothing_but_its_mean_has_no_loss(write: Write) -> None:
 
 @pytest.mark.parametrize("text", [state(), '{"log_history": [', '{"log_history": [1, 2]}'])
 def test_a_history_without_records(write: Write, text: str) -> None:
-    with pytest.raises(UnreadableLog, match="empty log_history"):
+    with pytest.raises(UnreadableLog, match="no log_history with records"):
         read_log(write(text))
 
 

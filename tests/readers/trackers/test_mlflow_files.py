@@ -67,7 +67,7 @@ def test_lines_that_are_none_are_counted(tmp_path: Path) -> None:
 
 
 def test_a_run_without_metrics(tmp_path: Path) -> None:
-    with pytest.raises(UnreadableLog, match="holds no metrics"):
+    with pytest.raises(UnreadableLog, match="holds no values"):
         read_log(make(tmp_path, loss="\n"))
     with pytest.raises(UnreadableLog, match="without a log"):
         read_log(tmp_path / "0" / "run" / "metrics")

@@ -70,7 +70,7 @@ def test_a_loss_in_words_is_named(parquet: Any, tmp_path: Path) -> None:
 
 
 def test_a_table_without_rows(parquet: Any, tmp_path: Path) -> None:
-    with pytest.raises(UnreadableLog, match="holds no rows"):
+    with pytest.raises(UnreadableLog, match="holds no values"):
         read_log(make(tmp_path / "x.parquet", step=[], loss=[]))
 
 

@@ -197,7 +197,7 @@ def test_trackio_of_older_versions_and_bad_rows(tmp_path: Path) -> None:
         (TRACKIO_SCHEMA, "holds no run"),
         (
             TRACKIO_SCHEMA + "INSERT INTO metrics VALUES (1, 't', 'run', 0, 'x');",
-            "holds no value of this run",
+            "holds no values",
         ),
         (
             "CREATE VIEW metrics AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id FROM n) "

@@ -76,9 +76,8 @@ def test_a_bad_byte_is_reported_and_costs_one_value(write: Write) -> None:
 def test_damage_at_the_very_start(write: Write) -> None:
     data = bytearray(OLD_STYLE.read_bytes())
     data[:4] = b"\xff\xff\xff\xff"
-    reading = read_log(write(bytes(data)))
-    assert_reads_back(reading.block, FIRST)
-    assert "Damaged places, skipped: 1." in reading.notes
+    with pytest.raises(UnreadableLog, match=f"damaged length, left out: {len(data)}"):
+        read_log(write(bytes(data)))
 
 
 def test_the_folder_above_gives_the_newest_run(tmp_path: Path) -> None:
@@ -104,7 +103,6 @@ def losses(write: Write, *events: bytes) -> list[float | None]:
         (1, struct.pack("<f", 2.5)),
         (2, struct.pack("<d", 2.5)),
         (19, struct.pack("<e", 2.5)),
-        (14, struct.pack("<f", 2.5)[2:]),
     ],
 )
 def test_tensors_by_their_content(write: Write, dtype: int, content: bytes) -> None:
@@ -115,19 +113,12 @@ def test_tensors_by_their_content(write: Write, dtype: int, content: bytes) -> N
 @pytest.mark.parametrize(
     ("dtype", "number", "coded", "wanted"),
     [
-        (3, 7, 7, 7.0),
-        (3, 7, -7, -7.0),
-        (9, 10, b"\x07", 7.0),
-        (22, 16, 2**32 - 1, 2.0**32 - 1),
-        (23, 17, 2**64 - 1, 2.0**64),
         (1, 5, struct.pack("<f", 1.5), 1.5),
         (2, 6, 1.5, 1.5),
-        (19, 13, 0x3E00, 1.5),
-        (14, 13, 0x3FC0, 1.5),
     ],
 )
 def test_tensors_by_their_lists(
-    write: Write, dtype: int, number: int, coded: int | float | bytes, wanted: float
+    write: Write, dtype: int, number: int, coded: float | bytes, wanted: float
 ) -> None:
     value = tensor("loss", (1, dtype), (number, coded))
     assert losses(write, event(1, value)) == [wanted]
@@ -193,7 +184,7 @@ def test_messages_that_are_none_are_counted(write: Write) -> None:
 
 
 def test_files_without_scalars(write: Write) -> None:
-    with pytest.raises(UnreadableLog, match="holds no scalar that can be read"):
+    with pytest.raises(UnreadableLog, match="holds no values"):
         read_log(write(record(message((1, 1.7e9), (3, b"brain.Event:2")))))
     with pytest.raises(UnreadableLog, match=r"Last record cut off, left out: 1\."):
         read_log(write(record(event(1, scalar("loss", 2.5)))[:-1]))

@@ -11,7 +11,8 @@ from tests.readers.shapes import Write
 from tests.readers.trackers.protobytes import checksum, record
 
 from trimtab.readers.trackers import tfrecord
-from trimtab.readers.trackers.tfrecord import RecordFile, masked_crcs
+from trimtab.readers.trackers.protowire import Damage
+from trimtab.readers.trackers.tfrecord import masked_crcs, read_records
 
 PAYLOADS = [b"", b"a", b"bc", b"d" * 7, b"e" * 300, b"f" * 31, b"g"]
 
@@ -20,14 +21,14 @@ def silent(done: int, total: int) -> None:
     assert 0 <= done <= total
 
 
-def read(path: Path) -> tuple[list[bytes], RecordFile]:
-    file = RecordFile(path, silent)
+def read(path: Path) -> tuple[list[bytes], Damage]:
+    damage = Damage()
     payloads = [
         records.data[start:end]
-        for records in file.records()
+        for records in read_records(path, silent, damage)
         for start, end in zip(records.starts, records.ends, strict=True)
     ]
-    return payloads, file
+    return payloads, damage
 
 
 @given(st.lists(st.binary(max_size=70), max_size=20))
@@ -42,9 +43,9 @@ def test_checksums_are_those_of_the_definition(pieces: list[bytes]) -> None:
 @pytest.mark.parametrize("chunk", [1, 13, 100, 1 << 20])
 def test_all_records_are_read(write: Write, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
     monkeypatch.setattr(tfrecord, "CHUNK_BYTES", chunk)
-    payloads, file = read(write(b"".join(map(record, PAYLOADS))))
+    payloads, damage = read(write(b"".join(map(record, PAYLOADS))))
     assert payloads == PAYLOADS
-    assert (file.num_bad, file.num_gaps, file.num_long, file.is_cut) == (0, 0, 0, False)
+    assert damage == Damage()
 
 
 @pytest.mark.parametrize("chunk", [1, 13, 1 << 20])
@@ -54,55 +55,45 @@ def test_a_cut_tail_costs_the_last_record(
     monkeypatch.setattr(tfrecord, "CHUNK_BYTES", chunk)
     whole = b"".join(map(record, PAYLOADS))
     for cut in range(1, len(record(PAYLOADS[-1]))):
-        payloads, file = read(write(whole[:-cut]))
+        payloads, damage = read(write(whole[:-cut]))
         assert payloads == PAYLOADS[:-1]
-        assert file.is_cut
-        assert file.num_gaps == 0
+        assert damage == Damage(num_cut=1)
 
 
 @pytest.mark.parametrize("chunk", [64, 1 << 20])
-def test_one_bad_byte_costs_one_record(
+def test_a_bad_byte_costs_its_record_and_in_a_length_what_follows(
     write: Write, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:
     monkeypatch.setattr(tfrecord, "CHUNK_BYTES", chunk)
     whole = b"".join(map(record, PAYLOADS))
-    borders = np.cumsum([len(record(payload)) for payload in PAYLOADS])
+    starts = np.cumsum([0, *(len(record(payload)) for payload in PAYLOADS)])
     for place in range(0, len(whole), 5):
         data = bytearray(whole)
         data[place] ^= 0x55
-        payloads, file = read(write(bytes(data)))
-        hit = int(np.searchsorted(borders, place, side="right"))
-        assert payloads == [*PAYLOADS[:hit], *PAYLOADS[hit + 1 :]]
-        assert file.num_bad + file.num_gaps == 1
-
-
-def test_a_hole_of_zeros_is_passed_over(write: Write) -> None:
-    parts = list(map(record, PAYLOADS))
-    payloads, file = read(write(b"".join([*parts[:2], b"\0" * 5000, *parts[2:]])))
-    assert payloads == PAYLOADS
-    assert file.num_gaps == 1
+        payloads, damage = read(write(bytes(data)))
+        hit = int(np.searchsorted(starts, place, side="right")) - 1
+        if place - starts[hit] < 12:
+            assert payloads == PAYLOADS[:hit]
+            assert damage == Damage(num_lost_bytes=len(whole) - int(starts[hit]))
+        else:
+            assert payloads == [*PAYLOADS[:hit], *PAYLOADS[hit + 1 :]]
+            assert damage == Damage(num_bad=1)
 
 
 def test_a_length_beyond_the_file_is_not_believed(write: Write) -> None:
     length = (1 << 60).to_bytes(8, "little")
     lie = length + checksum(length)
-    payloads, file = read(write(record(b"a") + lie + record(b"b")))
-    assert payloads == [b"a", b"b"]
-    assert file.is_cut
+    payloads, damage = read(write(record(b"a") + lie + record(b"b")))
+    assert payloads == [b"a"]
+    assert damage == Damage(num_cut=1)
 
 
 def test_long_records_are_passed_over(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tfrecord, "CHUNK_BYTES", 64)
     monkeypatch.setattr(tfrecord, "RECORD_BYTES", 200)
-    payloads, file = read(write(b"".join(map(record, [b"a", b"x" * 5000, b"b"]))))
+    payloads, damage = read(write(b"".join(map(record, [b"a", b"x" * 5000, b"b"]))))
     assert payloads == [b"a", b"b"]
-    assert (file.num_long, file.num_gaps, file.is_cut) == (1, 0, False)
-
-
-def test_lies_without_number_take_no_time(write: Write) -> None:
-    length = (1 << 60).to_bytes(8, "little")
-    payloads, _ = read(write((length + checksum(length)) * 50_000 + record(b"b")))
-    assert payloads == [b"b"]
+    assert damage == Damage(num_long=1)
 
 
 @settings(max_examples=examples(200), deadline=None)

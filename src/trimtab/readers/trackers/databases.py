@@ -8,7 +8,6 @@ plain tables are queried, cells are bounded, and work is bounded by the size of 
 import math
 import os
 import sqlite3
-import struct
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -41,8 +40,6 @@ _FREE_WORK = 10_000_000
 _WORK_STEP = 100_000
 _WAL_MODE = 2
 _SUFFIXES = (".db", ".sqlite", ".sqlite3")
-_FIRST_PAGE = struct.Struct(">16xH6xII60xI")
-"""Size of a page; count of changes; number of pages; count of changes when these were counted."""
 
 
 def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
@@ -62,8 +59,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
             )
     if database.damage:
         table.add_note(f"The database is damaged: {database.damage}. Read is what could be.")
-    if not table.num_rows:
-        raise UnreadableLog(f"{path} holds no value of this run; check that it logged anything")
     progress(1, 1)
     return table
 
@@ -81,7 +76,7 @@ class Database:
 
     def columns(self) -> Mapping[str, frozenset[str]]:
         """Return the names of the plain tables, and of the columns of each."""
-        rows = self.rows("SELECT name, type, sql FROM sqlite_master")
+        rows = self.sound_rows("SELECT name, type, sql FROM sqlite_master")
         names = [
             str(name)
             for name, kind, sql in rows
@@ -89,17 +84,15 @@ class Database:
         ]
         query = "SELECT name FROM pragma_table_info(?)"
         return {
-            name: frozenset(str(column) for (column,) in self.rows(query, name)) for name in names
+            name: frozenset(str(column) for (column,) in self.sound_rows(query, name))
+            for name in names
         }
-
-    def rows(self, query: str, *parameters: str) -> Iterator[tuple[Any, ...]]:
-        yield from self._connection.execute(query, parameters)
 
     def sound_rows(self, query: str, *parameters: str) -> list[tuple[Any, ...]]:
         """Return the rows of a query up to the first damage, which `damage` describes."""
         found: list[tuple[Any, ...]] = []
         try:
-            for row in self.rows(query, *parameters):
+            for row in self._connection.execute(query, parameters):
                 found.append(row)  # what came before an error is kept
         except sqlite3.DatabaseError as error:
             if not found:
@@ -123,7 +116,9 @@ def open_database(path: Path) -> Iterator[Database]:
             connection.execute("PRAGMA trusted_schema = OFF")
             connection.execute("PRAGMA query_only = ON")
             database = Database(connection, path)
-            if _is_cut(path):
+            ((pages,),) = database.sound_rows("PRAGMA page_count")
+            ((page_bytes,),) = database.sound_rows("PRAGMA page_size")
+            if pages * page_bytes > path.stat().st_size + _log_bytes(path):
                 database.damage = "it is shorter than its first page says"
             yield database
         finally:
@@ -140,22 +135,17 @@ def _address(path: Path) -> str:
     address = f"file:{quote(os.fspath(path.absolute()))}?mode=ro"
     with path.open("rb") as file:
         mode = file.read(20)[19:]
-    log = path.with_name(path.name + "-wal")
-    if mode == bytes([_WAL_MODE]) and not (log.exists() and log.stat().st_size):
+    if mode == bytes([_WAL_MODE]) and not _log_bytes(path):
         # Nobody has it open. Without this SQLite would make files beside it, or fail where it
         # cannot; but it would also not see what a writer holds back in the log.
         address += "&immutable=1"
     return address
 
 
-def _is_cut(path: Path) -> bool:
-    """Return whether pages are missing at the end of the file."""
-    with path.open("rb") as file:
-        head = file.read(_FIRST_PAGE.size).ljust(_FIRST_PAGE.size)
-    size, changed, pages, counted = _FIRST_PAGE.unpack(head)
-    # The number of pages is only valid if it was written with the last change.
-    wanted = pages * (65536 if size == 1 else size)
-    return bool(changed == counted and wanted > path.stat().st_size)
+def _log_bytes(path: Path) -> int:
+    """Return how much a writer holds back in the log beside its database."""
+    log = path.with_name(path.name + "-wal")
+    return log.stat().st_size if log.exists() else 0
 
 
 # MLflow: every metric of every run in one table, a row for each value. NaN is written as 0 with a
@@ -193,7 +183,7 @@ def _mlflow_runs(database: Database) -> list[StoredRun]:
     logged = {run for (run,) in database.sound_rows("SELECT run_uuid FROM metrics")}
     found = [
         (lifecycle == "deleted", -start if isinstance(start, int) else 0, str(run), str(name or ""))
-        for run, name, start, lifecycle in database.rows(
+        for run, name, start, lifecycle in database.sound_rows(
             "SELECT run_uuid, name, start_time, lifecycle_stage FROM runs"
         )
         if run in logged
@@ -207,22 +197,17 @@ def _mlflow_runs(database: Database) -> list[StoredRun]:
 _TRACKIO_COLUMNS = frozenset({"id", "timestamp", "run_name", "step", "metrics"})
 """What trackio's table of metrics has."""
 
-_RUNS = {
-    "run_id": "SELECT run_id, run_name, id FROM metrics",
-    "run_name": "SELECT run_name, run_name, id FROM metrics",
-}
-_ROWS = {
-    "run_id": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_id = ?",
-    "run_name": "SELECT id, timestamp, step, metrics FROM metrics WHERE run_name = ?",
-}
-"""What identifies a run: older versions have only names."""
+_RUNS = "SELECT run_id, run_name, id FROM metrics"
+_ROWS = "SELECT id, timestamp, step, metrics FROM metrics WHERE run_id = ?"
 
 
 def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
+    # Older versions have only names.
     key = "run_id" if "run_id" in database.columns()["metrics"] else "run_name"
-    runs = _trackio_runs(database, _RUNS[key])
+    runs = _trackio_runs(database, _RUNS.replace("run_id", key))
     run = choose_run(path, runs, wanted)
-    rows = [row for row in database.sound_rows(_ROWS[key], run.id) if isinstance(row[0], int)]
+    rows = database.sound_rows(_ROWS.replace("run_id", key), run.id)
+    rows = [row for row in rows if isinstance(row[0], int)]
     records = []
     num_bad = 0
     for _, timestamp, step, metrics in sorted(rows, key=lambda row: row[0]):
@@ -230,7 +215,8 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
         record = parse_object(text)
         num_bad += record is None
         if record:
-            own = {CALL_STEP: _number(step), "_timestamp": _seconds(timestamp)}
+            count = float(step) if isinstance(step, int | float) else None
+            own = {CALL_STEP: count, "_timestamp": _seconds(timestamp)}
             records.append({**own, **record})
     table = Table()
     table.add_records(records)
@@ -242,14 +228,10 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
 def _trackio_runs(database: Database, query: str) -> list[StoredRun]:
     """Return the runs, the one that was logged to last first."""
     rows = [row for row in database.sound_rows(query) if isinstance(row[2], int)]
-    rows.sort(key=lambda row: -row[2])
-    runs = {str(run): str(name) for run, name, _ in reversed(rows)}
-    last_first = dict.fromkeys(str(run) for run, _, _ in rows)
-    return [StoredRun(id=run, name=runs[run]) for run in last_first]
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None
+    runs: dict[str, str] = {}
+    for run, name, _ in sorted(rows, key=lambda row: -row[2]):
+        runs.setdefault(str(run), str(name))
+    return [StoredRun(id=run, name=name) for run, name in runs.items()]
 
 
 def _seconds(timestamp: object) -> float | None:

@@ -7,8 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from trimtab.core.errors import UnreadableLog
-from trimtab.readers.folders import list_log_files, read_start
+from trimtab.readers.folders import first_number, list_log_files, read_start
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
 from trimtab.readers.table import MAX_COLUMNS, Table, Wanted
@@ -39,8 +38,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
             else:
                 lines.append(parsed)
         progress(done, len(files))
-    if not lines:
-        raise UnreadableLog(f"{path} holds no metrics; check that the run logged anything")
     points = Points()
     for time, name, step, value in sorted(lines, key=lambda line: line[0]):
         points.add(name, step, value, time / 1000)
@@ -58,13 +55,8 @@ def _runs_among(files: Sequence[Path]) -> list[Path]:
     homes = {parent for file in files for parent in file.parents}
     runs = [file.parent for file in files if file.name == "meta.yaml"]
     runs = [run for run in runs if run / _METRICS in homes]
-    return sorted(runs, key=lambda run: (_started(run), run.name), reverse=True)
-
-
-def _started(run: Path) -> int:
-    """Return when a run was started, in milliseconds; 0 if it does not say."""
-    found = _STARTED.search(read_start(run / "meta.yaml", 1 << 12))
-    return int(found[1]) if found else 0
+    started = {run: first_number(_STARTED, read_start(run / "meta.yaml", 1 << 12)) for run in runs}
+    return sorted(runs, key=lambda run: (started[run], run.name), reverse=True)
 
 
 def _parse(name: str, line: str) -> _Line | None:

@@ -4,7 +4,6 @@ Decoding is left to pyarrow, an extra; what it is handed is checked before.
 """
 
 import importlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -53,8 +52,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
                 else:
                     table.add(name, index, column.to_pylist())
             progress(table.num_rows, file.metadata.num_rows)
-    if not table.num_rows:
-        raise UnreadableLog(f"{path} holds no rows; check that the run logged anything")
     if "run_name" in fields.names:  # of trackio, which counts calls
         table.rename("step", CALL_STEP)
     return table
@@ -63,7 +60,6 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
 @contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open the file with pyarrow; raises UnreadableLog for whatever it says against it."""
-    _check_marks(path)
     try:
         arrow, parquet = (importlib.import_module(f"pyarrow.{name}") for name in ("lib", "parquet"))
     except ImportError as error:
@@ -76,23 +72,9 @@ def _opened(path: Path) -> Iterator[Any]:
             yield file
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise UnreadableLog(
-            f"{path} cannot be read as Parquet: {error}; write it again, or give a different format"
+            f"{path} cannot be read as Parquet: {error}; if it is cut off, so is its index, which "
+            "is at its end: look for a file that was closed"
         ) from error
-
-
-def _check_marks(path: Path) -> None:
-    with path.open("rb") as file:
-        first = file.read(len(_MARK))
-        size = file.seek(0, os.SEEK_END)
-        file.seek(max(len(_MARK), size - len(_MARK)))
-        last = file.read()
-    if first != _MARK:
-        raise UnreadableLog(f"{path} is not a Parquet file: it does not begin with {_MARK!r}")
-    if last != _MARK:
-        raise UnreadableLog(
-            f"{path} is cut off: a Parquet file keeps its index at the end, without which nothing "
-            "in it can be found; look for a file that was closed"
-        )
 
 
 def _check_claims(path: Path, metadata: Any) -> None:

@@ -42,11 +42,11 @@ class Points:
         self.values.append(value)
         self.times.append(time)
 
-    def times_from(self, first: int) -> FloatArray:
-        return np.array(self.times[first:])
-
     def to_table(self, *, by_time: bool = False) -> Table:
         """Return the rows, each with its step and its time; `by_time` sorts the points first."""
+        table = Table()
+        if not self.values:
+            return table
         numbers, steps = np.array(self.numbers), np.array(self.steps)
         values, times = np.array(self.values), np.array(self.times)
         if by_time:
@@ -55,7 +55,6 @@ class Points:
             values, times = values[order], times[order]
         attempts = _attempts(numbers, steps, self._main(numbers))
         row_of, first = _rows(attempts, steps, numbers)
-        table = Table()
         rows = table.new_rows(len(first))
         table.add(STEP, rows, steps[first].astype(np.float64))
         self._fill(table, numbers, values, row_of)

@@ -5,6 +5,7 @@ checked against the message that contains them, so nothing is read or allocated 
 """
 
 import struct
+from dataclasses import dataclass
 
 VARINT = 0
 FIXED64 = 1
@@ -20,6 +21,29 @@ _double = struct.Struct("<d").unpack_from
 
 class BadMessage(ValueError):
     """The bytes are not a message."""
+
+
+@dataclass(slots=True)
+class Damage:
+    """What could not be read of some files of messages."""
+
+    num_bad: int = 0
+    """Records that are not what was written, or not a message."""
+    num_long: int = 0
+    """Records that are too long to be examined."""
+    num_cut: int = 0
+    """Files whose last record is not complete."""
+    num_lost_bytes: int = 0
+    """Bytes after a length that is not what was written: no record can be found there."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        return {
+            "Records that are not what was written (by their checksum), left out": self.num_bad,
+            "Records too long to hold metrics, left out": self.num_long,
+            "Last record cut off, left out": self.num_cut,
+            "Bytes after the first damaged length, left out": self.num_lost_bytes,
+        }
 
 
 def fields(data: bytes, start: int, end: int) -> list[Field]:

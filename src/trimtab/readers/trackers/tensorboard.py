@@ -7,71 +7,50 @@ of 10,000 for each tag. An event has a time, a step and a summary; a scalar in i
 
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from trimtab.core.errors import UnreadableLog
-from trimtab.readers.folders import newest_first
+from trimtab.readers.folders import first_number, newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import protowire
 from trimtab.readers.trackers.conventions import restore_if_hf
 from trimtab.readers.trackers.points import Points
-from trimtab.readers.trackers.protowire import BYTES, FIXED32, FIXED64, VARINT, BadMessage
-from trimtab.readers.trackers.tfrecord import RecordFile, Records, sound_headers
+from trimtab.readers.trackers.protowire import BYTES, FIXED32, FIXED64, VARINT, BadMessage, Damage
+from trimtab.readers.trackers.tfrecord import Records, is_sound_header, read_records
 
 _MARK = b"brain.Event:"
-_WRITTEN = re.compile(r"tfevents\.(\d+)")
+_WRITTEN = re.compile(r"tfevents\.(\d{1,18})")
 
 
 def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     """Read an event file, or all event files of a folder as one run."""
-    paths = sorted(_event_files(path.iterdir()), key=_written) if path.is_dir() else [path]
+    paths = _event_files(path.iterdir()) if path.is_dir() else [path]
+    paths.sort(key=lambda one: (first_number(_WRITTEN, one.name), one.name))
     total = sum(one.stat().st_size for one in paths)
     points = Points()
-    events = _EventReader(points)
-    files: list[RecordFile] = []
+    damage = Damage()
+    events = _EventReader(points, damage)
     done, latest, overlap = 0, 0.0, False
     for one in paths:
-        files.append(RecordFile(one, _part_of(progress, done, total)))
         first = len(points)
-        for records in files[-1].records():
+        for records in read_records(one, _part_of(progress, done, total), damage):
             events.add(records)
-        times = points.times_from(first)
+        times = np.array(points.times[first:])
         times = times[np.isfinite(times)]
         if len(times):
             overlap |= float(times.min()) < latest
             latest = max(latest, float(times.max()))
         done += one.stat().st_size
-    counts = {
-        "Records that are not what was written (by their checksum), left out": events.num_malformed
-        + sum(file.num_bad for file in files),
-        "Damaged places, skipped": sum(file.num_gaps for file in files),
-        "Records too long to hold scalars, left out": sum(file.num_long for file in files),
-        "Last record cut off, left out": sum(file.is_cut for file in files),
-    }
-    notes = [f"{sentence}: {count}." for sentence, count in counts.items() if count]
-    if overlap:
-        notes.append("Several event files were written at the same time; ordered by the clock.")
-    if not len(points):
-        found = " ".join(notes) or "nothing is damaged"
-        raise UnreadableLog(
-            f"{path} holds no scalar that can be read ({found}); check that the run logged any"
-        )
     table = points.to_table(by_time=overlap)
-    table.add_note(*notes)
+    table.note_counts(damage.counts)
+    if overlap:
+        table.add_note("Several event files were written at the same time; ordered by the clock.")
     return table
-
-
-def _recognises(head: bytes) -> bool:
-    """Return whether these bytes begin with a length and its checksum, or the mark of events."""
-    if _MARK in head[:64]:  # the first length may be damaged
-        return True
-    return len(head) >= 12 and bool(sound_headers(head[:12], np.array([0])).all())
 
 
 def _runs_among(files: Sequence[Path]) -> list[Path]:
@@ -88,11 +67,6 @@ def _event_files(files: Iterable[Path]) -> list[Path]:
     return [file for file in files if "tfevents" in file.name and file.is_file()]
 
 
-def _written(path: Path) -> tuple[int, str]:
-    found = _WRITTEN.search(path.name)
-    return int(found[1][:18]) if found else 0, path.name
-
-
 # Events
 
 _WALL_TIME, _STEP, _SUMMARY = 1, 2, 5  # fields of an event
@@ -102,9 +76,6 @@ _PLAIN = re.compile(rb"\x09.{8}\x10([\x80-\xff]{0,9}[\x00-\x7f])(?=\x2a)", re.DO
 
 _MOST_SHAPES = 65536
 """Shapes that are remembered; there are as many as tags, unless the tags are data."""
-
-_MOST_STEPS = 65536
-"""Steps whose bytes are remembered: those of one chunk of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,21 +96,17 @@ class _EventReader:
     walked field by field, and the others are known by the bytes before and after their value.
     """
 
-    def __init__(self, points: Points) -> None:
-        self.num_malformed = 0
-        """Events that are not messages, for all that their checksum is right."""
+    def __init__(self, points: Points, damage: Damage) -> None:
         self._points = points
+        self._damage = damage
         self._shapes: dict[bytes, _Shape] = {}
         """By the bytes before the value."""
         self._tails: dict[tuple[int, int], None] = {}
         """How far from the end the value begins and ends: one entry for each kind of writer."""
-        self._steps: dict[bytes, int] = {}
 
     def add(self, records: Records) -> None:
         data, shapes, tails = records.data, self._shapes, self._tails
-        points, steps = self._points, self._steps
-        if len(steps) > _MOST_STEPS:
-            steps.clear()
+        points, step, last_coded = self._points, 0, b"\0"
         # Bound once: this loop is where the time goes.
         add_number, add_step = points.numbers.append, points.steps.append
         add_value, add_time = points.values.append, points.times.append
@@ -150,10 +117,9 @@ class _EventReader:
                 for before, after in tails:
                     shape = shapes.get(data[middle : end - before])
                     if shape is not None and data[end - after : end] == shape.after:
-                        step = steps.get(coded)
-                        if step is None:
+                        if coded != last_coded:  # what is logged together has one step
                             number, _ = protowire.varint(coded, 0, len(coded))
-                            step = steps[coded] = protowire.signed(number)
+                            step, last_coded = protowire.signed(number), coded
                         add_number(shape.number)
                         add_step(step)
                         add_value(shape.packed.unpack_from(data, end - before)[0])
@@ -175,22 +141,20 @@ class _EventReader:
                     step = protowire.signed(first)
                 elif (number, wire) == (_SUMMARY, BYTES):
                     summaries.append((first, last))
-            found = [scalar for first, last in summaries for scalar in _scalars(data, first, last)]
+            found = [one for first, last in summaries for one in _scalars(data, first, last)]
         except BadMessage:
-            self.num_malformed += 1
+            self._damage.num_bad += 1
             return
         for scalar in found:
-            self._points.add(scalar.tag, step, scalar.value, time)
-        if middle is not None and len(found) == 1 and found[0].span is not None:
-            number = self._points.number_of(found[0].tag)
-            self._remember(data[middle:end], middle, number, found[0].span)
-
-    def _remember(self, rest: bytes, middle: int, number: int, span: "_ValueSpan") -> None:
-        if len(self._shapes) < _MOST_SHAPES:
-            before, after = span.start - middle, span.end - middle
-            self._tails[len(rest) - before, len(rest) - after] = None
-            self._shapes[rest[:before]] = _Shape(
-                number=number, after=rest[after:], packed=span.packed
+            value = float(scalar.packed.unpack_from(data, scalar.start)[0])
+            self._points.add(scalar.tag, step, value, time)
+        if middle is not None and len(found) == 1 and len(self._shapes) < _MOST_SHAPES:
+            (scalar,) = found
+            self._tails[end - scalar.start, end - scalar.end] = None
+            self._shapes[data[middle : scalar.start]] = _Shape(
+                number=self._points.number_of(scalar.tag),
+                after=data[scalar.end : end],
+                packed=scalar.packed,
             )
 
 
@@ -199,8 +163,6 @@ class _EventReader:
 _VALUE = 1  # field of a summary
 _TAG, _SIMPLE_VALUE, _TENSOR = 1, 2, 8  # fields of a value
 _DTYPE, _SHAPE, _CONTENT, _FLOATS, _DOUBLES = 1, 2, 4, 5, 6  # fields of a tensor
-_INTS, _INT64S, _HALVES, _UINT32S, _UINT64S = 7, 10, 13, 16, 17
-_BFLOAT16, _HALF = 14, 19  # dtypes
 
 _FLOAT, _DOUBLE = struct.Struct("<f"), struct.Struct("<d")
 _CONTENTS: Mapping[tuple[int, int], struct.Struct] = {
@@ -208,100 +170,65 @@ _CONTENTS: Mapping[tuple[int, int], struct.Struct] = {
     (2, 8): _DOUBLE,
     (3, 4): struct.Struct("<i"),
     (9, 8): struct.Struct("<q"),
-    (_HALF, 2): struct.Struct("<e"),
-    (22, 4): struct.Struct("<I"),
-    (23, 8): struct.Struct("<Q"),
+    (19, 2): struct.Struct("<e"),
 }
 """How the content of a tensor of one element is packed, by its dtype and its length."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _ValueSpan:
-    """Where a number is, if it is packed in a fixed number of bytes."""
+class _Scalar:
+    """One scalar of a summary: its name, and where its number is."""
 
+    tag: str
     start: int
     end: int
     packed: struct.Struct
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Scalar:
-    """One scalar of a summary."""
-
-    tag: str
-    value: float
-    span: _ValueSpan | None = None
-
-
-def _scalars(data: bytes, start: int, end: int) -> list[_Scalar]:
-    """Return the scalars of the summary in data[start:end]; raises BadMessage if it is not one."""
-    found: list[_Scalar] = []
+def _scalars(data: bytes, start: int, end: int) -> Iterator[_Scalar]:
+    """Yield the scalars of the summary in data[start:end]; raises BadMessage if it is not one."""
     for number, wire, first, last in protowire.fields(data, start, end):
         if (number, wire) == (_VALUE, BYTES):
-            scalar = _scalar(data, first, last)
-            if scalar is not None:
-                found.append(scalar)
-    return found
+            yield from _scalar(data, first, last)
 
 
-def _scalar(data: bytes, start: int, end: int) -> _Scalar | None:
+def _scalar(data: bytes, start: int, end: int) -> list[_Scalar]:
     """Return the value of a summary, if it is a scalar."""
-    tag = ""
-    found: _ValueSpan | float | None = None
+    tag, found = "", None
     for number, wire, first, last in protowire.fields(data, start, end):
         if (number, wire) == (_TAG, BYTES):
             tag = protowire.text(data, first, last)
         elif (number, wire) == (_SIMPLE_VALUE, FIXED32):
-            found = _ValueSpan(start=first, end=last, packed=_FLOAT)
+            found = (first, last, _FLOAT)
         elif (number, wire) == (_TENSOR, BYTES):
             found = _element(data, first, last)
-    if isinstance(found, _ValueSpan):
-        value = float(found.packed.unpack_from(data, found.start)[0])
-        return _Scalar(tag=tag, value=value, span=found)
-    return None if found is None else _Scalar(tag=tag, value=found)
+    if found is None:
+        return []
+    first, last, packed = found
+    return [_Scalar(tag=tag, start=first, end=last, packed=packed)]
 
 
-def _element(data: bytes, start: int, end: int) -> _ValueSpan | float | None:
-    """Return the number in a tensor of one element; None if it has more, or no number."""
-    dtype = 0
-    found: _ValueSpan | float | None = None
+def _element(data: bytes, start: int, end: int) -> tuple[int, int, struct.Struct] | None:
+    """Return where the number of a tensor is, and how it is packed; None unless it has only one.
+
+    TensorFlow writes the content of a tensor, torch a list of floats.
+    """
+    dtype, found = 0, None
     for number, wire, first, last in protowire.fields(data, start, end):
-        size = last - first
+        packed = None
         if (number, wire) == (_DTYPE, VARINT):
             dtype = first
         elif (number, wire) == (_SHAPE, BYTES) and not _is_single(data, first, last):
             return None
         elif (number, wire) == (_CONTENT, BYTES):
-            found = _content(data, dtype, first, last)
-        elif number == _FLOATS and wire in (FIXED32, BYTES) and size == 4:
-            found = _ValueSpan(start=first, end=last, packed=_FLOAT)
-        elif number == _DOUBLES and wire in (FIXED64, BYTES) and size == 8:
-            found = _ValueSpan(start=first, end=last, packed=_DOUBLE)
-        elif number in (_INTS, _INT64S, _HALVES, _UINT32S, _UINT64S) and wire == BYTES:
-            value, stop = protowire.varint(data, first, last)
-            found = _number(value, number, dtype) if stop == last else None
-        elif number in (_INTS, _INT64S, _HALVES, _UINT32S, _UINT64S) and wire == VARINT:
-            found = _number(first, number, dtype)
+            packed = _CONTENTS.get((dtype, last - first))
+        elif number == _FLOATS and wire in (FIXED32, BYTES) and last - first == 4:
+            packed = _FLOAT
+        elif number == _DOUBLES and wire in (FIXED64, BYTES) and last - first == 8:
+            packed = _DOUBLE
+        if packed is not None:
+            found = (first, last, packed)
     return found
-
-
-def _content(data: bytes, dtype: int, start: int, end: int) -> _ValueSpan | float | None:
-    if dtype == _BFLOAT16 and end - start == 2:
-        return _bfloat16(int.from_bytes(data[start:end], "little"))
-    packed = _CONTENTS.get((dtype, end - start))
-    return _ValueSpan(start=start, end=end, packed=packed) if packed else None
-
-
-def _number(value: int, number: int, dtype: int) -> float:
-    if number == _HALVES and dtype == _BFLOAT16:
-        return _bfloat16(value)
-    if number == _HALVES:
-        return float(struct.unpack("<e", struct.pack("<H", value & 0xFFFF))[0])
-    return float(value if number in (_UINT32S, _UINT64S) else protowire.signed(value))
-
-
-def _bfloat16(bits: int) -> float:
-    return float(_FLOAT.unpack(struct.pack("<I", (bits & 0xFFFF) << 16))[0])
 
 
 def _is_single(data: bytes, start: int, end: int) -> bool:
@@ -317,7 +244,7 @@ def _is_single(data: bytes, start: int, end: int) -> bool:
 TENSORBOARD = Format(
     name="tensorboard",
     description="TensorBoard event files",
-    matches=_recognises,
+    matches=lambda head: is_sound_header(head) or _MARK in head[:64],  # damaged at its start
     load=_read,
     finish=restore_if_hf,
     binary=True,

@@ -8,16 +8,14 @@ import struct
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from trimtab.core.errors import UnreadableLog
 from trimtab.readers.folders import newest_first
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import Progress
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers import protowire
 from trimtab.readers.trackers.conventions import CALL_STEP, correct_tracker
-from trimtab.readers.trackers.protowire import BYTES, FIXED64, VARINT, BadMessage
+from trimtab.readers.trackers.protowire import BYTES, FIXED64, VARINT, BadMessage, Damage
 
 BLOCK_BYTES = 1 << 15
 
@@ -44,110 +42,70 @@ _CELL_BYTES = 64
 _Cell = str | float
 
 
-# The run file
-
-
-class ChunkLog:
-    """The records of one file: a log of LevelDB, chunks in blocks of 32 KiB.
-
-    A chunk is [checksum][length u16][type], then its bytes; a record is one chunk, or a first, some
-    middle ones and a last. No chunk crosses the end of a block, so that reading goes on with the
-    next block after damage.
-    """
-
-    def __init__(self, path: Path, progress: Progress, *, header_bytes: int) -> None:
-        self._path = path
-        self._progress = progress
-        self._header_bytes = header_bytes
-        self._parts: list[bytes] = []
-        """The chunks so far of a record that is not complete."""
-        self.num_bad = 0
-        """Damaged offsets: chunks, or ends of blocks, that are not what was written."""
-        self.num_long = 0
-        self.is_cut = False
-        """Whether the last record is not complete."""
-
-    def records(self) -> Iterator[bytes]:
-        """Yield the sound records; what was not sound is counted."""
-        with self._path.open("rb") as file:
-            size = os.fstat(file.fileno()).st_size
-            start = self._header_bytes  # the first block holds the header of the file too
-            while block := _read_block(file, size):
-                yield from self._block(block, start, is_last=file.tell() >= size)
-                start = 0
-                self._progress(file.tell(), size)
-        self.is_cut |= bool(self._parts)
-
-    def _block(self, block: bytes, offset: int, *, is_last: bool) -> Iterator[bytes]:
-        while offset + _HEADER.size <= len(block):
-            crc, length, kind = _HEADER.unpack_from(block, offset)
-            start, end = offset + _HEADER.size, offset + _HEADER.size + length
-            if kind not in _TYPE_CRCS:
-                # Zeros to the end are what is left of a file that was made room for.
-                self._damage(any(block[offset:]))
-                return
-            if end > len(block):
-                if is_last:
-                    self._parts, self.is_cut = [], True
-                else:
-                    self._damage(True)
-                return
-            chunk = block[start:end]
-            offset = end
-            if zlib.crc32(chunk, _TYPE_CRCS[kind]) == crc:
-                yield from self._join(kind, chunk)
-            else:
-                self._damage(True)
-        self.is_cut |= is_last and any(block[offset:])
-
-    def _join(self, kind: int, chunk: bytes) -> Iterator[bytes]:
-        """Yield the record that a chunk completes, if it completes one."""
-        if kind in (_FULL, _FIRST):
-            self.num_bad += bool(self._parts)
-            self._parts = [chunk]
-        elif self._parts:
-            self._parts.append(chunk)
-        if kind in (_FULL, _LAST) and self._parts:
-            record, self._parts = b"".join(self._parts), []
-            yield record
-        elif sum(map(len, self._parts)) > RECORD_BYTES:
-            self.num_long += 1
-            self._parts = []
-
-    def _damage(self, really: bool) -> None:
-        self.num_bad += really
-        self._parts = []
-
-
-def _read_block(file: BinaryIO, size: int) -> bytes:
-    # What is written from now on is left to the next reading.
-    return file.read(max(0, min(BLOCK_BYTES, size - file.tell())))
-
-
 def _read_run_file(path: Path, progress: Progress, wanted: Wanted) -> Table:
-    log = ChunkLog(path, progress, header_bytes=_FILE_HEADER_BYTES)
+    damage = Damage()
     table = Table()
     rows: list[dict[str, _Cell]] = []
-    num_malformed = 0
-    for record in log.records():
+    for record in _records(path, progress, damage):
         try:
             rows += _rows(record)
         except BadMessage:
-            num_malformed += 1
+            damage.num_bad += 1
         if len(rows) >= _BATCH:
             table.add_records(rows)
             rows = []
     table.add_records(rows)
-    counts = {
-        "Damaged places (by checksum), skipped": log.num_bad + num_malformed,
-        "Records too long to hold history, left out": log.num_long,
-        "Last record cut off, left out": int(log.is_cut),
-    }
-    table.note_counts(counts)
-    if not table.num_rows:
-        found = " ".join(table.notes) or "nothing is damaged"
-        raise UnreadableLog(f"{path} has no history ({found}); check that the run logged anything")
+    table.note_counts(damage.counts)
     return table
+
+
+def _records(path: Path, progress: Progress, damage: Damage) -> Iterator[bytes]:
+    """Yield the records of a file: each is one chunk, or a first, some middle ones and a last."""
+    record: bytearray | None = None
+    for kind, chunk in _chunks(path, progress, damage):
+        if kind in (_FULL, _FIRST):
+            damage.num_bad += record is not None
+            record = bytearray()
+        if record is None:
+            continue
+        record += chunk
+        if kind in (_FULL, _LAST):
+            yield bytes(record)
+            record = None
+        elif len(record) > RECORD_BYTES:
+            damage.num_long += 1
+            record = None
+    damage.num_cut |= record is not None
+
+
+def _chunks(path: Path, progress: Progress, damage: Damage) -> Iterator[tuple[int, bytes]]:
+    """Yield type and bytes of the chunks of a file, a log of LevelDB, up to the first damage.
+
+    A chunk is [checksum][length u16][type], then its bytes. None crosses the end of a block.
+    """
+    with path.open("rb") as file:
+        # What is written from now on is left to the next reading.
+        size = os.fstat(file.fileno()).st_size
+        start = _FILE_HEADER_BYTES  # the first block holds the header of the file too
+        while block := file.read(max(0, min(BLOCK_BYTES, size - file.tell()))):
+            is_cut, left = True, size - file.tell()
+            while start + _HEADER.size <= len(block):
+                crc, length, kind = _HEADER.unpack_from(block, start)
+                end = start + _HEADER.size + length
+                chunk = block[start + _HEADER.size : end]
+                if kind not in _TYPE_CRCS or zlib.crc32(chunk, _TYPE_CRCS[kind]) != crc:
+                    is_cut = kind in _TYPE_CRCS and end > len(block)
+                    break
+                yield kind, chunk
+                start = end
+            if block[start:].strip(b"\0"):  # zeros fill a block, and room that was never used
+                if is_cut and not left:
+                    damage.num_cut = 1
+                else:
+                    damage.num_lost_bytes = len(block) - start + left
+                return
+            start = 0
+            progress(size - left, size)
 
 
 def _rows(record: bytes) -> list[dict[str, _Cell]]:
