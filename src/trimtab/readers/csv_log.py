@@ -35,10 +35,12 @@ _SAMPLE_LINES = 20
 
 _DIGITS = re.compile(r"[\d.]++")
 
-_DECIMAL_COMMA = re.compile(
-    r"""(?<![^;\t"])[ ]*([+-]?(?:\d{1,3}(?:\.\d{3})+|\d+)),(\d+(?:[eE][+-]?\d+)?)[ ]*(?=[;\t"]|$)"""
+_LOCAL_NUMBER = re.compile(
+    r"""(?<![^;\t"])[ ]*([+-]?(?:[1-9]\d{0,2}(?:\.\d{3})+|\d+))(?:,(\d+(?:[eE][+-]?\d+)?))?"""
+    r"""[ ]*(?=[;\t"]|$)"""
 )
-"""A number as German, French and most other spreadsheets write it, in a cell of its own."""
+"""A number as German, French and most other spreadsheets write it, in a cell of its own; points
+are between thousands, in lines that have a decimal comma."""
 
 _SHORT = "Rows with fewer cells than the header, the rest treated as missing"
 _LONG = "Rows with more cells than the header, which were cut off"
@@ -224,11 +226,12 @@ def _with_points(lines: list[str], delimiter: str) -> list[str]:
     """Return the lines with decimal points where cells have decimal commas."""
     if delimiter == "," or not any("," in line for line in lines):
         return lines
-    return [_DECIMAL_COMMA.sub(_with_point, line) for line in lines]
+    return [_LOCAL_NUMBER.sub(_with_point, line) if "," in line else line for line in lines]
 
 
 def _with_point(number: re.Match[str]) -> str:
-    return f"{number[1].replace('.', '')}.{number[2]}"
+    whole = number[1].replace(".", "")
+    return whole if number[2] is None else f"{whole}.{number[2]}"
 
 
 def _split(line: str, delimiter: str) -> list[str]:

@@ -133,6 +133,9 @@ def separate(table: "Table", path: Path, wanted: str | None) -> None:
         if wanted not in table.recorded or any(map(is_loss, table.recorded)):
             raise UnreadableLog(f"{path} holds one run; leave out the run {wanted!r}")
         # Every column is the loss of a run, and called after it.
+        for name in [name for name in table.names if not alias_table().claim(name).known]:
+            if name != wanted:
+                table.remove(name)
         table.meanings[wanted] = Alias(signal=LOSS, name=wanted)
     _leave_out_ranks(table)
 
@@ -304,6 +307,6 @@ def repeated_by_others(step: IntArray) -> IntArray:
     order = np.argsort(step, kind="stable")
     near = (np.diff(step[order]) == 0) & (np.diff(order) <= _NEAR)
     repeated = np.sort(order[1:][near])
-    taken_turns = 2 * len(np.unique(step[repeated])) >= len(np.unique(step))
+    taken_turns = 3 * len(np.unique(step[repeated])) >= 2 * len(np.unique(step))
     explained = np.isin(back, repeated).mean() >= 0.9
     return repeated if taken_turns and explained else back[:0]

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray, IntArray
-from trimtab.core.errors import NoUsableLoss
+from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.core.run import Run
 from trimtab.core.signals import LOSS, LOSS_SCALE, Quality
 from trimtab.core.text import printable
@@ -147,6 +147,10 @@ class Table:
         counts = {name: column.num_recorded for name, column in self._columns.items()}
         return {name: count for name, count in counts.items() if count}
 
+    def num_texts(self, name: str) -> int:
+        """Return how many cells of a column are words."""
+        return self._columns[name].num_texts
+
     def first_text(self, name: str) -> str:
         """Return the first cell of a column that was text, or an empty string."""
         return self._columns[name].first_text
@@ -225,6 +229,7 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
     notes = [*table.notes, *naming.notes]
     signals = _affordable(table, naming, notes)
     step, with_step = _steps(table, foreign.get(STEP), notes)
+    _refuse_words(table, foreign.get(STEP), path)
     with_loss = np.flatnonzero(table.rows_with([foreign[LOSS]]) & table.kept & with_step)
     repeated = with_loss[repeated_by_others(step[with_loss])]
     if len(repeated):
@@ -243,11 +248,17 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
             f"{path}: no row with a usable step has a value in {quoted(foreign[LOSS])}; "
             f"the step comes from {quoted(foreign[STEP])}, make sure that it holds numbers"
         )
+    taken = np.flatnonzero(rows)
+    if _is_unordered(step[rows][columns[LOSS].present]):
+        order = np.argsort(step[rows], kind="stable")
+        taken = taken[order]
+        columns = {n: Column(one.values[order], one.present[order]) for n, one in columns.items()}
+        notes.append("The steps are in no order, or fall: the rows are sorted by them.")
     block = Block.from_columns(
         columns,
-        step=step[rows],
-        attempt=_attempts(step[rows], notes),
-        data_position=_positions(table, foreign.get(DATA_POSITION))[rows],
+        step=step[taken],
+        attempt=_attempts(step[taken], notes),
+        data_position=_positions(table, foreign.get(DATA_POSITION))[taken],
         qualities={
             alias.signal: alias.quality
             for alias in naming.aliases.values()
@@ -330,6 +341,33 @@ def _steps(table: Table, name: str | None, notes: list[str]) -> tuple[IntArray, 
     if rounded:
         notes.append(f"Steps in {quoted(name)} over 2**53, known only roughly: {rounded}.")
     return whole.astype(np.int64), usable
+
+
+def _refuse_words(table: Table, name: str | None, path: Path) -> None:
+    """Raise UnreadableLog if many steps are words, such as 1,000: rows would be lost in silence."""
+    words = 0 if name is None else table.num_texts(name)
+    if name is not None and words >= max(MIN_WORDS, table.num_rows * MAX_WORDS):
+        raise UnreadableLog(
+            f"{path}: {words:,} steps in {quoted(name)} are no plain numbers (the first is "
+            f"{quoted(table.first_text(name))}); write them without separators, or name the column "
+            "that counts with --step"
+        )
+
+
+MIN_WORDS, MAX_WORDS = 3, 0.1
+"""Steps that are words: as many, and as large a share of the rows, are no stray lines."""
+
+MIN_STEPS, BACKWARDS = 8, 0.25
+"""Steps, and share of them that go back, from which on there is no order in them. A run that is
+restarted repeats steps; these come once each."""
+
+
+def _is_unordered(step: IntArray) -> bool:
+    """Return whether the steps of the losses go back all the time, without repeating one."""
+    if len(step) < MIN_STEPS:
+        return False
+    backwards = np.count_nonzero(np.diff(step) < 0)
+    return bool(backwards > BACKWARDS * len(step) and len(np.unique(step)) == len(step))
 
 
 def _attempts(step: IntArray, notes: list[str]) -> IntArray:

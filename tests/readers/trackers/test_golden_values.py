@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.readers.shapes import Write, values
 
-from trimtab.core.errors import NoUsableLoss, UnreadableLog
+from trimtab.core.errors import UnreadableLog
 from trimtab.readers import read_log
 
 
@@ -44,12 +44,6 @@ def test_older_files_have_lists(write: Write) -> None:
 def test_values_that_are_none(write: Write, values: object) -> None:
     with pytest.raises(UnreadableLog, match="holds no series of numbers"):
         read_log(write(golden(lm_loss=values)))
-
-
-def test_a_list_without_its_steps(write: Write) -> None:
-    text = json.dumps({"lm loss": {"values": [1.0], "start_step": "x"}})
-    with pytest.raises(NoUsableLoss, match="'lm loss/values'"):
-        read_log(write(text))
 
 
 def test_a_cut_file_says_so(write: Write) -> None:

@@ -330,7 +330,8 @@ class _Assembly:
             if begins and moved.sum() > 0.5 * np.count_nonzero(np.diff(rows.step) > 0):
                 drop[:-1] = moved  # each loss is shown before the bar counts it, and after
         elif not roles.is_constant(rows.step) or np.isclose(losses, losses[0]).all():
-            drop[1:] = same
+            # A loss that is not finite is news, at whatever step.
+            drop[1:] = same & (np.isfinite(losses[1:]) | ~np.isfinite(losses[:-1]))
         if drop.any():
             kind = "Bars drawn again" if self._is_bar else "Records printed more than once"
             self._notes.append(f"{kind}, left out: {np.count_nonzero(drop)}.")
