@@ -102,6 +102,8 @@ class AliasTable:
     def claim(self, column: str) -> "_Claim":
         """Return what a column may be, by its name."""
         position = self._folded.get(fold(column))
+        if position is None:  # `Schritt` is a step
+            position = self._folded.get("_".join(words_of(column)))
         if position is not None:
             alias = self.aliases[position]
             return _Claim(column=column, alias=alias, order=(alias.name != column, position))

@@ -232,6 +232,9 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
     _refuse_words(table, foreign.get(STEP), path)
     with_loss = np.flatnonzero(table.rows_with([foreign[LOSS]]) & table.kept & with_step)
     repeated = with_loss[repeated_by_others(step[with_loss])]
+    if wanted.step is None and not len(repeated) and _counts_nothing(step[with_loss]):
+        notes.append(f"{quoted(foreign[STEP])} goes up and down: the rows are numbered instead.")
+        step, with_step = np.arange(table.num_rows), np.ones(table.num_rows, dtype=np.bool_)
     if len(repeated):
         table.leave_out(repeated)
         notes.append(
@@ -362,12 +365,19 @@ MIN_STEPS, BACKWARDS = 8, 0.25
 restarted repeats steps; these come once each."""
 
 
-def _is_unordered(step: IntArray) -> bool:
-    """Return whether the steps of the losses go back all the time, without repeating one."""
-    if len(step) < MIN_STEPS:
-        return False
+def _goes_back(step: IntArray) -> bool:
+    """Return whether the steps of the losses go back all the time."""
     backwards = np.count_nonzero(np.diff(step) < 0)
-    return bool(backwards > BACKWARDS * len(step) and len(np.unique(step)) == len(step))
+    return len(step) >= MIN_STEPS and bool(backwards > BACKWARDS * len(step))
+
+
+def _counts_nothing(step: IntArray) -> bool:
+    """Return whether a column is called a step, but is a number of steps that varies."""
+    return _goes_back(step) and len(np.unique(step)) < len(step)
+
+
+def _is_unordered(step: IntArray) -> bool:
+    return _goes_back(step) and len(np.unique(step)) == len(step)
 
 
 def _attempts(step: IntArray, notes: list[str]) -> IntArray:

@@ -2,11 +2,12 @@
 """Short texts of loops that no trainer wrote: spellings, languages, headlines, closing lines."""
 
 import math
+from pathlib import Path
 
 import pytest
 from tests.readers.shapes import Write, values
 
-from trimtab.core.errors import LogError
+from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.readers import read_log
 
 LOSSES = [2.31, 1.92, 1.71, 1.55, 1.43, 0.98]
@@ -113,3 +114,32 @@ def test_thousands_stay_thousands(write: Write) -> None:
 def test_what_is_open_is_refused(write: Write, text: str, reason: str) -> None:
     with pytest.raises(LogError, match=reason):
         read_log(write(text, "train.log"))
+
+
+def test_names_in_two_lines_of_a_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    rows = "".join(
+        f"| {n // 3} | {10 * n} | {90 - n}.5% | {3 - 0.1 * n:.2f} |\n" for n in range(1, 9)
+    )
+    path.write_text(
+        f"|====|\n| Epoch | Iteration | Mini-batch | Mini-batch |\n|  |  | Accuracy | Loss |\n{rows}"
+    )
+    run = read_log(path)
+    assert run.names["loss"] == "Mini-batch Loss"
+    assert run.block.step.tolist() == list(range(10, 90, 10))
+
+
+def test_a_table_of_extremes_is_no_run(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text(
+        "Total Epochs: 9\n| Split | Metric | Min. | Epoch | Max. | Epoch |\n|---|---|---|---|\n"
+        "| Train | Loss | 0.031 | 9 | 0.412 | 1 |\n| Valid | Loss | 0.041 | 8 | 0.148 | 1 |\n"
+    )
+    with pytest.raises(UnreadableLog):
+        read_log(path)
+
+
+def test_a_name_in_braces(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    path.write_text("".join(f"iter={n} {{Training loss}}={3 - 0.1 * n:.4f}\n" for n in range(9)))
+    assert read_log(path).block.column("loss").values[0] == 3.0

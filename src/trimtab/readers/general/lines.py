@@ -210,6 +210,7 @@ _DELIMITER = re.compile(
 )
 _QUOTED = re.compile(r"([\"'`])([^\"'`]{1,99})\1\s*$|(\")([^\"`]{1,99})\"\s*$")
 _CALL = re.compile(r"(?<!\S)([A-Za-z_]\w{0,60})\([A-Za-z_]\w*(?:, ?\w+)+\)$")  # loss(x, y) = 2.5
+_BRACED = re.compile(r"\{(\w[^{}\"':,]{0,60})\}\s*$")
 _BRACE = re.compile(r"[\"']([^\"']{1,99})[\"']\s?[:=]\s?\{|\}")
 _LEVELS = frozenset(["info", "debug", "success", "warning", "warn", "error", "notice", "root"])
 _FILE = re.compile(r"\.(?:py|cpp|cc|c|cu|h|go|rs|java)(?::\w+)?$")
@@ -504,6 +505,9 @@ def _name_before(text: str) -> tuple[str | None, list[str]]:
     separator = _SEPARATOR.search(rest)
     explicit = separator is not None and bool(separator[0].strip())
     rest = rest[: separator.start()] if separator else rest
+    braced = _BRACED.search(rest) if explicit else None
+    if braced:
+        return braced[1], spare_words(rest[: braced.start()])
     call = _CALL.search(rest) if explicit else None
     if call:
         return call[1], spare_words(rest[: call.start()])

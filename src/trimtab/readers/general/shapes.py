@@ -235,6 +235,10 @@ class ShapeCollector:
         """Patterns of frequent layouts; the one that matched last comes first."""
         self._headers: list[Header] = []
         self._header_line = 0
+        self._above = ""
+        """The line before, if it has no number: names may be in two lines."""
+        self._is_summary = False
+        """Whether a table of extremes goes on, whose rows are no records."""
         self._phase: frozenset[str] = frozenset()
         """The words of the last line without a number, if they say what is being done."""
         self._header_phase: frozenset[str] = frozenset()
@@ -256,6 +260,10 @@ class ShapeCollector:
             line = clean(line)
             if self._headers and self._add_row(line):
                 continue
+            if self._is_summary:
+                self._is_summary = "|" in line or is_ruler(line)
+                if self._is_summary:
+                    continue
             if self._add_fast(line):
                 continue
             if _OVERFLOWS[0] in line or _OVERFLOWS[1] in line:
@@ -378,8 +386,11 @@ class ShapeCollector:
     def _maybe_header(self, line: str) -> None:
         if is_ruler(line):
             return
-        headers = find_headers(line)
-        if headers:
+        headers = find_headers(line, self._above)
+        self._above = line
+        if "|" in line and not _EXTREMES.isdisjoint(roles.words_of(line)):
+            self._is_summary = True
+        elif headers:
             self._headers, self._header_line = headers, self.num_lines
             self._header_phase = self._phase
         elif line.strip():
@@ -392,21 +403,24 @@ class ShapeCollector:
         if self.num_lines > self._header_line + TABLE_GAP:
             self._headers = []
             return False
-        for header in self._headers:
-            values = parse_row(line, header)
-            if values is not None:
-                key = (header, self._header_phase)
-                shape = self._table_shapes.get(key)
-                if shape is None:
-                    if len(self.shapes) >= MAX_SHAPES:
-                        return False
-                    shape = Shape(header.names, key[1], is_table=True, sample=line[:200])
-                    self._table_shapes[key] = self.shapes[key] = shape
-                shape.add(self.num_lines, -1, values)
-                self._headers, self._header_line = [header], self.num_lines
-                return True
-        return False
+        rows = [(h, values) for h in self._headers if (values := parse_row(line, h)) is not None]
+        if not rows:
+            return False
+        header, values = max(rows, key=lambda row: len(row[1]) - row[1].count(None))
+        key = (header, self._header_phase)
+        shape = self._table_shapes.get(key)
+        if shape is None:
+            if len(self.shapes) >= MAX_SHAPES:
+                return False
+            shape = Shape(header.names, key[1], is_table=True, sample=line[:200])
+            self._table_shapes[key] = self.shapes[key] = shape
+        shape.add(self.num_lines, -1, values)
+        self._headers, self._header_line = [header], self.num_lines
+        return True
 
+
+_EXTREMES = frozenset({"min", "max"})
+"""Names over a table that sums a run up."""
 
 _TELLING = roles.EVALUATION | frozenset(
     {"train", "training", "trn", "best", "epoch", "end", "average", "summary", "total", "final"}

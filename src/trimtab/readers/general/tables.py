@@ -33,14 +33,19 @@ def is_ruler(line: str) -> bool:
     return _RULER.fullmatch(line) is not None
 
 
-def find_headers(line: str) -> list[Header]:
-    """Return what the names in a line may be, if it is the head of a table."""
+def find_headers(line: str, above: str = "") -> list[Header]:
+    """Return what the names in a line, with those above it, may be if it is the head of a table."""
     text = line.strip().lstrip("#").strip()
     if not text or len(text) > 5_000:
         return []
     headers = []
+    upper = above.strip().lstrip("#").strip()
     for delimiter in ("|", "\t", ",", ";", "  ", " "):
         cells = split_row(text, delimiter)
+        over = split_row(upper, delimiter)
+        # Only names that repeat themselves say that they go on in the next line.
+        if len(over) == len(cells) > len(set(over)):
+            cells = [f"{one} {other}".strip() for one, other in zip(over, cells, strict=True)]
         if 2 <= len(cells) <= MAX_CELLS and all(
             _WORDY.search(cell) or cell in ("#", "") for cell in cells
         ):
