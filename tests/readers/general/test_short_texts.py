@@ -122,7 +122,8 @@ def test_names_in_two_lines_of_a_table(tmp_path: Path) -> None:
         f"| {n // 3} | {10 * n} | {90 - n}.5% | {3 - 0.1 * n:.2f} |\n" for n in range(1, 9)
     )
     path.write_text(
-        f"|====|\n| Epoch | Iteration | Mini-batch | Mini-batch |\n|  |  | Accuracy | Loss |\n{rows}"
+        "|====|\n| Epoch | Iteration | Mini-batch | Mini-batch |\n|  |  | Accuracy | Loss |\n"
+        f"{rows}"
     )
     run = read_log(path)
     assert run.names["loss"] == "Mini-batch Loss"
