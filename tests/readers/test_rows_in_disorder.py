@@ -68,3 +68,10 @@ def test_of_columns_called_after_runs_only_the_chosen_one_is_read(tmp_path: Path
     run = read_log(written(tmp_path / "a.csv", ["step,base,noise", *rows]), run="noise")
     assert list(run.block.columns) == ["loss"]
     assert len(run.block) == 201
+
+
+def test_steps_that_go_on_without_a_loss_are_records(tmp_path: Path) -> None:
+    rows = [f"{step},{loss if step < 300 else ''}" for step, loss in enumerate(LOSSES)]
+    run = read_log(written(tmp_path / "a.csv", ["step,loss", *rows]))
+    assert len(run.block) == 400
+    assert run.block.column("loss").present.sum() == 300

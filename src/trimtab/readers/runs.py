@@ -123,6 +123,9 @@ def separate(table: "Table", path: Path, wanted: str | None) -> None:
         note_choice(table, run, runs)
         if by_rows:
             table.leave_out(np.setdiff1d(np.arange(table.num_rows), by_rows[run]))
+        if by_columns:
+            # Another run may have gone on.
+            table.leave_out(np.flatnonzero(~table.rows_with(by_columns[run])))
         for other, names in by_columns.items():
             for name in names:
                 if other == run:
@@ -137,6 +140,7 @@ def separate(table: "Table", path: Path, wanted: str | None) -> None:
             if name != wanted:
                 table.remove(name)
         table.meanings[wanted] = Alias(signal=LOSS, name=wanted)
+        table.leave_out(np.flatnonzero(~table.rows_with([wanted])))
     _leave_out_ranks(table)
 
 

@@ -242,6 +242,10 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
             f"already, left out: {len(repeated)}."
         )
     with_signal, kept = table.rows_with(signals), table.kept
+    after = np.arange(table.num_rows) > np.flatnonzero(table.rows_with([foreign[LOSS]]))[-1]
+    if np.count_nonzero(after & with_step) >= MIN_STEPS:
+        # Steps that go on after the last loss say that it is no longer recorded.
+        with_signal |= after & with_step
     rows = kept & with_step & with_signal
     _note_dropped(with_step[kept], with_signal[kept], notes)
     columns = _columns(table, naming, signals, rows)

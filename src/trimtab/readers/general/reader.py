@@ -96,7 +96,7 @@ def _whole_lines(file: LineFile) -> Iterator[list[str]]:
         file.unfinished = file.unfinished and not is_whole(lines[0], before)
         if not file.unfinished or not before:
             yield lines
-        before = lines[-1_000:]  # one of them is like it
+        before = [*before, *lines[-1_000:]][-1_000:]  # one of them is like it
 
 
 def _tried(shapes: list[Shape], wanted: Wanted) -> str:
