@@ -129,6 +129,7 @@ def test_a_file_that_is_cut_while_it_is_scanned_is_reported(tmp_path: Path) -> N
         scan(plan, tmp_path / "out")
 
 
+@pytest.mark.slow
 def test_killed_jobs_of_an_array_that_run_again_count_nothing_twice(tmp_path: Path) -> None:
     path = tmp_path / "t.bin"
     documents = np.random.default_rng(0).integers(0, 2_000, size=6_000_000)

@@ -41,7 +41,10 @@ def postmortem(run_dir: Path, diagnosis: Diagnosis) -> str:
     return (path / "postmortem.md").read_text()
 
 
-@pytest.mark.parametrize(("seed", "kind"), [(0, "rare tokens"), (15, "repeated phrase")])
+@pytest.mark.parametrize(
+    ("seed", "kind"),
+    [(0, "rare tokens"), pytest.param(15, "repeated phrase", marks=pytest.mark.slow)],
+)
 def test_rare_tokens_and_repeated_phrases_are_named(
     seed: int, kind: str, trial: Trial, corpus: TokenCorpus
 ) -> None:
@@ -78,6 +81,7 @@ def test_a_repeated_batch_is_named(trial: Trial) -> None:
     assert line in postmortem(run_dir, incident)
 
 
+@pytest.mark.slow
 def test_a_shift_of_the_mix_is_dated_and_its_tokens_are_named(
     trial: Trial, corpus: TokenCorpus
 ) -> None:

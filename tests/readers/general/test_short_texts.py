@@ -144,3 +144,11 @@ def test_a_name_in_braces(tmp_path: Path) -> None:
     path = tmp_path / "a.log"
     path.write_text("".join(f"iter={n} {{Training loss}}={3 - 0.1 * n:.4f}\n" for n in range(9)))
     assert read_log(path).block.column("loss").values[0] == 3.0
+
+
+def test_a_table_with_remarks_in_its_last_column_has_its_names(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    rows = "".join(f"  {19 * n}   {n - 99}.00   {3 / n:.6f}   {90 / n:.4f}\n" for n in range(1, 9))
+    path.write_text(f"  Iter      log prob        ||dx||      ||grad||   Notes \n{rows}")
+    with pytest.raises(UnreadableLog):
+        read_log(path)

@@ -17,6 +17,8 @@ _WORDY = re.compile(r"[^\W\d]")
 _UNIT = re.compile(r"(?<=[\d.])\s?(?:%|[A-Za-z]{1,3}(?:/[A-Za-z]{1,4})?)$")
 _COUNT = re.compile(r"(\d{1,18})/\d{1,18}")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?|[-+]?\d{1,9},\d{1,9}")
+_REMARKS = frozenset({"notes", "note", "comment", "comments", "remarks"})
+"""Last columns that are mostly empty."""
 _NOTHING = frozenset({"", "-", "--", "n/a", "na", "no log", "none", "null", "?"})
 
 
@@ -73,6 +75,8 @@ def parse_row(line: str, header: Header) -> tuple[str | None, ...] | None:
     cells = split_row(line, header.delimiter)
     if header.delimiter in (" ", "  ") and len(cells) != len(header.names):
         cells = line.split()
+    if len(cells) == len(header.names) - 1 and header.names[-1].lower() in _REMARKS:
+        cells = [*cells, ""]
     if len(cells) > len(header.names) and cells[len(header.names) - 1].endswith(":"):
         cells = cells[: len(header.names)]  # a progress bar follows
     if len(cells) == len(header.names) + 1 and header.delimiter.isspace() and cells[0].isdecimal():
