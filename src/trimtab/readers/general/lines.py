@@ -74,7 +74,8 @@ _END = r"(?![A-Za-z_]++\d)(?!\.[\d#])"
 _COMMA = r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?:[eE][-+]?\d{1,3})?+(?![\d.]|,\d)"
 _NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
 _TOKENS = [
-    re.compile(rf"{_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{number}))")
+    # What a number can begin with is asked first: most characters of a line are none of these.
+    re.compile(rf"(?=[-+.\dnNiI]){_START}((?:{_DATE}|{_SHORT_DATE}|{_CLOCK}|{number}))")
     for number in (
         _NUMBER,
         rf"(?:(?<=[:=])|(?<=[:=] )){_COMMA}|{_NUMBER}",
@@ -99,7 +100,7 @@ def clean(line: str) -> str:
 
 def cut(line: str) -> tuple[tuple[str, ...], list[str]]:
     """Return the texts of a line and the numbers between them, one text more than numbers."""
-    has_comma = _HAS_COMMA.search(line) is not None
+    has_comma = "," in line and _HAS_COMMA.search(line) is not None
     parts = _TOKENS[has_comma + (has_comma and not _HAS_POINT.search(line))].split(line)
     return tuple(parts[0::3]), parts[1::3]
 
