@@ -30,6 +30,13 @@ _NUMBERS = _compiled("numbers")
 _REMARKS = _compiled("remarks")
 
 
+_DIGITS = re.compile(r"\d+")
+
+MAX_NUMBERS = 12
+"""Runs of digits in a remark. Chosen: a record of a trainer has a dozen numbers, most with a
+point."""
+
+
 def find_facts(text: str) -> RunFacts:
     """Return what a text states about its run; what it states in two ways is left open."""
     folded = text.casefold()
@@ -37,7 +44,9 @@ def find_facts(text: str) -> RunFacts:
     lines = text.split("\n") if words else []
     lines = [line for line in lines if any(word in line.casefold() for word in words)]
     text = "\n".join(lines)
-    sentences = re.split(r"\n|(?<=[.!?;])\s", text)
+    # A line of many numbers is a record, not a remark.
+    remarks = "\n".join(line for line in lines if len(_DIGITS.findall(line)) <= MAX_NUMBERS)
+    sentences = re.split(r"\n|(?<=[.!?;])\s", remarks)
     dtypes = {dtype for dtype, pattern in _DTYPES.items() if pattern.search(text)}
     # An fp8 run computes its other operators in bf16, and says so.
     dtypes = {"fp8"} if "fp8" in dtypes else dtypes or _remarked_dtypes(sentences)
