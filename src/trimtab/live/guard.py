@@ -154,7 +154,7 @@ class Guard(LoopServices):
         monitor: StepMonitor,
         checkpoints: "Checkpoints | None" = None,
         *,
-        watched: str = "",
+        watched: str,
     ) -> None:
         self._monitor = monitor
         self._watched = watched

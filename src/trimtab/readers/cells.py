@@ -108,6 +108,14 @@ def parse_number(cell: object) -> float | None:
     return float(word)
 
 
+def find_number(cell: object) -> float | None:
+    """Return the number in a cell; None if it is missing or text."""
+    try:
+        return parse_number(cell)
+    except ValueError:
+        return None
+
+
 def _parse_all(cells: Sequence[str]) -> Numbers:
     filled = [cell for cell in cells if cell]
     if "_" in "".join(filled):

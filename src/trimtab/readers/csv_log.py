@@ -14,7 +14,7 @@ import numpy as np
 
 from trimtab.core.block import FloatArray
 from trimtab.core.errors import UnreadableLog
-from trimtab.readers.cells import parse_number, to_matrix
+from trimtab.readers.cells import find_number, to_matrix
 from trimtab.readers.folders import first_number
 from trimtab.readers.formats import Format
 from trimtab.readers.log_file import LineFile, Progress
@@ -146,7 +146,7 @@ class _Sheet:
             return
         if self._header:
             self._counts[_CHANGED] += 1
-        elif all(_is_number(name) for name in header):
+        elif all(find_number(name) is not None for name in header):
             raise UnreadableLog(
                 f"{self._path} begins with numbers ({line[:80]!r}), not with the names of its "
                 "columns; put a header line on top, such as 'step,loss'"
@@ -242,15 +242,8 @@ def _split(line: str, delimiter: str) -> list[str]:
     return line.split(delimiter)
 
 
-def _is_number(cell: str) -> bool:
-    try:
-        return parse_number(cell) is not None
-    except ValueError:
-        return False
-
-
 def _has_number(cells: Sequence[str]) -> bool:
-    return any(_is_number(cell) for cell in cells)
+    return any(find_number(cell) is not None for cell in cells)
 
 
 def unique_names(header: Sequence[str]) -> list[str]:

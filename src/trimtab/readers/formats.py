@@ -49,9 +49,9 @@ class Format:
         """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
         table = self.load(path, progress, wanted)
         if not table.num_rows:
-            found = " ".join(table.notes) or "nothing is damaged"
+            found = f" ({' '.join(table.notes)})" if table.notes else ""
             raise UnreadableLog(
-                f"{path} holds no values ({found}); check that the run logged anything"
+                f"{path} holds no values{found}; check that the run logged anything"
             )
         separate(table, path, wanted.run)
         self.finish(table)

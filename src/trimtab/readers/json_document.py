@@ -18,7 +18,7 @@ import numpy as np
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.text import printable
 from trimtab.readers.aliases import STEP
-from trimtab.readers.cells import parse_number
+from trimtab.readers.cells import find_number
 from trimtab.readers.runs import StoredRun, choose_run, is_loss, is_step, note_choice
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.points import Points
@@ -176,7 +176,7 @@ def _join(series: Mapping[str, _Series]) -> Table:
     lists: dict[str, list[Any]] = {}
     for name, pairs in series.items():
         for step, value in pairs:
-            at, number = _finite(step), _number(value)
+            at, number = _finite(step), find_number(value)
             if at is not None and abs(at) < _LARGEST and number is not None:
                 points.add(name, int(at), number, 0.0)
         if pairs and pairs[0][0] is None:
@@ -197,15 +197,8 @@ def _join(series: Mapping[str, _Series]) -> Table:
 
 
 def _finite(cell: object) -> float | None:
-    number = _number(cell)
+    number = find_number(cell)
     return number if number is not None and np.isfinite(number) else None
-
-
-def _number(cell: object) -> float | None:
-    try:
-        return parse_number(cell)
-    except ValueError:
-        return None
 
 
 def _is_row(value: Any) -> bool:

@@ -47,7 +47,7 @@ LABEL_COLUMNS = frozenset((*_RUN_IDS, *_RUN_COLUMNS, *_TELLING))
 _RANKS = ("rank", "global_rank")
 
 _OWN_PREFIX = "trimtab/"
-"""What `trimtab ship` prepends to its names in trackers."""
+"""What `trimtab observe --to` prepends to its names in trackers."""
 
 _MAX_RUNS = 1000
 _MAX_PARTS = 8

@@ -20,6 +20,13 @@ from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, fold, na
 from trimtab.readers.cells import quoted, quoted_names, to_labels, to_numbers
 from trimtab.readers.runs import LABEL_COLUMNS, Labels, repeated_by_others, separate
 
+MIN_WORDS, MAX_WORDS = 3, 0.1
+"""Steps that are words: as many, and as large a share of the rows, are no stray lines."""
+
+MIN_STEPS, BACKWARDS = 8, 0.25
+"""Steps, and share of them that go back, from which on there is no order in them. A run that is
+restarted repeats steps; these come once each."""
+
 MAX_COLUMNS = 10_000
 """More names than this are data, not metrics: the norms of every tensor of a 70B model make some
 3,000."""
@@ -359,14 +366,6 @@ def _refuse_words(table: Table, name: str | None, path: Path) -> None:
             f"{quoted(table.first_text(name))}); write them without separators, or name the column "
             "that counts with --step"
         )
-
-
-MIN_WORDS, MAX_WORDS = 3, 0.1
-"""Steps that are words: as many, and as large a share of the rows, are no stray lines."""
-
-MIN_STEPS, BACKWARDS = 8, 0.25
-"""Steps, and share of them that go back, from which on there is no order in them. A run that is
-restarted repeats steps; these come once each."""
 
 
 def _goes_back(step: IntArray) -> bool:

@@ -273,7 +273,7 @@ def _leave_out_padding(cells: Mapping[str, Cells], loss: str, table: Table) -> N
 
     A row is of another kind (an evaluation, a summary) if it holds a value in a column that comes
     without a loss nearly always: its NaN are missing. So are those between losses that are logged
-    every third row or less often. Neither is so long after the last loss: that run died. Every
+    every third row or less often. Long after the last loss neither holds: that run died. Every
     other NaN is NaN: it may have been an empty cell of a CSV file, but a NaN that is not reported
     is worse than one too many.
     """

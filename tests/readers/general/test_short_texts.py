@@ -152,3 +152,10 @@ def test_a_table_with_remarks_in_its_last_column_has_its_names(tmp_path: Path) -
     path.write_text(f"  Iter      log prob        ||dx||      ||grad||   Notes \n{rows}")
     with pytest.raises(UnreadableLog):
         read_log(path)
+
+
+def test_a_table_of_records_may_have_columns_of_extremes(tmp_path: Path) -> None:
+    path = tmp_path / "a.log"
+    rows = "".join(f"| {n} | {3 - 0.1 * n:.2f} | {n}.5 | 0.1 |\n" for n in range(1, 9))
+    path.write_text(f"| step | loss | max mem | min lr |\n|---|---|---|---|\n{rows}")
+    assert read_log(path).block.step.tolist() == list(range(1, 9))

@@ -172,7 +172,7 @@ def _shippers(names: "list[str] | tuple[str, ...]", config: "ShipConfig") -> "Ru
         if address is None:
             raise
         raise ConfigError(
-            f"{error}\n  people are told by alerts: "
+            f"{error}\n  alerts reach people: "
             f"TRIMTAB_ALERT_URLS='{address}' trimtab observe RUN --to alerts"
         ) from error
     for plugin in shadowed() if names else ():

@@ -388,7 +388,7 @@ class ShapeCollector:
             return
         headers = find_headers(line, self._above)
         self._above = line
-        if "|" in line and not _EXTREMES.isdisjoint(roles.words_of(line)):
+        if not headers and "|" in line and _EXTREMES.issubset(roles.words_of(line)):
             self._is_summary = True
         elif headers:
             self._headers, self._header_line = headers, self.num_lines
@@ -420,7 +420,8 @@ class ShapeCollector:
 
 
 _EXTREMES = frozenset({"min", "max"})
-"""Names over a table that sums a run up."""
+"""Names over a table of extremes, whose other names repeat themselves: a table of records may have
+a column `max mem`."""
 
 _TELLING = roles.EVALUATION | frozenset(
     {"train", "training", "trn", "best", "epoch", "end", "average", "summary", "total", "final"}
