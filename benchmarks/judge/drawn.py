@@ -95,7 +95,7 @@ def _type1(dice: np.random.Generator, seed: int) -> Drawn:
         kind="type 1, back in 500 steps",
         block=make_block(loss, norm),
         at=at,
-        classes=(IncidentClass.RECOVERABLE,),
+        classes=(IncidentClass.RECOVERED, IncidentClass.RECOVERING),
         waits=True,
     )
 
@@ -137,7 +137,7 @@ def _type3(dice: np.random.Generator, seed: int) -> Drawn:
         kind="type 3, never back",
         block=make_block(loss, norm),
         at=at,
-        classes=(IncidentClass.DIVERGENT,),
+        classes=(IncidentClass.DIVERGENT, IncidentClass.DEAD),
         waits=False,
     )
 

@@ -28,7 +28,7 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.incidents.tracker import IncidentTracker
 from trimtab.rulesets import RuleSet, rule_set
 
-STATE_VERSION = 10
+STATE_VERSION = 11
 
 SAME_PLACE_STEPS = 200
 """An incident within this many steps of one in an earlier attempt has come back. Source: the
@@ -86,7 +86,7 @@ class Judge:
             self.packages |= {found.name: plugin.package for plugin, found in loaded.items()}
         self._names = [detector.name for detector in judging]
         self._detectors = DetectorSet(judging)
-        self._tracker = IncidentTracker(self.rules.make_closing(self._config))
+        self._tracker = IncidentTracker(self.rules.make_incidents(self._config))
         self._incidents: dict[int, Incident] = {}
         """As they stood at their last change."""
         self._last_tick: int | None = None
@@ -100,9 +100,8 @@ class Judge:
     def incidents(self) -> tuple[Incident, ...]:
         """Every incident so far, as it now stands."""
         # Between two changes an open incident still gains records, and its peak may rise.
-        now = self._tracker.open_incident
-        standing = self._incidents if now is None else self._incidents | {now.number: now}
-        return tuple(standing.values())
+        now = {incident.number: incident for incident in self._tracker.open_incidents}
+        return tuple((self._incidents | now).values())
 
     @property
     def failures(self) -> list[str]:
@@ -133,6 +132,12 @@ class Judge:
         context = IncidentContext.of(
             incident, run, facts or RunFacts(), similar=self._similar(incident, run)
         )
+        harmed = (
+            (one.onset.step, (one.end or one.last).step)
+            for one in self._others(incident, run)
+            if one.incident_class.is_severe
+        )
+        context = dataclasses.replace(context, harmed=tuple(harmed))
         diagnosis = self.rules.explain(context)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
         return dataclasses.replace(diagnosis, action=action)

@@ -13,14 +13,15 @@ from trimtab.core.actions import Action
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError
-from trimtab.decide.advice import advise, advise_by_textbook
 from trimtab.detect.textbook import TEXTBOOK_THRESHOLDS, TextbookThresholds, textbook_detectors
 from trimtab.detect.trimtab_detectors import trimtab_detectors
 from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.diagnosis import Diagnosis, Explain
-from trimtab.explain.incidents.closing import ClosingRules
+from trimtab.explain.incidents.rules import IncidentRules
+from trimtab.explain.textbook.advice import advise_by_textbook
 from trimtab.explain.textbook.causes import explain_by_tree
-from trimtab.explain.textbook.closing import TextbookClosing
+from trimtab.explain.textbook.closing import TextbookIncidents
+from trimtab.explain.verdict.instruction import Surroundings, instruct
 
 
 class Advise(Protocol):
@@ -37,19 +38,24 @@ class RuleSet:
 
     name: str
     make_detectors: Callable[[Config], Sequence[Detector]]
-    make_closing: Callable[[Config], ClosingRules]
-    """When an incident is over, and which class it gets."""
+    make_incidents: Callable[[Config], IncidentRules]
+    """When an incident begins, which class it gets, and when it is over."""
     explain: Explain
     """How the cause of an incident is found."""
     advise: Advise
 
 
+def _advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
+    around = Surroundings(checkpoint=diagnosis.checkpoint, recurs=recurs, changes=diagnosis.changes)
+    return instruct(diagnosis.incident, around)
+
+
 TRIMTAB = RuleSet(
     name="trimtab",
     make_detectors=trimtab_detectors,
-    make_closing=lambda config: ClosingRules(config.detect.objective),
+    make_incidents=lambda config: IncidentRules(config.detect.objective),
     explain=explain_by_evidence,
-    advise=advise,
+    advise=_advise,
 )
 """Trimtab's rules (docs/detection.md)."""
 
@@ -59,7 +65,7 @@ def textbook_rules(thresholds: TextbookThresholds = TEXTBOOK_THRESHOLDS) -> Rule
     return RuleSet(
         name="textbook",
         make_detectors=lambda config: textbook_detectors(thresholds),
-        make_closing=lambda config: TextbookClosing(thresholds),
+        make_incidents=lambda config: TextbookIncidents(thresholds),
         explain=explain_by_tree,
         advise=advise_by_textbook,
     )

@@ -6,31 +6,59 @@ from enum import StrEnum
 from typing import Any
 
 from trimtab.core.findings import NOT_FINITE, OF_POLICY, Explanation, Finding, Severity, Symptom
+from trimtab.core.incident_facts import Facts
 from trimtab.core.text import listed
 
 
 class IncidentClass(StrEnum):
-    """What became of the loss, the mildest class first."""
+    """What an incident did to the run, the mildest class first."""
 
-    HARD_BATCH = "hard batch"
-    RECOVERABLE = "recoverable"
-    PLATEAU = "plateau"
+    KEPT_OUT = "kept out"
+    """The bad steps were discarded and never reached the weights."""
+    RESTORED = "restored"
+    """The damage was undone."""
+    RECOVERED = "recovered"
+    """The loss is back on its trend by itself: the playbook's type 1."""
     SILENT = "silent"
+    """A signal left its usual range, and the loss did not follow."""
+    RECOVERING = "recovering"
+    """The gap to the trend shrinks: type 1 while it lasts."""
+    PLATEAU = "plateau"
+    """The run does not learn, or no longer."""
+    OPEN = "open"
+    """It is too early to say, or the loss does not tell."""
     LINGERING = "lingering"
+    """The loss settled above its trend: type 2."""
+    COLLAPSED = "collapsed"
+    """The reward of a policy is gone."""
     DIVERGENT = "divergent"
+    """The loss rises, or stays where nothing learnt is left: type 3."""
+    DEAD = "dead"
+    """The loss is not finite any more, or stands still."""
+
+    @property
+    def severity(self) -> int:
+        """The place in the order above: 0 for the mildest."""
+        return list(IncidentClass).index(self)
+
+    @property
+    def playbook_type(self) -> int | None:
+        """The type of loss spike that the playbook calls it, 1 to 3; None for what is none."""
+        return _TYPES.get(self)
+
+    @property
+    def is_severe(self) -> bool:
+        """Whether it hurts a run, or may."""
+        return self.severity >= IncidentClass.PLATEAU.severity
 
 
-# An incident without a class is open and may still become anything, so it ranks above the classes
-# that cost nothing.
-_MILDEST_FIRST = (*list(IncidentClass)[:3], None, *list(IncidentClass)[3:])
-
-SEVERE = frozenset(_MILDEST_FIRST[3:])
-"""The classes that hurt a run, and None for an incident that has no class yet."""
-
-
-def severity_rank(incident_class: IncidentClass | None) -> int:
-    """Return the place of a class in the order of severity: 0 for the mildest."""
-    return _MILDEST_FIRST.index(incident_class)
+_TYPES = {
+    IncidentClass.RECOVERED: 1,
+    IncidentClass.RECOVERING: 1,
+    IncidentClass.LINGERING: 2,
+    IncidentClass.DIVERGENT: 3,
+    IncidentClass.DEAD: 3,
+}
 
 
 class Transition(StrEnum):
@@ -43,10 +71,6 @@ class Transition(StrEnum):
     """It has a class, or a different one than before."""
     CLOSED = "closed"
     REOPENED = "reopened"
-    FORECAST = "forecast"
-    """It has a new outlook."""
-    REBASELINED = "new baseline"
-    """The loss did not come back: its level is the new normal."""
     DISMISSED = "dismissed"
     """A person has noted that it needs nothing: `trimtab note RUN TEXT --dismiss N`."""
 
@@ -62,61 +86,30 @@ class Moment:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
-    """What will probably become of an incident that is not over yet."""
-
-    incident_class: IncidentClass
-    certainty: float
-    """The share of labelled incidents with the same outlook for which it came true."""
-    records: int
-    """Records after the alarm at which it was given."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
     """Findings grouped in time."""
 
     number: int
     """Counted from 1 in the order of opening."""
     onset: Moment
-    """The first sign, dated back to the first precursor."""
+    """The first sign, dated back to where the loss began to leave its trend."""
     peak: Moment
     """The worst loss while the incident was open; a non-finite one is worse than any finite one."""
     end: Moment | None
     """The record at which it was over; None while it is open or if the log ends first."""
     last: Moment
     """The last record with a loss while it was open."""
-    baseline_mean: float | None
-    """Usual loss before the onset; None if too few losses came before."""
-    baseline_deviation: float | None
-    """Usual deviation of the loss before the onset."""
     records: int
     """Records from the onset to the end, or to `last`."""
-    incident_class: IncidentClass | None
-    """None while it is too early to say."""
+    incident_class: IncidentClass
+    certainty: float
+    """How sure the class is, from 0.5 to 1."""
+    facts: Facts
+    """What was true at `last`: the class follows from it."""
     findings: tuple[Finding, ...]
     """The opening findings, and each later one with a symptom that is new in this incident."""
     num_findings: int
     """How many alarms it has, repeated symptoms included."""
-    outlook: Outlook | None = None
-    """The latest forecast of what will become of it."""
-    back_in: int | None = None
-    """Steps until the loss is back at its present pace, while its gap to the trend shrinks; None if
-    it does not, and in the time in which most incidents come back."""
-    new_level: float | None = None
-    """The level of the loss that became the new normal, where it did not come back."""
-    is_surrogate: bool = False
-    """Whether its loss is that of a policy or an adversary: only non-finite values count then, and
-    what it says of its level means nothing."""
-    has_direction: bool | None = None
-    """Whether the loss had fallen, more than it rose, before the incident; None if too few losses
-    came before to say."""
-    start_loss: float | None = None
-    """The loss that the run started with; None if that was not recorded."""
-    started_again: bool = False
-    """Whether the loss returned to where the run began and fell as it did then: a restart."""
-    was_kept_out: bool = False
-    """Whether it is only of non-finite steps, and none of them was applied to the weights."""
 
     @property
     def symptoms(self) -> tuple[str, ...]:
@@ -124,9 +117,9 @@ class Incident:
         return tuple(dict.fromkeys(finding.symptom for finding in self.findings))
 
     def __repr__(self) -> str:
-        named = self.incident_class.value if self.incident_class else "open"
         symptoms = listed(map(str, self.symptoms), 3)
-        return f"<Incident {self.number} at step {self.onset.step:,}, {named}: {symptoms}>"
+        at = f"Incident {self.number} at step {self.onset.step:,}"
+        return f"<{at}, {self.incident_class}: {symptoms}>"
 
     @property
     def is_of_policy(self) -> bool:
@@ -137,10 +130,6 @@ class Incident:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Incident":
         """Return the incident that `dataclasses.asdict` saved."""
-        incident_class, outlook = state["incident_class"], state["outlook"]
-        if outlook:
-            likely = IncidentClass(outlook["incident_class"])
-            outlook = Outlook(**{**outlook, "incident_class": likely})
         return cls(
             **{
                 **state,
@@ -148,9 +137,9 @@ class Incident:
                 "peak": Moment(**state["peak"]),
                 "end": Moment(**state["end"]) if state["end"] else None,
                 "last": Moment(**state["last"]),
-                "incident_class": IncidentClass(incident_class) if incident_class else None,
+                "incident_class": IncidentClass(state["incident_class"]),
+                "facts": Facts.from_state(state["facts"]),
                 "findings": tuple(finding_from_state(part) for part in state["findings"]),
-                "outlook": outlook or None,
             }
         )
 

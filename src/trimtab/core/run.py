@@ -39,6 +39,9 @@ class RunFacts:
     settings: Mapping[str, float] = field(default_factory=dict)
     """Those of `SETTINGS` that are known, by name."""
 
+    checkpoints: Mapping[int, str] = field(default_factory=dict)
+    """The checkpoints that are known, by the step that comes next from each: their names."""
+
     @classmethod
     def from_manifest(cls, manifest: Mapping[str, Any]) -> "RunFacts":
         """Return the facts in a run's manifest; a field of the wrong type is left out."""

@@ -7,11 +7,13 @@ from functools import cached_property
 import numpy as np
 
 from trimtab.core.block import Block, Column, Event, FloatArray
-from trimtab.core.events import NOT_UNDONE, UNDO
+from trimtab.core.events import NOT_UNDONE, SETTING_CHANGED, UNDO
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident
+from trimtab.core.jsonable import number_from_json
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
+from trimtab.core.text import digits
 from trimtab.detect.textbook import TEXTBOOK_THRESHOLDS, TextbookThresholds
 
 RECORDS_BEFORE = 4096
@@ -26,6 +28,14 @@ NEAR_STEPS = 16
 """An undo may come shortly before the onset or after the last record of its incident. Source: the
 margin with which onsets are dated."""
 
+ONSET_MARGIN_STEPS = 8
+"""An incident may have begun this many steps before its onset. Source: the study of recovery, where
+onsets that were dated by the loss were up to 8 steps late."""
+
+CHANGE_STEPS = 32
+"""Steps before an onset in which a change on purpose may be what the loss shows. Chosen: a changed
+rate takes a dozen steps to show."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class IncidentContext:
@@ -39,6 +49,8 @@ class IncidentContext:
     """How many other incidents of the run began with the same symptom."""
     others: tuple["IncidentContext", ...] = ()
     """The nearest of them whose records are known."""
+    harmed: tuple[tuple[int, int], ...] = ()
+    """First and last step of the other incidents that left harm in the weights."""
     config: TextbookThresholds = TEXTBOOK_THRESHOLDS
 
     @classmethod
@@ -144,6 +156,38 @@ class IncidentContext:
         if finding.confidence < 1:
             return f"{quality}, confidence {100 * finding.confidence:.0f} %"
         return quality
+
+
+def checkpoint_before(context: IncidentContext) -> str | None:
+    """Return the name of the newest sound checkpoint from before the onset; None without one."""
+    last = context.incident.onset.step - ONSET_MARGIN_STEPS
+    sound = [
+        step
+        for step in context.facts.checkpoints
+        if step <= last
+        and not any(first - ONSET_MARGIN_STEPS < step <= end for first, end in context.harmed)
+    ]
+    return context.facts.checkpoints[max(sound)] if sound else None
+
+
+def changes_near(context: IncidentContext) -> Iterator[str]:
+    """Yield what was changed on purpose around the onset, as announced or as code did it."""
+    onset = context.incident.onset.step
+    for event in context.block.events:
+        facts = event.facts
+        if not onset - CHANGE_STEPS <= event.step <= onset + NEAR_STEPS:
+            continue
+        if event.kind == SETTING_CHANGED:
+            before, after = (_value(facts.get(name)) for name in ("before", "after"))
+            yield f"{facts.get('name')} was changed from {before} to {after}"
+        elif "change" in event.kind.casefold():
+            said = facts.get("what") or ", ".join(f"{name} {facts[name]}" for name in facts)
+            yield f"{event.kind} announced at step {event.step:,}" + (f" ({said})" if said else "")
+
+
+def _value(value: object) -> str:
+    number = number_from_json(value)
+    return str(value) if number is None else digits(number)
 
 
 def proof_of_hardware(incident: Incident, block: Block) -> str | None:

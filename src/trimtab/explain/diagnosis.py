@@ -16,7 +16,7 @@ from trimtab.core.text import printable
 from trimtab.core.token_losses import SecondMode, find_second_mode
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
-from trimtab.explain.context import IncidentContext
+from trimtab.explain.context import IncidentContext, changes_near, checkpoint_before
 from trimtab.explain.measures import (
     BatchRepeats,
     Cost,
@@ -43,8 +43,6 @@ class Diagnosis:
     """One incident: what it was, why it happened as far as is known, and what to do about it."""
 
     incident: Incident
-    incident_class: IncidentClass | None
-    """The final class; None if the log ends too early to say."""
     symptoms: Symptoms
     layers: tuple[LayerNorms, ...]
     moves: tuple[LayerMove, ...]
@@ -68,8 +66,12 @@ class Diagnosis:
     """The smallest change that fixes it."""
     lesson: str
     cost: Cost
+    checkpoint: str | None = None
+    """The newest checkpoint from before the onset, by its name; None if none is known."""
+    changes: tuple[str, ...] = ()
+    """What was changed on purpose around the onset."""
     action: Action = NO_ADVICE
-    """What the rule set advises."""
+    """The one thing to do."""
     batch: BatchReport | None = None
     """Its sequences and tokens, if the run kept them."""
     dismissed: str = ""
@@ -83,13 +85,26 @@ class Diagnosis:
         return self.dismissed and f"dismissed by {self.dismissed}: {self.dismissed_because}"
 
     @property
-    def outcome(self) -> str:
-        """The class, or `open` if there is none yet."""
-        return "open" if self.incident_class is None else self.incident_class.value
+    def incident_class(self) -> IncidentClass:
+        """The class of the incident."""
+        return self.incident.incident_class
+
+    @property
+    def needs_nothing(self) -> bool:
+        """Whether it is over, or nobody has to do or watch anything."""
+        is_quiet = self.incident_class.severity <= IncidentClass.RECOVERED.severity
+        return bool(self.dismissed) or (is_quiet and self.action.kind is ActionKind.WAIT)
+
+    @property
+    def severity(self) -> tuple[int, int]:
+        """What sorts incidents from the least to the most severe: what to do, then the class."""
+        if self.dismissed:
+            return -1, 0
+        return list(ActionKind).index(self.action.kind), self.incident_class.severity
 
     def __repr__(self) -> str:
         incident, cause = self.incident, self.cause
-        what = f"incident {incident.number} at step {incident.onset.step:,}, {self.outcome}"
+        what = f"incident {incident.number} at step {incident.onset.step:,}, {self.incident_class}"
         why = f"{cause.id} {cause.title}" if cause else "cause not known"
         return printable(f"<Diagnosis of {what}; {why}; {self.action.kind.value}>")
 
@@ -132,7 +147,6 @@ def make_diagnosis(
     conclusion: Conclusion,
     hypotheses: tuple[Hypothesis, ...],
     *,
-    incident_class: IncidentClass | None = None,
     walk: Walk | None = None,
     ranking: Ranking | None = None,
 ) -> Diagnosis:
@@ -142,14 +156,12 @@ def make_diagnosis(
         context: The incident.
         conclusion: Its cause, and what to do about it.
         hypotheses: The causes that were considered.
-        incident_class: The class, where the explanation knows it better than the state machine.
         walk: The questions of a tree, if one was walked.
         ranking: The causes by evidence, if they were ranked.
     """
     moves, layer_map = first_movers(context.block, context.onset_row)
     return Diagnosis(
         incident=context.incident,
-        incident_class=incident_class or context.incident.incident_class,
         symptoms=measure(context),
         layers=layer_norms(context),
         moves=moves,
@@ -164,6 +176,8 @@ def make_diagnosis(
         remedy=conclusion.remedy,
         lesson=conclusion.lesson,
         cost=compute_cost(context),
+        checkpoint=checkpoint_before(context),
+        changes=tuple(changes_near(context)),
     )
 
 

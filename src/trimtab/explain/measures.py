@@ -13,10 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import NO_POSITION, Block, Event, FloatArray, IntArray
-from trimtab.core.events import UNDO, UNDO_OUTCOME
+from trimtab.core.block import NO_POSITION, Block, FloatArray, IntArray
 from trimtab.core.findings import Symptom
-from trimtab.explain.context import NEAR_STEPS, IncidentContext
+from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.observation import deviation
 
 EMA_RECORDS = 50
@@ -234,10 +233,6 @@ class Cost:
     tokens: float | None
     discarded: Discards | None
     """The steps that never reached the weights; None if the run was not protected."""
-    undone: int = 0
-    """Updates that were lost because weights and optimizer were restored from a snapshot."""
-    undo_helped: bool | None = None
-    """Whether the loss was back after the last undo; None if there was none, or it is not known."""
 
 
 def compute_cost(context: IncidentContext) -> Cost:
@@ -252,26 +247,7 @@ def compute_cost(context: IncidentContext) -> Cost:
         if tokens_per_second is not None:
             tokens = seconds * tokens_per_second
     discarded = compute_discards(context.block[context.onset_row : context.last_row + 1])
-    undos = _undos(context)
-    lost = [event.facts.get("updates_lost") for event in undos]
-    helped = [
-        event.facts.get("helped") is True
-        for event in context.block.events
-        if event.kind == UNDO_OUTCOME and undos and event.facts.get("undone_at") == undos[-1].step
-    ]
-    return Cost(
-        steps=steps,
-        seconds=seconds,
-        tokens=tokens,
-        discarded=discarded,
-        undone=sum(number for number in lost if isinstance(number, int)),
-        undo_helped=helped[-1] if helped else None,
-    )
-
-
-def _undos(context: IncidentContext) -> list[Event]:
-    first, last = context.incident.onset.step, context.incident.last.step + NEAR_STEPS
-    return [e for e in context.block.events if e.kind == UNDO and first <= e.step <= last]
+    return Cost(steps=steps, seconds=seconds, tokens=tokens, discarded=discarded)
 
 
 def _typical(context: IncidentContext, signal: str) -> float | None:

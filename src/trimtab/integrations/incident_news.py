@@ -17,7 +17,7 @@ class IncidentNews:
     """None if it is not known what changed."""
     step: int
     onset: int
-    incident_class: IncidentClass | None
+    incident_class: IncidentClass
     symptoms: tuple[str, ...]
     is_alarm: bool = True
     cause: str = ""
@@ -38,7 +38,8 @@ class IncidentNews:
             transition=_member(Transition, facts.get("transition")),
             step=event.step,
             onset=onset if type(onset) is int else event.step,
-            incident_class=_member(IncidentClass, facts.get("incident_class")),
+            incident_class=_member(IncidentClass, facts.get("incident_class"))
+            or IncidentClass.OPEN,
             symptoms=tuple(map(str, symptoms)) if isinstance(symptoms, list | tuple) else (),
             is_alarm=facts.get("is_alarm") is not False,
             cause=_text(facts.get("explanation")),
@@ -68,8 +69,8 @@ class IncidentNews:
     def describe(self) -> str:
         if self.dismissal:
             return self.dismissal
-        kind = self.incident_class.value if self.incident_class else "class not known yet"
-        line = f"step {self.onset}: {', '.join(self.symptoms) or 'no symptom'}; {kind}"
+        symptoms = ", ".join(self.symptoms) or "no symptom"
+        line = f"step {self.onset}: {symptoms}; {self.incident_class}"
         return f"{line}; {self.cause}" if self.cause else line
 
 

@@ -6,7 +6,8 @@ name; damage costs what was damaged and nothing else.
 
 from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from trimtab.core.run import Run, RunFacts
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.core.text import printable
 from trimtab.journal.assembly import Progress, assemble
+from trimtab.journal.checkpoints.index import CheckpointIndex
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.lines import Damage, DamageKind
 from trimtab.journal.news import read_news
@@ -74,6 +76,7 @@ def read_journal(
         facts = RunFacts.from_manifest(
             {**manifest, "link": manifest.get("link") or run.tracker_link()}
         )
+        facts = replace(facts, checkpoints=_checkpoints(run))
     except JournalError as error:  # the records are worth judging without it
         facts = RunFacts()
         notes.append(str(error))
@@ -89,6 +92,19 @@ def read_journal(
         ended=summary.ended,
         schema=summary.schema,
     )
+
+
+def _checkpoints(run: RunDirectory) -> dict[int, str]:
+    """Return the checkpoints of a run whose files and values are sound, by their step."""
+    try:
+        entries = CheckpointIndex(run.home).entries
+    except OSError:
+        return {}
+    return {
+        entry.step: Path(entry.facts.source).name or entry.folder
+        for entry in entries
+        if not entry.damage and not entry.facts.fault
+    }
 
 
 def _notes(damage: Iterable[Damage], dropped: int) -> Iterator[str]:

@@ -17,6 +17,7 @@ from trimtab.core.block import Block
 from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.signals import ADAM_M_NORM, ADAM_V_NORM, PARAM_NORM
+from trimtab.explain.context import ONSET_MARGIN_STEPS
 from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict, mark_given_up
 
 STATE_NORMS = (PARAM_NORM, ADAM_M_NORM, ADAM_V_NORM)
@@ -110,12 +111,19 @@ PROVEN_AFTER_STEPS = 100
 """Healthy steps after a checkpoint that prove it. Source: in the study of recovery the slowest
 alarm came 45 steps after its fault, and moderate harm could be told 32 steps after that."""
 
-ONSET_MARGIN_STEPS = 8
-"""An incident may have begun this many steps before its onset. Source: the study of recovery, where
-onsets that were dated by the loss were up to 8 steps late."""
-
-_PASSING_CLASSES = {IncidentClass.HARD_BATCH, IncidentClass.RECOVERABLE, IncidentClass.PLATEAU}
+_PASSING_CLASSES = frozenset(
+    {
+        IncidentClass.KEPT_OUT,
+        IncidentClass.RESTORED,
+        IncidentClass.RECOVERED,
+        IncidentClass.RECOVERING,
+        IncidentClass.PLATEAU,
+    }
+)
 """The loss came back, or there was nothing more to learn."""
+
+_UNDECIDED = (IncidentClass.OPEN, IncidentClass.RECOVERING)
+_LOST = (IncidentClass.DIVERGENT, IncidentClass.DEAD, IncidentClass.COLLAPSED)
 
 _PASSING_SYMPTOMS = HARMLESS | {
     Symptom.GRADIENT_SPIKE,
@@ -197,7 +205,7 @@ def _sides(
     before, after = [], []
     facts = entry.facts
     for incident in incidents:
-        if incident.was_kept_out or HARMLESS.issuperset(incident.symptoms):
+        if incident.facts.is_kept_out or HARMLESS.issuperset(incident.symptoms):
             continue
         onset = _onset(incident)
         number = history.attempt_at(onset.tick)
@@ -220,7 +228,7 @@ def _onset(incident: Incident) -> Moment:
 
 
 def _has_hurt(incident: Incident) -> bool:
-    if incident.incident_class is None or incident.incident_class in _PASSING_CLASSES:
+    if incident.incident_class in (IncidentClass.OPEN, *_PASSING_CLASSES):
         return False
     is_silent = incident.incident_class is IncidentClass.SILENT
     return not (is_silent and all(name in _PASSING_SYMPTOMS for name in incident.symptoms))
@@ -228,18 +236,18 @@ def _has_hurt(incident: Incident) -> bool:
 
 def _is_unknown(incident: Incident) -> bool:
     """Whether it is open and may still turn out to be harmful."""
-    return incident.end is None and incident.incident_class is None
+    return incident.end is None and incident.incident_class in _UNDECIDED
 
 
 def _lasts_until(incident: Incident, step: int) -> bool:
     """Whether the incident was not over before this step; a divergence never is."""
-    if incident.end is None or incident.incident_class is IncidentClass.DIVERGENT:
+    if incident.end is None or incident.incident_class in _LOST:
         return True
     return step <= incident.end.step
 
 
 def _describe(incident: Incident) -> str:
-    name = incident.incident_class or "open"
+    name = incident.incident_class
     symptom = next(symptom for symptom in incident.symptoms if symptom not in HARMLESS)
     onset = _onset(incident).step
     return f"incident {incident.number} ({name}, {symptom}, onset at step {onset:,})"

@@ -12,7 +12,7 @@ from typing import Any
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Event
 from trimtab.core.findings import Severity
-from trimtab.core.incidents import Incident, IncidentChange, Transition
+from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Transition
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.report.wording import cause_text, short_cause
 
@@ -72,10 +72,10 @@ def describe(change: IncidentChange, diagnosis: Diagnosis) -> str:
     if incident.last.step > incident.onset.step:
         steps = f"steps {incident.onset.step} to {incident.last.step}"
     words = [_symptoms(incident)] if change.transition in _NEWS else []
-    if incident.incident_class is not None:
-        words.append(incident.incident_class.value)
+    if incident.incident_class is not IncidentClass.OPEN:
+        words.append(incident.incident_class)
     if change.transition is not Transition.CLOSED:
-        words.append(f"do: {diagnosis.action.kind.value}")
+        words.append(f"do: {_sentence(diagnosis.action.instruction)}")
         cause = _IN_BRACKETS.sub("", short_cause(diagnosis)).replace("about ", "")
         words.append(f"cause: {cause}")
     head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
@@ -95,6 +95,11 @@ def _symptoms(incident: Incident) -> str:
     """Return the first symptom, and how many more there are."""
     more = len(incident.symptoms) - 1
     return "".join(incident.symptoms[:1]) + (f" and {more} more" if more > 0 else "")
+
+
+def _sentence(instruction: str) -> str:
+    """Return an instruction as a part of a line."""
+    return instruction[:1].lower() + instruction[1:].rstrip(".")
 
 
 def _is_alarm(incident: Incident) -> bool:

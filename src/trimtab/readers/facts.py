@@ -9,6 +9,8 @@ import re
 import tomllib
 from dataclasses import replace
 from importlib.resources import files
+from itertools import islice
+from pathlib import Path
 
 from trimtab.core.run import RunFacts
 
@@ -77,8 +79,47 @@ def _stated(pattern: re.Pattern[str], text: str) -> float | None:
     return found.pop() if len(found) == 1 else None
 
 
+_SAVED = re.compile(
+    r"^[\w.=-]{0,64}?(?:checkpoint|ckpt|step|iter)[-_=]?(\d{1,12})(?:\.ckpt|\.pth?|\.safetensors)?$"
+)
+"""The names under which trainers save: checkpoint-500 (HF), epoch=1-step=500.ckpt (Lightning),
+global_step500 (DeepSpeed), iter_0000500 (Megatron), step-500 (torchtitan)."""
+
+_SAYS_SAVED = re.compile(
+    r"(?i)\b(?:sav(?:ed|ing)|wrote|writing)\b[^\n]{0,120}?([^\s/'\"`]{1,80})/?\W*$"
+)
+"""A line that says that a checkpoint was saved, and the last part of its path."""
+
+_FOLDERS = (".", "checkpoints", "..", "../checkpoints", "../../checkpoints")
+"""Where checkpoints are, from the folder of a log."""
+
+MAX_SAVED, MAX_ENTRIES = 256, 4096
+"""Checkpoints that are remembered, and names in a folder that are looked at."""
+
+
+def find_checkpoints(path: Path, text: str) -> dict[int, str]:
+    """Return the checkpoints whose names stand beside a log or in its text, by their step."""
+    said = [m[1] for line in text.split("\n") if (m := _SAYS_SAVED.search(line.rstrip()))]
+    folder = path if path.is_dir() else path.parent
+    beside = [name for place in _FOLDERS for name in _names_in(folder / place)]
+    found = {int(m[1]): name for name in (*said, *beside) if (m := _SAVED.match(name))}
+    return dict(sorted(found.items())[-MAX_SAVED:])
+
+
+def _names_in(folder: Path) -> list[str]:
+    try:
+        return [entry.name for entry in islice(folder.iterdir(), MAX_ENTRIES)]
+    except OSError:
+        return []
+
+
 def known_facts(stated: RunFacts, given: RunFacts) -> RunFacts:
     """Return the facts with those given by the user in place of those that the log states."""
     changes = {name: getattr(given, name) for name in ("dtype", "seed", "ranks", "link")}
     known = {name: fact for name, fact in changes.items() if fact is not None}
-    return replace(stated, settings={**stated.settings, **given.settings}, **known)
+    return replace(
+        stated,
+        settings={**stated.settings, **given.settings},
+        checkpoints={**stated.checkpoints, **given.checkpoints},
+        **known,
+    )

@@ -21,10 +21,10 @@ from pathlib import Path
 
 from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, UnreadableLog
 from trimtab.core.plugins import READERS, describe_error, load_plugins
-from trimtab.core.run import Reader, Run, RunFacts
+from trimtab.core.run import Reader, Run
 from trimtab.core.signals import LOSS
 from trimtab.readers.csv_log import CSV, LIGHTNING
-from trimtab.readers.facts import find_facts, known_facts
+from trimtab.readers.facts import find_checkpoints, find_facts, known_facts
 from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
 from trimtab.readers.general.reader import GENERAL, NOTEBOOK
@@ -251,7 +251,8 @@ def _read_printed(folder: _Log, outside: _OutsideReaders) -> Run:
 def _read(choice: Choice, log: _Log) -> Run:
     run = choice.format.read(choice.path, log.progress, log.wanted)
     head = log.head.decode("utf-8", "replace")
-    stated = RunFacts() if choice.format.binary else find_facts(head)
+    text = "" if choice.format.binary else head
+    stated = replace(find_facts(text), checkpoints=find_checkpoints(log.path, text))
     facts = known_facts(stated, run.facts)
     return replace(run, notes=(*choice.notes, *run.notes), facts=facts)
 

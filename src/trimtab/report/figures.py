@@ -191,7 +191,9 @@ def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
     ]
     for place, name in enumerate(names):
         top = 22 + place * (PANEL + GAP)
-        parts += _panel(name, part, top, x, float(incident.baseline_mean or math.nan))
+        parts += _panel(
+            name, part, top, x, incident.facts.level.before if incident.facts.level else math.nan
+        )
     last = len(part) - 1
     rows = sorted({0, len(part) // 4, len(part) // 2, 3 * len(part) // 4, last})
     parts += _step_axis([(int(part.step[row]), x(row)) for row in rows], height - 8)

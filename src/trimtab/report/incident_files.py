@@ -181,6 +181,6 @@ def _lesson(diagnosis: Diagnosis) -> str:
     step = diagnosis.incident.onset.step
     cause = diagnosis.cause.id if diagnosis.cause else "cause not known"
     return (
-        f"- {escape_markdown(diagnosis.lesson)} {escape_markdown(cause)}, {diagnosis.outcome} at "
-        f"step {step}"
+        f"- {escape_markdown(diagnosis.lesson)} {escape_markdown(cause)}, "
+        f"{diagnosis.incident_class} at step {step}"
     )

@@ -43,7 +43,7 @@ def _incident(alike: Sequence[Diagnosis], report: RunReport) -> Html:
         "div",
         tag("b", f"incident {incident.number}"),
         f", {wording.steps_text(incident)}, ",
-        tag("b", worst.outcome, class_=wording.tone(worst)),
+        tag("b", worst.incident_class, class_=wording.tone(worst)),
         clip(f": {wording.symptoms_text(worst)}, "),
         tag("span", f"loss {wording.losses_text(worst)}", class_="trimtab-whole"),
     )

@@ -119,7 +119,7 @@ def _title(diagnosis: Diagnosis, run: RunReport) -> str:
     """Return the incident with its time and run: it is read long after, among others."""
     incident = diagnosis.incident
     where = f"{_time(diagnosis, run) or 'time not recorded'}, run {Path(run.source).name}"
-    what = f"{incident.symptoms[0]} at step {incident.onset.step}, {diagnosis.outcome}"
+    what = f"{incident.symptoms[0]} at step {incident.onset.step}, {diagnosis.incident_class}"
     return f"Incident {incident.number}: {what} ({where})"
 
 
@@ -155,29 +155,25 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
 
 
 def _became(diagnosis: Diagnosis) -> str:
-    """Return what became of the loss: recovered fast, slowly, not fully or not at all."""
-    incident, symptoms = diagnosis.incident, diagnosis.symptoms
-    named = diagnosis.incident_class
-    if named is None:
-        return "not over when the log ends"
-    if named is IncidentClass.RECOVERABLE:
-        is_over = incident.end is not None
-        in_time = f"recovered in {counted(incident.records, 'record')}"
-        return in_time if is_over else "on its way back when the log ends"
-    after = symptoms.loss_after_500 or symptoms.loss_after_50
-    if named is IncidentClass.LINGERING and after is not None and symptoms.loss_before is not None:
-        noise = _VERIFIED_DEVIATIONS * (incident.baseline_deviation or 0.0)
-        is_back = after <= symptoms.loss_before + max(_VERIFIED_NATS, noise)
-        return "recovered slowly" if is_back else f"did not recover fully ({digits(after)})"
-    return _OUTCOMES[named]
+    """Return what became of the loss."""
+    incident = diagnosis.incident
+    if incident.incident_class is IncidentClass.RECOVERED and incident.end is not None:
+        return f"recovered in {counted(incident.records, 'record')}"
+    return _OUTCOMES[incident.incident_class]
 
 
 _OUTCOMES = {
-    IncidentClass.HARD_BATCH: "over with the batch",
-    IncidentClass.LINGERING: "recovered slowly or in part",
-    IncidentClass.DIVERGENT: "did not recover",
+    IncidentClass.KEPT_OUT: "kept out of the weights",
+    IncidentClass.RESTORED: "undone",
+    IncidentClass.RECOVERED: "recovered",
     IncidentClass.SILENT: "the loss did not follow",
+    IncidentClass.RECOVERING: "on its way back when the log ends",
     IncidentClass.PLATEAU: "learned nothing",
+    IncidentClass.OPEN: "too early to say when the log ends",
+    IncidentClass.LINGERING: "settled above its level",
+    IncidentClass.COLLAPSED: "the reward is gone",
+    IncidentClass.DIVERGENT: "did not recover",
+    IncidentClass.DEAD: "did not recover",
 }
 
 
@@ -193,7 +189,7 @@ def _time(diagnosis: Diagnosis, run: RunReport) -> str:
 
 def _done_in_short(diagnosis: Diagnosis) -> str:
     parts = []
-    discarded, undone = diagnosis.cost.discarded, diagnosis.cost.undone
+    discarded, undone = diagnosis.cost.discarded, diagnosis.incident.facts.undone_updates
     if discarded is not None and discarded.count:
         parts.append(f"{counted(discarded.count, 'step')} discarded ({discarded.where()})")
     if undone:
@@ -228,7 +224,7 @@ def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str:
     """Return the loss some records after the peak; where there is none, what became of it."""
     symptoms = diagnosis.symptoms
     value = symptoms.loss_after_50 if records == 50 else symptoms.loss_after_500
-    is_lost = diagnosis.incident_class is IncidentClass.DIVERGENT
+    is_lost = diagnosis.incident_class in (IncidentClass.DIVERGENT, IncidentClass.DEAD)
     if value is not None:
         return digits(value) + (", did not recover" if is_lost else "")
     left = len(run.block) - 1 - run.block.row_of(diagnosis.incident.peak.tick)
@@ -475,8 +471,8 @@ def _root_cause(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
 
 def _class(diagnosis: Diagnosis) -> str:
     named, incident = diagnosis.incident_class, diagnosis.incident
-    if named is not None:
-        return f"{named.value.capitalize()}, {incident.records} records long."
+    if named is not IncidentClass.OPEN:
+        return f"{named.capitalize()}, {incident.records} records long."
     return f"Open: the log ends {incident.records} records after the onset, too early to tell."
 
 
@@ -535,7 +531,8 @@ def verification_checks(diagnosis: Diagnosis) -> list[Check]:
     if symptoms.loss_before is not None:
         before = StepWindow(last=onset - 1)
         checks.append(Check(window=before, within=_VERIFIED_NATS))
-        noise = _VERIFIED_DEVIATIONS * (incident.baseline_deviation or 0.0)
+        level = incident.facts.level
+        noise = _VERIFIED_DEVIATIONS * (level.noise if level else 0.0)
         limit = float(digits(symptoms.loss_before + max(_VERIFIED_NATS, noise)))
         checks.append(Check(window=around, max=limit))
     if symptoms.grad_norm_before:

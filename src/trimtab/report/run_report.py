@@ -5,16 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.card import clip
 from trimtab.core.findings import Finding, Symptom
-from trimtab.core.incidents import SEVERE, IncidentClass, severity_rank
+from trimtab.core.incidents import IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
-from trimtab.core.signals import LOSS, Quality
+from trimtab.core.signals import Quality
 from trimtab.core.text import counted, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards
@@ -59,51 +57,30 @@ class RunReport:
         if not self.undismissed:
             records = counted(len(self.block), "record")
             if len(self.block) < MIN_RECORDS:
-                be = "is" if len(self.block) == 1 else "are"
-                few = f"too few to judge ({MIN_RECORDS} needed)"
-                return f"No incident, but {records} {be} {few}{note}."
+                return f"No incident in {records}, which are few to be sure of it{note}."
             return f"Healthy: no incident in {records}{note}."
         worst = self.by_severity()[0]
         more = len(self.undismissed) - 1
-        needs_nothing = all(
-            one.action.kind is ActionKind.WAIT
-            and one.incident.end is not None
-            and (one.incident_class not in SEVERE or one.cost.undone)
-            for one in self.undismissed
-        )
-        if needs_nothing:
+        if worst.needs_nothing:
             over = f"{counted(more + 1, 'incident')}, {'all ' * bool(more)}over"
             return f"{over}: nothing to do{note}."
-        step, advice = worst.incident.onset.step, worst.action.kind.value
-        if worst.incident_class is IncidentClass.DIVERGENT and not self._ends_finite():
-            what = f"Dead since step {step:,}"
-        elif worst.incident_class is IncidentClass.SILENT and worst.incident.symptoms:
-            symptom = worst.incident.symptoms[0]
-            # A rule of the user's begins with the name of a metric, as it is spelled.
-            words = symptom.capitalize() if symptom in set(Symptom) else symptom
-            what = f"{words} at step {step:,}"
-        else:
-            what = f"{worst.outcome.capitalize()} incident at step {step:,}"
-            if worst.incident.end is None and worst.action.kind is ActionKind.WAIT:
-                what += ", not over at the end" if worst.incident_class is not None else ""
+        instruction = worst.action.instruction.rstrip(".")
+        to_do = instruction[:1].lower() + instruction[1:]
         rest = f"; {counted(more, 'more incident')}" if more else ""
-        return f"{what}: {advice}{rest}{note}."
+        return f"{_what(worst)}: {to_do}{rest}{note}."
 
     @property
     def tone(self) -> str:
         """Return how bad it is, as the verdict is coloured: `good`, `warn` or `alarm`."""
-        worst = max((severity_rank(one.incident_class) for one in self.undismissed), default=-1)
-        return "good" if worst < 0 else "warn" if worst < severity_rank(None) else "alarm"
+        if all(one.needs_nothing for one in self.undismissed):
+            return "good"
+        acts = any(one.action.kind is not ActionKind.WAIT for one in self.undismissed)
+        return "alarm" if acts else "warn"
 
     @property
     def undismissed(self) -> tuple[Diagnosis, ...]:
         """The incidents that nobody has dismissed, in the order of onset."""
         return tuple(one for one in self.incidents if not one.dismissed)
-
-    def _ends_finite(self) -> bool:
-        """Return whether the last recorded loss is a number."""
-        losses = self.block.column(LOSS)
-        return bool(np.isfinite(losses.values[losses.present][-1:]).all())
 
     @property
     def signals(self) -> dict[str, Quality]:
@@ -197,9 +174,21 @@ class RunReport:
         return report_card(self)
 
 
-def _severity(diagnosis: Diagnosis) -> tuple[bool, int, float]:
+def _severity(diagnosis: Diagnosis) -> tuple[int, int, float]:
     """Return a key that sorts incidents from the least to the most severe."""
     symptoms = diagnosis.symptoms
     height = (symptoms.loss_peak or 0.0) - (symptoms.loss_before or 0.0)
-    height = height if math.isfinite(height) else math.inf
-    return (not diagnosis.dismissed, severity_rank(diagnosis.incident_class), height)
+    return (*diagnosis.severity, height if math.isfinite(height) else math.inf)
+
+
+def _what(diagnosis: Diagnosis) -> str:
+    """Return what an incident is, with its step: "Divergent since step 14,250"."""
+    incident = diagnosis.incident
+    step = f"step {incident.onset.step:,}"
+    if incident.incident_class in (IncidentClass.SILENT, IncidentClass.OPEN):
+        symptom = incident.symptoms[0]
+        # A rule of the user's begins with the name of a metric, as it is spelled.
+        words = symptom.capitalize() if symptom in set(Symptom) else symptom
+        return f"{words} at {step}"
+    is_over = incident.end is not None
+    return f"{incident.incident_class.capitalize()} {'at' if is_over else 'since'} {step}"

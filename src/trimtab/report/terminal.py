@@ -49,10 +49,15 @@ _LIVE_SIGNALS = (
 _MAX_LIVE_INCIDENTS = 10
 
 _STYLES = {
-    IncidentClass.DIVERGENT: "bold red",
-    IncidentClass.LINGERING: "red",
+    IncidentClass.KEPT_OUT: "green",
+    IncidentClass.RESTORED: "green",
     IncidentClass.SILENT: "magenta",
-    IncidentClass.RECOVERABLE: "yellow",
+    IncidentClass.RECOVERING: "yellow",
+    IncidentClass.PLATEAU: "red",
+    IncidentClass.LINGERING: "red",
+    IncidentClass.COLLAPSED: "bold red",
+    IncidentClass.DIVERGENT: "bold red",
+    IncidentClass.DEAD: "bold red",
 }
 _COLOURS = {"good": "green", "warn": "yellow", "alarm": "red"}
 _OUTCOMES = {ObservedOutcome.YES: "bold", ObservedOutcome.NO: ""}
@@ -124,13 +129,12 @@ def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
     table.add_column("likely cause", overflow="fold", ratio=3)
     for worst, *others in groups:
         incident = worst.incident
-        named = worst.incident_class
         table.add_row(
             f"{incident.number}{f' +{len(others)}' if others else ''}",
             f"{incident.onset.step:,}",
             Text("dismissed", style="dim")
             if worst.dismissed
-            else Text(worst.outcome, style=_STYLES.get(named, "") if named else ""),
+            else Text(worst.incident_class, style=_STYLES.get(worst.incident_class, "")),
             wording.losses_text(worst),
             worst.action.kind.value,
             *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
@@ -153,7 +157,7 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
     named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
     title.append(f", {wording.steps_text(incident)}, ", style="not bold")
-    title.append(diagnosis.outcome, style=_STYLES.get(named, "not bold") if named else "not bold")
+    title.append(named, style=_STYLES.get(named, "not bold"))
     symptoms, loss = printable(wording.symptoms_text(diagnosis)), wording.losses_text(diagnosis)
     title.append(f": {symptoms}, loss {loss}", style="not bold")
     lines = Table.grid(padding=(0, 2))

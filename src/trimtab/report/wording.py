@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause
 from trimtab.core.events import (
@@ -16,7 +17,7 @@ from trimtab.core.events import (
     UNDO_OUTCOME,
 )
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import SEVERE, Incident
+from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.by_evidence import WORTH_SAYING, would_decide
@@ -103,7 +104,7 @@ def short_cause(diagnosis: Diagnosis) -> str:
 def likeness(diagnosis: Diagnosis) -> tuple[str | None, ...]:
     """Return what incidents that are shown as one have in common: class, cause and action."""
     cause = diagnosis.cause.id if diagnosis.cause else None
-    return diagnosis.outcome, cause, diagnosis.action.kind.value, diagnosis.dismissal
+    return diagnosis.incident_class, cause, diagnosis.action.kind, diagnosis.dismissal
 
 
 def group_alike(diagnoses: Sequence[Diagnosis]) -> list[tuple[Diagnosis, ...]]:
@@ -138,9 +139,10 @@ def symptoms_text(diagnosis: Diagnosis) -> str:
 
 
 def tone(diagnosis: Diagnosis) -> str:
-    """Return `alarm` for what hurts a run, `warn` for what passed or was dismissed."""
-    is_severe = diagnosis.incident_class in SEVERE and not diagnosis.dismissed
-    return "alarm" if is_severe else "warn"
+    """Return `alarm` for what needs an act, `good` for what needs nothing, else `warn`."""
+    if diagnosis.needs_nothing:
+        return "good"
+    return "warn" if diagnosis.action.kind is ActionKind.WAIT else "alarm"
 
 
 def explanation_lines(alike: Sequence[Diagnosis], run: RunReport) -> Iterator[tuple[str, str]]:

@@ -9,8 +9,7 @@ import dataclasses
 from collections.abc import Iterable
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
-from trimtab.core.findings import Symptom
-from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.incidents import Incident
 from trimtab.core.signals import LOSS
 from trimtab.explain.causes import conclusions
 from trimtab.explain.causes.plausible import Situation, situation_of
@@ -66,15 +65,7 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
         hypotheses = conclude(incident, ranking, proven)[1]
     else:
         conclusion, hypotheses = conclude(incident, ranking, _destructive_update(context))
-    # A run that never learned has no course to classify: it is a plateau by its symptom.
-    is_flat = set(incident.symptoms) == {Symptom.NO_LEARNING}
-    return make_diagnosis(
-        context,
-        conclusion,
-        hypotheses,
-        incident_class=IncidentClass.PLATEAU if is_flat else None,
-        ranking=ranking,
-    )
+    return make_diagnosis(context, conclusion, hypotheses, ranking=ranking)
 
 
 def observe_all(context: IncidentContext) -> Answers:

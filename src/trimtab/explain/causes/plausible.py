@@ -155,13 +155,18 @@ def situation_of(context: IncidentContext, answers: Answers) -> Situation:
     )
 
 
-_SHAPES: Mapping[IncidentClass | None, str] = {
-    IncidentClass.RECOVERABLE: "spike",
-    IncidentClass.LINGERING: "level",
-    IncidentClass.DIVERGENT: "divergence",
+_SHAPES: Mapping[IncidentClass, str] = {
+    IncidentClass.KEPT_OUT: "spike",
+    IncidentClass.RESTORED: "spike",
+    IncidentClass.RECOVERED: "spike",
+    IncidentClass.RECOVERING: "spike",
     IncidentClass.SILENT: "silent",
     IncidentClass.PLATEAU: "plateau",
-    None: "open",
+    IncidentClass.OPEN: "open",
+    IncidentClass.LINGERING: "level",
+    IncidentClass.COLLAPSED: "policy",
+    IncidentClass.DIVERGENT: "divergence",
+    IncidentClass.DEAD: "divergence",
 }
 
 
@@ -170,7 +175,7 @@ def shape_of(context: IncidentContext, answers: Answers) -> str:
     incident = context.incident
     if incident.is_of_policy:
         return "policy"
-    if "resumes" in answers.yes or incident.started_again:
+    if "resumes" in answers.yes or incident.facts.started_again:
         return "at a restart"
     if "loss_nonfinite" in answers.yes or Symptom.NONFINITE_LOSS in incident.symptoms:
         return "divergence" if _rose_first(context) else "not finite"
@@ -178,24 +183,18 @@ def shape_of(context: IncidentContext, answers: Answers) -> str:
         return "never learnt"
     if _is_burst(context):
         return "gradient burst"
-    left = _share_left(context)
-    has_risen = incident.incident_class in (None, IncidentClass.RECOVERABLE)
-    if came_back(context) or incident.incident_class is IncidentClass.HARD_BATCH:
+    if came_back(context):
         return "spike"
     # A slow rise that has not ended, or an incident that ends near its peak.
-    if "loss_creeps_up" in answers.yes or (has_risen and left is not None and left > STILL_UP):
+    left = _share_left(context) if incident.incident_class is IncidentClass.OPEN else None
+    if "loss_creeps_up" in answers.yes or (left is not None and left > STILL_UP):
         return "divergence"
     return _SHAPES[incident.incident_class]
 
 
 def came_back(context: IncidentContext) -> bool:
     """Return whether the loss rose and is where it was before, by its class and by its records."""
-    incident = context.incident
-    has_risen = incident.incident_class in (IncidentClass.RECOVERABLE, IncidentClass.LINGERING)
-    if not has_risen or incident.end is None or incident.new_level is not None:
-        return False
-    left = _share_left(context)
-    return left is None or left < 0.5
+    return context.incident.incident_class is IncidentClass.RECOVERED
 
 
 def _share_left(context: IncidentContext) -> float | None:

@@ -195,7 +195,11 @@ def _has_resumed(context: IncidentContext) -> Observed | None:
         return answered(signals.LR, True, "the learning rate begins again from 0")
     found = resumed(context)
     # A loss that is where the run began may be a new start that nothing else shows.
-    return found if found.is_yes or (found.is_no and not context.incident.started_again) else None
+    return (
+        found
+        if found.is_yes or (found.is_no and not context.incident.facts.started_again)
+        else None
+    )
 
 
 def _experiments(context: IncidentContext) -> Mapping[str, tuple[str, str]] | None:

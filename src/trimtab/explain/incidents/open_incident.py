@@ -2,64 +2,39 @@
 
 import dataclasses
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from trimtab.core.findings import NOT_FINITE, Finding
+from trimtab.core.findings import Finding, Symptom
+from trimtab.core.incident_facts import Facts
 from trimtab.core.incidents import (
     Incident,
     IncidentChange,
     IncidentClass,
     Moment,
-    Outlook,
     Transition,
+    finding_from_state,
 )
-from trimtab.core.state import Stateful
-from trimtab.explain.incidents.course import Course
+from trimtab.explain.verdict.facts import Past, measure
+from trimtab.explain.verdict.rows import Row
+from trimtab.explain.verdict.table import DEAD_RECORDS, OPEN, Classified
 
-MAX_RECORDS = 64
-"""Records in which the loss must have fallen clearly for a restart to be recognised later."""
+FIRST_ROWS, NEWEST_ROWS = 512, 2048
+"""Records of an incident that are kept: those after the onset and the newest. Chosen: a spike that
+comes back by itself takes up to 500, and the newest show how the loss goes on."""
 
-CLEAR_FALL = 0.8
-"""A loss at this share of the first one has fallen clearly."""
+FIRST_LOOK, LOOK_FACTOR, LOOK_RECORDS = 4, 1.19, 128
+"""Records after the onset at which an incident is looked at first; then each time that their number
+has grown by this factor, or by so many. Looks follow from the onset alone, so a live run and its
+log see the same. Chosen: four looks while the age doubles."""
 
-LIKENESS = 0.1
-"""The share by which losses of a restart may differ from those of the start. Chosen: the restarts
-of a public run differ from its start by 1 to 2 %."""
+MAX_EVALUATIONS = 16
+"""Held-out losses since an onset that are kept."""
 
-
-class RunStart(Stateful):
-    """The first loss of a run, and when it had fallen clearly."""
-
-    def __init__(self) -> None:
-        self.is_known = False
-        """Whether nothing more is to be learned."""
-        self.records = 0
-        """Records from the first loss to the one that had fallen clearly; 0 if it did not."""
-        self._num_seen = 0
-        self._first = self._fallen = math.nan
-
-    def observe(self, moment: Moment) -> None:
-        """Add the next loss of the run."""
-        if self.is_known or moment.loss is None or not math.isfinite(moment.loss):
-            return
-        if not self._num_seen:
-            self._first = moment.loss
-        elif 0 < moment.loss <= CLEAR_FALL * self._first:
-            self.records, self._fallen = self._num_seen, moment.loss
-        self._num_seen += 1
-        self.is_known = self.records > 0 or self._num_seen > MAX_RECORDS
-
-    def is_repeated_by(self, losses: Sequence[float]) -> bool:
-        """Return whether the losses from a peak on, one more than `records`, are like the first."""
-        if not self.records or len(losses) <= self.records:
-            return False
-        return _is_like(losses[0], self._first) and _is_like(losses[self.records], self._fallen)
-
-
-def _is_like(loss: float, known: float) -> bool:
-    return abs(loss - known) <= LIKENESS * abs(known)
+SINCE_PEAK = 65
+"""Finite losses from the peak on, by which a restart is recognised."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -67,148 +42,172 @@ class OpenIncident:
     """The working state of an incident; `snapshot` is its public form."""
 
     number: int
+    past: Past
     onset: Moment
     peak: Moment
     last: Moment
-    course: Course
+    facts: Facts
+    last_alarm: Moment
+    """The newest record with an alarm."""
+    attempt: int = 0
+    end: Moment | None = None
+    found: Classified = OPEN
+    """The class that is said."""
+    seen: IncidentClass = IncidentClass.OPEN
+    """The class that the last look has seen; it is said if the next one sees it too."""
     findings: list[Finding] = field(default_factory=list)
     num_findings: int = 0
     is_loud: bool = False
     """Whether an alarm was about the loss itself."""
-    waiting: int = 0
-    """Records since the incident was opened or reopened."""
+    is_kept_out: bool = True
+    """Whether every alarm was about a step that was kept out of the weights."""
     calm: int = 0
-    """Records since the latest alarm."""
+    """Records since the newest alarm."""
+    nonfinite_in_row: int = 0
+    """Losses in a row up to the newest that were not finite and not kept out."""
     missing: int = 0
-    """Records without a loss since the latest one that had one."""
+    """Records without a loss since the newest one that had one."""
+    num_rows: int = 0
+    """Records since the onset."""
+    rows_before: int = 0
+    """Of these, the records before the alarm that opened it, or reopened it last."""
+    next_look: int = FIRST_LOOK
+    """The number of records at which it is looked at next."""
+    back_since: int | None = None
+    """The number of records at the first look from which on the loss was ordinary."""
+    settled_since: int | None = None
+    """The number of records at the first look from which on the loss was on its new level."""
     num_reopened: int = 0
-    incident_class: IncidentClass | None = None
-    outlook: Outlook | None = None
-    back_in: int | None = None
-    new_level: float | None = None
-    is_surrogate: bool = False
-    has_direction: bool | None = None
-    start_loss: float | None = None
-    started_again: bool = False
-    was_kept_out: bool = False
     has_finite_state: bool = True
     """Whether the norms of weights and optimizer were finite when they were last recorded."""
-    end: Moment | None = None
+    started_again: bool = False
+    first_rows: list[Row] = field(default_factory=list)
+    newest_rows: deque[Row] = field(default_factory=lambda: deque(maxlen=NEWEST_ROWS))
+    evaluations: list[float] = field(default_factory=list)
     since_peak: list[float] = field(default_factory=list)
-    """The finite losses from the peak on, as many as a restart is recognised by."""
 
-    @classmethod
-    def begin(
-        cls, number: int, onset: Moment, course: Course, alarms: Sequence[Finding], *, is_loud: bool
-    ) -> "OpenIncident":
-        opened = cls(number=number, onset=onset, peak=onset, last=onset, course=course)
-        opened.join(alarms, is_loud=is_loud)
-        if not opened.is_loud:
-            opened.incident_class = IncidentClass.SILENT
-        return opened
+    @property
+    def incident_class(self) -> IncidentClass:
+        return self.found.incident_class
 
-    def join(self, alarms: Sequence[Finding], *, is_loud: bool) -> bool:
+    @property
+    def rows(self) -> list[Row]:
+        """The records since the onset; of many, the first and the newest."""
+        return [*self.first_rows, *self.newest_rows]
+
+    def join(self, alarms: Sequence[Finding], *, is_loud: bool, is_kept_out: bool) -> bool:
         """Add further alarms; return whether one of them has a symptom not seen here before."""
-        if not alarms:
-            return False
         self.num_findings += len(alarms)
-        if is_only_nonfinite(alarms):
-            self.course.finite_records = 0  # the next losses show what came of it
-        else:
-            self.calm, self.course.returned = 0, None
+        self.calm = 0
         known = {finding.symptom for finding in self.findings}
         new = [alarm for alarm in alarms if alarm.symptom not in known]
         self.findings += new
         self.is_loud = self.is_loud or is_loud
-        if self.is_loud and self.is_silent:
-            self.incident_class = None  # no longer silent: the loss decides
+        self.is_kept_out = self.is_kept_out and is_kept_out
+        if not is_kept_out:
+            self.back_since = None
         return bool(new)
 
-    def reopen(
-        self, alarms: Sequence[Finding], kept: IncidentClass | None, *, is_loud: bool
-    ) -> None:
-        """Continue an incident that had been closed, with the class that it keeps."""
-        self.end, self.new_level, self.outlook, self.back_in = None, None, None, None
-        self.waiting, self.missing = 0, 0
-        self.num_reopened += 1
-        self.incident_class = kept
-        self.join(alarms, is_loud=is_loud)
-
-    def observe(self, moment: Moment, *, is_waiting: bool = True) -> None:
-        """Add a record that has a loss; `is_waiting` unless it came before the alarm."""
-        self.calm += is_waiting
-        self.waiting += is_waiting
-        self.course.observe(moment)
-        self.was_kept_out = self.was_kept_out and self.course.is_finite
-        self.note(moment)
-        if moment.loss is not None and len(self.since_peak) <= MAX_RECORDS:
-            self.since_peak.append(moment.loss)
-
-    def note(self, moment: Moment) -> None:
-        """Note a record that has a loss, which says nothing of the weights if it was kept out."""
-        self.last = moment
+    def observe(self, row: Row) -> None:
+        """Add a record."""
+        self.num_rows += 1
         self.missing = 0
-        if _badness(moment) > _badness(self.peak):
-            self.peak = moment
+        if len(self.first_rows) < FIRST_ROWS:
+            self.first_rows.append(row)
+        else:
+            self.newest_rows.append(row)
+        self.last = row.moment
+        if _badness(self.last) > _badness(self.peak):
+            self.peak = self.last
             self.since_peak = []
+        if row.is_finite and row.loss is not None and len(self.since_peak) < SINCE_PEAK:
+            self.since_peak.append(row.loss)
+        if row.is_finite:
+            self.nonfinite_in_row = 0
+        elif row.loss is not None and not row.is_kept_out:
+            self.nonfinite_in_row += 1
+            self.is_kept_out = False
 
-    @property
-    def is_silent(self) -> bool:
-        """Whether the loss has not been affected so far."""
-        return self.incident_class is IncidentClass.SILENT
+    def is_due(self) -> bool:
+        """Return whether this record is one at which the incident is looked at."""
+        if self.num_rows < self.next_look:
+            return self.nonfinite_in_row == DEAD_RECORDS
+        while self.next_look <= self.num_rows:
+            grown = int(self.next_look * LOOK_FACTOR)
+            self.next_look = max(self.next_look + 1, min(grown, self.next_look + LOOK_RECORDS))
+        return True
 
-    @property
-    def records(self) -> int:
-        """Records from the onset to the end, or to the latest one."""
-        if self.end is not None and self.course.returned is not None:
-            return self.course.returned_after  # the later ones only confirmed it
-        return self.course.records
-
-    @property
-    def baseline_mean(self) -> float | None:
-        return self.course.trend.level if self.course.trend else None
-
-    @property
-    def baseline_deviation(self) -> float | None:
-        return self.course.trend.scale if self.course.trend else None
+    def measure(self, undone: int, *, has_undo_failed: bool) -> None:
+        """Measure the facts at the last record."""
+        symptoms = {finding.symptom for finding in self.findings}
+        self.facts = dataclasses.replace(
+            measure(self.past, self.rows, self.evaluations),
+            records=self.num_rows,
+            is_loud=self.is_loud,
+            is_kept_out=self.is_kept_out,
+            undone_updates=undone,
+            has_undo_failed=has_undo_failed,
+            has_finite_state=self.has_finite_state,
+            has_collapsed=Symptom.REWARD_HACKED in symptoms,
+            never_learnt=Symptom.NO_LEARNING in symptoms,
+            started_again=self.started_again,
+        )
 
     def change(self, transition: Transition, tick: int) -> IncidentChange:
         return IncidentChange(transition=transition, tick=tick, incident=self.snapshot())
 
     def snapshot(self) -> Incident:
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(Incident)}
-        return Incident(**{**fields, "findings": tuple(self.findings)})
+        return Incident(
+            number=self.number,
+            onset=self.onset,
+            peak=self.peak,
+            end=self.end,
+            last=self.last,
+            records=self._records(),
+            incident_class=self.incident_class,
+            certainty=self.found.certainty,
+            facts=self.facts,
+            findings=tuple(self.findings),
+            num_findings=self.num_findings,
+        )
+
+    def _records(self) -> int:
+        """Return the records from the onset to the end, or to the last one."""
+        if self.end is None:
+            return self.num_rows
+        after = sum(row.tick > self.end.tick for row in self.rows)
+        return self.num_rows - after
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "incident": dataclasses.asdict(self.snapshot()),
-            "course": self.course.state_dict(),
-            **{name: getattr(self, name) for name in _PRIVATE},
-        }
+        """Return everything as JSON values."""
+        state = dataclasses.asdict(self)
+        return {**state, "newest_rows": list(self.newest_rows)}
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "OpenIncident":
         """Restore what `state_dict` returned."""
-        incident = Incident.from_state(state["incident"])
-        shared = {f.name for f in dataclasses.fields(cls)} & _PUBLIC
-        return cls(
-            **{name: getattr(incident, name) for name in shared - {"findings"}},
-            findings=list(incident.findings),
-            course=Course.from_state(state["course"]),
-            **{name: state[name] for name in _PRIVATE},
+        moments = {name: _moment(state[name]) for name in ("onset", "peak", "last", "last_alarm")}
+        found = Classified(
+            incident_class=IncidentClass(state["found"]["incident_class"]),
+            certainty=state["found"]["certainty"],
         )
+        parts: dict[str, Any] = {
+            **state,
+            **moments,
+            "past": Past.from_state(state["past"]),
+            "facts": Facts.from_state(state["facts"]),
+            "end": _moment(state["end"]) if state["end"] else None,
+            "found": found,
+            "seen": IncidentClass(state["seen"]),
+            "findings": [finding_from_state(part) for part in state["findings"]],
+            "first_rows": [Row(*row) for row in state["first_rows"]],
+            "newest_rows": deque((Row(*row) for row in state["newest_rows"]), NEWEST_ROWS),
+        }
+        return cls(**parts)
 
 
-_PUBLIC = {f.name for f in dataclasses.fields(Incident)}
-_PRIVATE = tuple(
-    f.name for f in dataclasses.fields(OpenIncident) if f.name not in {*_PUBLIC, "course"}
-)
-"""What the public form does not have: saved as it is, so that a new field cannot be forgotten."""
-
-
-def is_only_nonfinite(alarms: Sequence[Finding]) -> bool:
-    """Return whether the alarms of a record say no more than that its step was not finite."""
-    return NOT_FINITE.issuperset(alarm.symptom for alarm in alarms)
+def _moment(state: Mapping[str, Any]) -> Moment:
+    return Moment(**state)
 
 
 def _badness(moment: Moment) -> float:

@@ -1,18 +1,18 @@
-"""IncidentTracker: the incident state machine. What differs between rule sets is in ClosingRules.
+"""IncidentTracker: groups findings into incidents, record by record.
 
-             alarm                  the loss is back
-    quiet ----------> open --------------------------------> closed: hard batch, recoverable,
-                       |  ^                                  or lingering if it took long
-       8, 32 records:  |  |  alarm soon after                  |
-       outlook         |  +------------------------------------+
-                       v  not back in time
-                     classified: divergent if non-finite or rising, else lingering
-                       v  settled
-                     closed: a finite level becomes the new normal
+             alarm                      ordinary at two looks
+    quiet ----------> open ----------------------------------> closed
+                       |  ^                                      |
+                 looks |  |  alarm soon after                    |
+                       |  +--------------------------------------+
+                       v
+                   the class that two looks in a row agree on
+                       |
+                       v  the new level has lasted: it is the new normal
+                     closed
 
-An incident that opened without the loss is silent until an alarm, or the loss itself, says
-otherwise. Only records with a loss count; one that is not finite does not if its step was kept out
-of the weights. While an incident is open nothing enters the history.
+What differs between rule sets is in IncidentRules. Slow and stalled steps are incidents of their
+own beside those about numbers. While an incident about numbers is open nothing enters the history.
 """
 
 import math
@@ -21,25 +21,28 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from trimtab.core.block import Block
-from trimtab.core.events import NOT_APPLIED
+from trimtab.core.events import UNDO, UNDO_OUTCOME
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, Finding, Severity, Symptom
-from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Moment, Transition
-from trimtab.core.signals import DISCARDED, LOSS
+from trimtab.core.incident_facts import Facts
+from trimtab.core.incidents import Incident, IncidentChange, Moment, Transition
+from trimtab.core.signals import EVAL_LOSS
 from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.state.hard_limits import SYMPTOMS
-from trimtab.explain.incidents.closing import ClosingRules, Ruling
-from trimtab.explain.incidents.open_incident import OpenIncident, RunStart, is_only_nonfinite
+from trimtab.explain.incidents.history import History, value_of
+from trimtab.explain.incidents.open_incident import (
+    MAX_EVALUATIONS,
+    OpenIncident,
+)
+from trimtab.explain.incidents.rules import IncidentRules, PauseRules, Ruling
+from trimtab.explain.verdict.rows import Row
 
-MAX_NOT_APPLIED = 64
-"""Steps not applied that are remembered, and records up to which the record of one comes after its
-event. Chosen: it comes `live.lag_steps` later, 2 by default; a restart may repeat a step later."""
+MAX_UNDOS = 64
+"""Undos and their outcomes that are remembered."""
 
-KEPT_OUT_RECORDS = 100
-"""Records from a step that was kept out to the next one, or from the end of the incident that it
-was, up to which both are one incident. Source: the time in which a run may recover."""
+NEAR_STEPS = 16
+"""An undo may come this many steps before the onset of its incident. Source: the margin with which
+onsets are dated."""
 
 _STATE_NORMS = tuple(name for name, found in SYMPTOMS.items() if found is Symptom.NONFINITE_NORM)
 
@@ -47,27 +50,29 @@ _STATE_NORMS = tuple(name for name, found in SYMPTOMS.items() if found is Sympto
 class IncidentTracker:
     """Groups findings into incidents, record by record."""
 
-    def __init__(self, rules: ClosingRules) -> None:
+    def __init__(self, rules: IncidentRules) -> None:
         self._rules = rules
-        self._recent: deque[Moment] = deque(maxlen=rules.history_records)
-        """The history: the latest quiet records with a loss."""
+        self._pause_rules = PauseRules()
+        self._history = History(rules.history_records)
+        self._meaning = LossMeaning(rules.objective)
         self._warnings: deque[int] = deque(maxlen=rules.lead_records)
         """Ticks of the latest warnings."""
+        self._undos: deque[Any] = deque(maxlen=MAX_UNDOS)
+        """Tick, step and updates lost of each undo; of one that did not help, -1 updates."""
         self._open: OpenIncident | None = None
         self._closed: OpenIncident | None = None
         """The latest closed one, for as long as it can be reopened."""
         self._since_closed = 0
-        self._not_applied: deque[tuple[int, int]] = deque(maxlen=MAX_NOT_APPLIED)
-        """Tick and step of the latest steps that the loop itself did not apply."""
+        self._pause: OpenIncident | None = None
+        """The open incident about lost time."""
         self.num_incidents = 0
         """Incidents so far; the next one has the number after it."""
-        self._start = RunStart()
-        self._meaning = LossMeaning(rules.objective)
 
     def update(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
         """Process the next records and the findings among them; return what changed."""
         self._meaning.observe_many(block)
-        self._not_applied.extend((e.tick, e.step) for e in block.events if e.kind == NOT_APPLIED)
+        self._history.add_events(block)
+        self._undos.extend(_undos_of(block))
         alarms: dict[int, list[Finding]] = {}
         warnings: dict[int, int] = {}
         for finding in findings:
@@ -78,236 +83,295 @@ class IncidentTracker:
                 warnings[block.row_of(finding.tick)] = finding.tick
         stops = sorted({*alarms, *warnings})
         changes: list[IncidentChange] = []
-        row = 0
-        while row < len(block):
-            if self._open is None:
+        at = 0
+        while at < len(block):
+            if self._open is None and self._pause is None:
                 # Nothing can happen before the next finding: skip to it.
-                following = bisect_left(stops, row)
+                following = bisect_left(stops, at)
                 until = stops[following] if following < len(stops) else len(block)
-                self._remember(block, row, until)
-                row = until
-            if row < len(block):
-                if row in warnings:
-                    self._warnings.append(warnings[row])
-                changes += self._step(block, row, alarms.get(row, []))
-                row += 1
+                if until > at:
+                    self._since_closed += self._history.add(block, at, until)
+                at = until
+            if at < len(block):
+                if at in warnings:
+                    self._warnings.append(warnings[at])
+                changes += self._step(block, at, alarms.get(at, []))
+                at += 1
         return changes
 
     def finish(self) -> list[IncidentChange]:
-        """Classify what is open at the end of the log, as far as the records allow."""
-        incident = self._open
-        if incident is None:
-            return []
-        return self._classify(incident, self._rules.class_at_end(incident))
+        """Classify what is open at the end of the log, by the facts at its last record."""
+        return [
+            change
+            for incident in (self._open, self._pause)
+            if incident is not None
+            for change in self._classify_at_end(incident)
+        ]
 
     @property
-    def open_incident(self) -> Incident | None:
-        return self._open.snapshot() if self._open else None
+    def open_incidents(self) -> list[Incident]:
+        """The incidents that are open, as they stand."""
+        return [one.snapshot() for one in (self._open, self._pause) if one is not None]
 
     def state_dict(self) -> dict[str, Any]:
+        parts = {"open": self._open, "closed": self._closed, "pause": self._pause}
         return {
-            "recent": [[moment.step, moment.tick, moment.loss] for moment in self._recent],
+            **{name: part.state_dict() if part else None for name, part in parts.items()},
+            "history": self._history.state_dict(),
             "warnings": list(self._warnings),
-            "open": self._open.state_dict() if self._open else None,
-            "closed": self._closed.state_dict() if self._closed else None,
+            "undos": list(self._undos),
             "since_closed": self._since_closed,
-            "not_applied": list(self._not_applied),
             "count": self.num_incidents,
-            "start": self._start.state_dict(),
             "meaning": self._meaning.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        moments = (Moment(step=step, tick=tick, loss=loss) for step, tick, loss in state["recent"])
-        self._recent = deque(moments, maxlen=self._recent.maxlen)
-        self._warnings = deque(state["warnings"], maxlen=self._warnings.maxlen)
-        self._open, self._closed = (
+        self._open, self._closed, self._pause = (
             OpenIncident.from_state(state[part]) if state[part] else None
-            for part in ("open", "closed")
+            for part in ("open", "closed", "pause")
         )
+        self._history.load_state_dict(state["history"])
+        self._warnings = deque(state["warnings"], maxlen=self._warnings.maxlen)
+        self._undos = deque(map(tuple, state["undos"]), maxlen=MAX_UNDOS)
         self._since_closed = int(state["since_closed"])
-        pairs = ((tick, step) for tick, step in state["not_applied"])
-        self._not_applied = deque(pairs, maxlen=MAX_NOT_APPLIED)
         self.num_incidents = int(state["count"])
-        self._start.load_state_dict(state["start"])
         self._meaning.load_state_dict(state["meaning"])
 
-    def _remember(self, block: Block, first: int, last: int) -> None:
-        """Add quiet records to the history."""
-        if last - first == 1:  # a live step
-            self._remember_one(_moment(block, first))
-            return
-        rows = first + np.flatnonzero(block.column(LOSS).present[first:last])
-        self._since_closed += len(rows)
-        for row in rows:
-            if self._start.is_known:  # after the first records of a run
-                break
-            self._start.observe(_moment(block, int(row)))
-        kept = rows[-self._rules.history_records :]
-        axes = (block.step, block.tick, block.column(LOSS).values)
-        for step, tick, loss in zip(*(axis[kept].tolist() for axis in axes), strict=True):
-            self._recent.append(Moment(step=step, tick=tick, loss=loss))
-
-    def _remember_one(self, moment: Moment) -> None:
-        if moment.loss is not None:
-            self._recent.append(moment)
-            self._since_closed += 1
-            if not self._start.is_known:
-                self._start.observe(moment)
-
-    def _step(self, block: Block, row: int, alarms: list[Finding]) -> list[IncidentChange]:
+    def _step(self, block: Block, at: int, alarms: list[Finding]) -> list[IncidentChange]:
         """Process a record that has a finding, or that comes while an incident is open."""
-        changes = []
-        moment, is_kept_out = _moment(block, row), self._is_kept_out(block, row)
-        was_spared = is_kept_out and is_only_nonfinite(alarms)
-        incident = self._open
-        closed = self._closed
-        if incident is None and alarms and closed and self._is_echo(closed, alarms, was_spared):
+        row = self._history.note(block, at)
+        moment = row.moment if row else _moment(block, at)
+        pauses = [alarm for alarm in alarms if alarm.symptom in HARMLESS]
+        return [
+            *self._step_pause(row, moment, pauses),
+            *self._step_numbers(block, at, row, moment, [a for a in alarms if a not in pauses]),
+        ]
+
+    def _step_pause(
+        self, row: Row | None, moment: Moment, alarms: list[Finding]
+    ) -> list[IncidentChange]:
+        incident, changes = self._pause, []
+        if alarms and incident is None:
+            onset = row or Row(moment.tick, moment.step, None)
+            incident = self._pause = self._new(onset, self._pause_rules, [], moment)
+            incident.join(alarms, is_loud=False, is_kept_out=False)
+            changes = [(incident, Transition.OPENED)]
+        elif incident is None:
+            return []
+        elif alarms and incident.join(alarms, is_loud=False, is_kept_out=False):
+            changes = [(incident, Transition.WORSENED)]
+        if alarms:
+            incident.last_alarm = moment
+        incident.calm += not alarms
+        ruling = self._observe(incident, row, self._pause_rules, is_calm=not alarms)
+        said = [one.change(transition, moment.tick) for one, transition in changes]
+        if ruling.is_over:
+            self._pause = None
+        return said + self._apply(incident, ruling, self._pause_rules, moment.tick)
+
+    def _step_numbers(
+        self, block: Block, at: int, row: Row | None, moment: Moment, alarms: list[Finding]
+    ) -> list[IncidentChange]:
+        incident, closed = self._open, self._closed
+        if incident is None and alarms and closed and self._rules.is_echo(closed, alarms):
             # Counted, but not news: it would open a second incident for one event.
             closed.num_findings += len(alarms)
             alarms = []
+        held_out = value_of(block, at, EVAL_LOSS)
+        given_up: list[IncidentChange] = []
+        if incident is not None and self._has_gone_back(incident, block, at):
+            given_up, incident = self._give_up(incident), None
         if incident is None and not alarms:
-            self._remember_one(moment)
-            return []
-        is_news, transition = True, Transition.WORSENED
+            self._remember(row, held_out)
+            return given_up
+        onset = row or Row(moment.tick, moment.step, None)
+        is_loud = any(self._rules.is_loud(alarm) for alarm in alarms)
+        is_kept_out = bool(row and row.is_kept_out) and _is_of_this_step(alarms)
+        news: Transition | None = None
         if incident is None:
-            incident, transition = self._begin(moment, alarms)
-        else:
-            is_news = incident.join(alarms, is_loud=self._is_loud(alarms))
-        if transition is Transition.OPENED:
-            incident.was_kept_out = was_spared
-        elif not HARMLESS.issuperset(alarm.symptom for alarm in alarms):
-            incident.was_kept_out = incident.was_kept_out and was_spared
-        norms = [norm for name in _STATE_NORMS if (norm := _value(block, row, name)) is not None]
+            incident, news = self._begin(onset, alarms, is_loud=is_loud)
+            incident.attempt = block.attempt.item(at)
+        is_new = bool(alarms) and incident.join(alarms, is_loud=is_loud, is_kept_out=is_kept_out)
+        if news is None and is_new:
+            news = Transition.WORSENED
+        incident.calm += not alarms
+        if alarms:
+            incident.last_alarm = moment
+        if held_out is not None:
+            incident.evaluations = [*incident.evaluations[1 - MAX_EVALUATIONS :], held_out]
+        norms = [norm for name in _STATE_NORMS if (norm := value_of(block, at, name)) is not None]
         if norms:
             incident.has_finite_state = all(map(math.isfinite, norms))
-        if is_news:
-            changes.append(incident.change(transition, moment.tick))
-        if moment.loss is None:
-            incident.missing += 1
-            ruling = self._rules.rule_without_loss(incident)
-        elif is_kept_out and not math.isfinite(moment.loss):
-            incident.note(moment)
-            ruling = Ruling()
-        else:
-            self._observe(incident, moment)
-            ruling = self._rules.rule(incident, is_calm=not alarms)
-        return changes + self._apply(incident, ruling)
-
-    def _apply(self, incident: OpenIncident, ruling: Ruling) -> list[IncidentChange]:
-        """Forecast, classify or close an incident, as the rules say."""
-        changes = []
-        tick = incident.last.tick
-        if ruling.outlook is not None:
-            incident.outlook = ruling.outlook
-            changes.append(incident.change(Transition.FORECAST, tick))
-        changes += self._classify(incident, ruling.incident_class)
-        if ruling.closed_as is None:
-            return changes
-        if ruling.new_normal:
-            # An incident cannot alarm for ever: its level becomes the new normal.
-            incident.course.returned = None
-            self._recent.clear()
-            self._recent.extend(ruling.new_normal)
-        if ruling.new_level is not None:
-            incident.new_level = ruling.new_level
-            changes.append(incident.change(Transition.REBASELINED, tick))
-        return changes + self._close(incident, ruling.closed_as)
-
-    def _begin(self, moment: Moment, alarms: list[Finding]) -> tuple[OpenIncident, Transition]:
-        """Open a new incident, or reopen the latest one if it has only just been closed."""
-        closed, is_loud = self._closed, self._is_loud(alarms)
-        if closed and self._rules.may_reopen(closed, self._since_closed):
-            closed.reopen(alarms, self._rules.class_if_reopened(closed), is_loud=is_loud)
-            self._open, self._closed = closed, None
-            return closed, Transition.REOPENED
-        self.num_incidents += 1
-        before = list(self._recent)
-        first = self._first_sign(moment, alarms, before)
-        before, led_up = before[:first], before[first:]
-        is_surrogate = self._meaning.is_surrogate(moment.tick)
-        incident = OpenIncident.begin(
-            self.num_incidents,
-            led_up[0] if led_up else moment,
-            self._rules.start(before, has_trend=not is_surrogate),
-            alarms,
-            is_loud=is_loud,
-        )
-        incident.is_surrogate = is_surrogate
-        incident.has_direction = self._meaning.has_direction(incident.onset.tick)
-        incident.start_loss = self._meaning.start(moment.tick)
-        for earlier in led_up:
-            self._observe(incident, earlier, is_waiting=False)
-        self._recent.clear()
-        self._recent.extend(before)
-        self._open, self._closed = incident, None
-        return incident, Transition.OPENED
-
-    def _observe(self, incident: OpenIncident, moment: Moment, *, is_waiting: bool = True) -> None:
-        incident.observe(moment, is_waiting=is_waiting)
-        if self._start.is_repeated_by(incident.since_peak):
-            incident.started_again = True
-        self._rules.follow(incident)
-
-    def _is_echo(self, closed: OpenIncident, alarms: list[Finding], was_spared: bool) -> bool:
-        if was_spared and closed.was_kept_out and self._since_closed <= KEPT_OUT_RECORDS:
-            self._since_closed = 0
-            return True
-        return self._rules.is_echo(closed, alarms)
-
-    def _is_kept_out(self, block: Block, row: int) -> bool:
-        """Return whether the step of a record was not applied to the weights."""
-        step, tick = block.step.item(row), block.tick.item(row)
-        return _value(block, row, DISCARDED) == 1.0 or any(
-            step == not_applied and 0 <= tick - written < MAX_NOT_APPLIED
-            for written, not_applied in self._not_applied
-        )
-
-    def _is_loud(self, alarms: Sequence[Finding]) -> bool:
-        return any(self._rules.is_loud(alarm) for alarm in alarms)
-
-    def _first_sign(
-        self, moment: Moment, alarms: Sequence[Finding], before: Sequence[Moment]
-    ) -> int:
-        """Return the index among the records before at which the incident began."""
-        lead = self._rules.lead_records
-        ticks = [earlier.tick for earlier in before]
-        onsets = [alarm.onset_tick for alarm in alarms if alarm.onset_tick is not None]
-        place = bisect_left(ticks, min(onsets, default=moment.tick))
-        if any(alarm.symptom in NOT_RESTORED for alarm in alarms):
-            return place  # it began with the resume
-        for warning in reversed(self._warnings):
-            earlier = bisect_left(ticks, warning)
-            if place - lead <= earlier < place:
-                place = earlier
-        return place
-
-    def _classify(
-        self, incident: OpenIncident, incident_class: IncidentClass | None
-    ) -> list[IncidentChange]:
-        if incident_class is None or incident_class is incident.incident_class:
-            return []
-        incident.incident_class = incident_class
-        return [incident.change(Transition.CLASSIFIED, incident.last.tick)]
-
-    def _close(self, incident: OpenIncident, incident_class: IncidentClass) -> list[IncidentChange]:
-        changes = self._classify(incident, incident_class)
-        returned = incident.course.returned
-        incident.end = returned or incident.last
-        if returned is not None:  # the losses after it were usual again
-            self._recent.extend(m for m in incident.course.tail if m.tick > returned.tick)
-        self._open, self._closed, self._since_closed = None, incident, 0
-        changes.append(incident.change(Transition.CLOSED, incident.last.tick))
+        ruling = self._observe(incident, row, self._rules, is_calm=not alarms, news=news)
+        changes = [*given_up, *([incident.change(news, moment.tick)] if news else [])]
+        if ruling.is_over:
+            self._open, self._closed, self._since_closed = None, incident, 0
+        changes += self._apply(incident, ruling, self._rules, moment.tick)
+        if ruling.is_over:
+            self._take_back(incident, is_settled=ruling.is_settled)
         return changes
 
+    def _observe(
+        self,
+        incident: OpenIncident,
+        row: Row | None,
+        rules: IncidentRules,
+        *,
+        is_calm: bool,
+        news: Transition | None = None,
+    ) -> Ruling:
+        """Add a record to an incident; return what follows from it."""
+        if row is None:
+            incident.missing += 1
+            return rules.judge_missing(incident)
+        incident.observe(row)
+        if self._history.start.is_repeated_by(incident.since_peak):
+            incident.started_again = True
+        is_look = incident.is_due()
+        if is_look or news is not None:
+            self._measure(incident)
+        if news is Transition.OPENED:
+            rules.open(incident)
+        return rules.judge(incident, is_look=is_look, is_calm=is_calm)
 
-def _moment(block: Block, row: int) -> Moment:
-    return Moment(
-        step=block.step.item(row), tick=block.tick.item(row), loss=_value(block, row, LOSS)
-    )
+    def _apply(
+        self, incident: OpenIncident, ruling: Ruling, rules: IncidentRules, tick: int
+    ) -> list[IncidentChange]:
+        """Classify or close an incident, as the rules say."""
+        changes = []
+        if ruling.found is not None:
+            is_new = ruling.found.incident_class is not incident.incident_class
+            incident.found = ruling.found
+            if is_new:
+                changes.append(incident.change(Transition.CLASSIFIED, tick))
+        if ruling.is_over:
+            incident.end = rules.end_of(incident, is_settled=ruling.is_settled)
+            changes.append(incident.change(Transition.CLOSED, tick))
+        return changes
+
+    def _begin(
+        self, row: Row, alarms: list[Finding], *, is_loud: bool
+    ) -> tuple[OpenIncident, Transition]:
+        """Open a new incident, or reopen the latest one if it has only just been closed."""
+        closed, self._closed = self._closed, None
+        if closed and self._rules.may_reopen(closed, self._since_closed):
+            rows = list(self._history.rows)
+            for earlier in rows:
+                if earlier.tick > closed.last.tick:
+                    closed.observe(earlier)
+            closed.end, closed.back_since, closed.settled_since = None, None, None
+            closed.num_reopened += 1
+            closed.rows_before = closed.num_rows
+            self._history.rows.clear()
+            self._history.rows.extend(row for row in rows if row.tick < closed.onset.tick)
+            self._open = closed
+            return closed, Transition.REOPENED
+        rows = [*self._history.rows, row]
+        first = self._first_sign(row.tick, alarms, rows)
+        began_with_resume = any(alarm.symptom in NOT_RESTORED for alarm in alarms)
+        if is_loud and not row.is_kept_out and not began_with_resume:
+            first = self._rules.date_onset(rows, first)
+        before, led_up = rows[:first], rows[first:]
+        incident = self._new(led_up[0], self._rules, before, row.moment)
+        for earlier in led_up[:-1]:
+            incident.observe(earlier)
+        incident.rows_before = incident.num_rows
+        self._history.rows.clear()
+        self._history.rows.extend(before)
+        self._open = incident
+        return incident, Transition.OPENED
+
+    def _new(
+        self, onset: Row, rules: IncidentRules, before: Sequence[Row], moment: Moment
+    ) -> OpenIncident:
+        self.num_incidents += 1
+        return OpenIncident(
+            number=self.num_incidents,
+            past=rules.begin(before, onset, self._history, self._meaning),
+            onset=onset.moment,
+            peak=onset.moment,
+            last=onset.moment,
+            last_alarm=moment,
+            facts=Facts(),
+        )
+
+    def _first_sign(self, tick: int, alarms: Sequence[Finding], rows: Sequence[Row]) -> int:
+        """Return the index of the row at which the incident began, by its findings."""
+        lead = self._rules.lead_records
+        ticks = [earlier.tick for earlier in rows]
+        onsets = [alarm.onset_tick for alarm in alarms if alarm.onset_tick is not None]
+        first = bisect_left(ticks, min([tick, *onsets]))
+        if any(alarm.symptom in NOT_RESTORED for alarm in alarms):
+            return first  # it began with the resume
+        for warning in reversed(self._warnings):
+            earlier = bisect_left(ticks, warning)
+            if first - lead <= earlier < first:
+                first = earlier
+        return first
+
+    def _has_gone_back(self, incident: OpenIncident, block: Block, at: int) -> bool:
+        """Return whether the run was started again from before an incident."""
+        is_new = block.attempt.item(at) != incident.attempt
+        return is_new and block.step.item(at) < incident.onset.step
+
+    def _give_up(self, incident: OpenIncident) -> list[IncidentChange]:
+        """Close an incident that a restart has left behind, with the class that it has."""
+        changes = self._classify_at_end(incident)
+        incident.end = incident.last
+        self._open, self._closed, self._since_closed = None, None, 0
+        return [*changes, incident.change(Transition.CLOSED, incident.last.tick)]
+
+    def _measure(self, incident: OpenIncident) -> None:
+        first, last = incident.onset.step - NEAR_STEPS, incident.last.tick
+        near = [updates for tick, step, updates in self._undos if tick <= last and step >= first]
+        undone = sum(updates for updates in near if updates > 0)
+        incident.measure(undone, has_undo_failed=bool(near) and near[-1] < 0)
+
+    def _classify_at_end(self, incident: OpenIncident) -> list[IncidentChange]:
+        rules = self._pause_rules if incident is self._pause else self._rules
+        self._measure(incident)
+        found, before = rules.at_end(incident), incident.incident_class
+        incident.found = found
+        if found.incident_class is before:
+            return []
+        return [incident.change(Transition.CLASSIFIED, incident.last.tick)]
+
+    def _remember(self, row: Row | None, held_out: float | None) -> None:
+        """Add a record without an incident to the history."""
+        if row is not None:
+            self._history.rows.append(row)
+            self._since_closed += 1
+        if held_out is not None:
+            self._history.evaluations.append(held_out)
+
+    def _take_back(self, incident: OpenIncident, *, is_settled: bool) -> None:
+        """Add the records after an incident to the history, or those of its new level."""
+        history = self._history
+        history.evaluations.extend(incident.evaluations)
+        if is_settled:
+            history.rows.clear()
+        history.rows.extend(self._rules.history_after(incident, is_settled=is_settled))
+        if incident.is_loud and not is_settled:
+            history.longest_return = max(history.longest_return, incident.snapshot().records)
 
 
-def _value(block: Block, row: int, signal: str) -> float | None:
-    """Return the value of a signal in a row; None if it was not recorded there."""
-    column = block.columns.get(signal)
-    return column.values.item(row) if column is not None and column.present.item(row) else None
+def _undos_of(block: Block) -> list[tuple[int, int, int]]:
+    """Return tick, step and updates lost of each undo; -1 updates for one that did not help."""
+    found = []
+    for event in block.events:
+        lost = event.facts.get("updates_lost")
+        if event.kind == UNDO and not event.facts.get("is_ordered") and isinstance(lost, int):
+            found.append((event.tick, event.step, max(lost, 1)))
+        told = event.kind == UNDO_OUTCOME and event.facts.get("showed") is not False
+        if told and event.facts.get("helped") is False:
+            found.append((event.tick, event.step, -1))
+    return found
+
+
+def _is_of_this_step(alarms: Sequence[Finding]) -> bool:
+    """Return whether alarms are about nothing but the step that they were raised at."""
+    return all(alarm.onset_tick in (None, alarm.tick) for alarm in alarms)
+
+
+def _moment(block: Block, at: int) -> Moment:
+    return Moment(step=block.step.item(at), tick=block.tick.item(at), loss=None)

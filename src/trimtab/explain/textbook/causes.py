@@ -92,13 +92,11 @@ def explain_by_tree(context: IncidentContext) -> Diagnosis:
     walked = walk(context)
     suspected = [_judge(suspect, context) for suspect in suspects(context)]
     conclusion = _conclude(incident, walked, suspected)
-    return make_diagnosis(
-        context,
-        conclusion,
-        _collect(incident, walked, suspected, conclusion.cause),
-        incident_class=walked.leaf.incident_class,
-        walk=walked,
-    )
+    if walked.leaf.incident_class is not None:  # the questions know it better than the curve
+        incident = dataclasses.replace(incident, incident_class=walked.leaf.incident_class)
+        context = dataclasses.replace(context, incident=incident)
+    hypotheses = _collect(incident, walked, suspected, conclusion.cause)
+    return make_diagnosis(context, conclusion, hypotheses, walk=walked)
 
 
 def _conclude(

@@ -1,21 +1,27 @@
-"""The textbook's closing rules: over when back within mean + 0.5 sigma in 50 records.
+"""The textbook's incidents: over when back within mean + 0.5 sigma in 50 records.
 
 Not back in 50 records: divergent if non-finite or still rising, else lingering. A finite level then
 becomes the new normal; a non-finite incident stays open until a finite loss is seen.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.core.robust import mean_and_deviation
+from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.textbook import TextbookThresholds
-from trimtab.explain.incidents.closing import ClosingRules, Ruling
-from trimtab.explain.incidents.course import Course, Trend
+from trimtab.explain.incidents.history import History
 from trimtab.explain.incidents.open_incident import OpenIncident
+from trimtab.explain.incidents.rules import GOES_ON, IncidentRules, Ruling
+from trimtab.explain.verdict.facts import Past
+from trimtab.explain.verdict.reference import Reference
+from trimtab.explain.verdict.rows import Losses, Row
+from trimtab.explain.verdict.table import OPEN, Classified
 
-SILENT = frozenset({Symptom.RISING_LOSS, Symptom.NONFINITE_NORM})
+QUIET_SYMPTOMS = frozenset({Symptom.RISING_LOSS, Symptom.NONFINITE_NORM})
 """Alarms without a jump of the loss."""
 
 RISE_RECORDS = 10
@@ -23,8 +29,18 @@ RISE_RECORDS = 10
 the textbook asks for "still rising" without a number; two means of 10 differ by noise alone by
 0.45 deviations, so one whole deviation is a little over two standard errors."""
 
+SILENT, RECOVERED, LINGERING, DIVERGENT = (
+    Classified(incident_class=named, certainty=1.0)
+    for named in (
+        IncidentClass.SILENT,
+        IncidentClass.RECOVERED,
+        IncidentClass.LINGERING,
+        IncidentClass.DIVERGENT,
+    )
+)
 
-class TextbookClosing(ClosingRules):
+
+class TextbookIncidents(IncidentRules):
     """The rules as the textbook states them. They neither date the onset back nor look ahead."""
 
     lead_records = 0
@@ -34,81 +50,106 @@ class TextbookClosing(ClosingRules):
         self._config = config
         self.history_records = config.window
 
-    def start(self, before: Sequence[Moment], *, has_trend: bool) -> Course:
-        """Return a course whose baseline is the mean and deviation of the finite losses before."""
-        losses = [m.loss for m in before if m.loss is not None and math.isfinite(m.loss)]
-        trend = None
-        if len(losses) > 1:
-            mean, deviation = mean_and_deviation(losses)
-            trend = Trend.flat(level=mean, scale=deviation, step=before[-1].step)
-        return Course(trend=trend, tail_records=self._config.recovery_records)
+    def begin(
+        self, before: Sequence[Row], onset: Row, history: History, meaning: LossMeaning
+    ) -> Past:
+        """Return a past whose level is the mean of the finite losses before."""
+        past = super().begin(before, onset, history, meaning)
+        losses = Losses.of(before).loss
+        level, deviation = mean_and_deviation(losses) if len(losses) > 1 else (None, None)
+        reference = past.reference
+        if level is not None and deviation is not None:
+            reference = Reference(
+                records=len(losses),
+                onset_step=onset.step,
+                first_step=reference.first_step,
+                start=reference.start,
+                level=level,
+                level_error=0.0,
+                noise=deviation,
+                history=tuple(losses.tolist()),
+            )
+        return dataclasses.replace(past, reference=reference)
+
+    def date_onset(self, rows: Sequence[Row], latest: int) -> int:
+        """Return the row of the alarm."""
+        return latest
 
     def is_loud(self, finding: Finding) -> bool:
         """Return whether it is about the loss: all but a slow rise and a non-finite norm are."""
-        return finding.symptom not in SILENT
+        return finding.symptom not in QUIET_SYMPTOMS
 
     def may_reopen(self, incident: OpenIncident, since_closed: int) -> bool:
         """Return whether the alarm comes soon after the end, however often."""
         return since_closed <= self._config.reopen_records
 
-    def class_if_reopened(self, incident: OpenIncident) -> IncidentClass | None:
-        return None
-
-    def is_echo(self, incident: OpenIncident, alarms: Sequence[Finding]) -> bool:
+    def is_echo(self, closed: OpenIncident, alarms: Sequence[Finding]) -> bool:
         return False
 
-    def follow(self, incident: OpenIncident) -> None:
-        """Do nothing: a silent incident stays so."""
+    def open(self, incident: OpenIncident) -> None:
+        """Say nothing yet, or that the loss raised no alarm."""
+        incident.found = OPEN if incident.is_loud else SILENT
 
-    def rule_without_loss(self, incident: OpenIncident) -> Ruling:
-        return Ruling()
-
-    def rule(self, incident: OpenIncident, *, is_calm: bool) -> Ruling:
+    def judge(self, incident: OpenIncident, *, is_look: bool, is_calm: bool) -> Ruling:
         """Close it if the loss is back; else classify it once its time is over.
 
         A finite level then becomes the new normal; a non-finite incident stays open.
         """
+        if incident.is_loud and incident.found is SILENT:
+            incident.found = OPEN  # an alarm about the loss has joined it
+        kept = _kept(incident)
         if is_calm and self._is_back(incident):
-            return Ruling(closed_as=_kept_class(incident) or IncidentClass.RECOVERABLE)
+            return Ruling(found=kept or RECOVERED, is_over=True)
         if not self._is_due(incident):
-            return Ruling()
-        course = incident.course
-        is_rising = not course.is_finite or _is_still_rising(course)
-        otherwise = IncidentClass.DIVERGENT if is_rising else IncidentClass.LINGERING
-        named = _kept_class(incident) or otherwise
-        if not course.is_finite:
-            return Ruling(incident_class=named)
-        return Ruling(incident_class=named, new_normal=list(course.tail), closed_as=named)
+            return GOES_ON
+        is_finite = _is_finite(incident)
+        is_rising = not is_finite or _is_still_rising(incident)
+        named = kept or (DIVERGENT if is_rising else LINGERING)
+        return Ruling(found=named, is_over=is_finite, is_settled=is_finite)
 
-    def class_at_end(self, incident: OpenIncident) -> IncidentClass | None:
+    def judge_missing(self, incident: OpenIncident) -> Ruling:
+        return GOES_ON
+
+    def at_end(self, incident: OpenIncident) -> Classified:
         """Return divergent if the last loss is non-finite; of others nothing can be said yet."""
-        if incident.incident_class is not None or incident.course.is_finite:
-            return incident.incident_class
-        return IncidentClass.DIVERGENT
+        is_known = incident.incident_class is not IncidentClass.OPEN
+        return incident.found if is_known or _is_finite(incident) else DIVERGENT
+
+    def end_of(self, incident: OpenIncident, *, is_settled: bool) -> Moment:
+        return incident.last
+
+    def history_after(self, incident: OpenIncident, *, is_settled: bool) -> list[Row]:
+        return incident.rows[-self._config.recovery_records :] if is_settled else []
 
     def _is_back(self, incident: OpenIncident) -> bool:
-        loss, trend = incident.last.loss, incident.course.trend
-        if loss is None or not math.isfinite(loss):
+        reference = incident.past.reference
+        if incident.last.loss is None or not _is_finite(incident):
             return False
-        if trend is None:
+        if not reference.has_level:
             return True  # too few losses came before: any finite loss counts as back
-        return loss <= trend.level + self._config.recovery_sigmas * trend.scale
+        return incident.last.loss <= (
+            reference.level + self._config.recovery_sigmas * reference.noise
+        )
 
     def _is_due(self, incident: OpenIncident) -> bool:
         if incident.incident_class is IncidentClass.DIVERGENT:  # non-finite, and classified already
-            return incident.course.is_finite
-        return incident.waiting > self._config.recovery_records
+            return _is_finite(incident)
+        return incident.num_rows - incident.rows_before > self._config.recovery_records
 
 
-def _kept_class(incident: OpenIncident) -> IncidentClass | None:
+def _kept(incident: OpenIncident) -> Classified | None:
     kept = (IncidentClass.SILENT, IncidentClass.DIVERGENT)
-    return incident.incident_class if incident.incident_class in kept else None
+    return incident.found if incident.incident_class in kept else None
 
 
-def _is_still_rising(course: Course) -> bool:
-    losses = [moment.loss for moment in course.tail if moment.loss is not None]
-    if len(losses) < 2 * RISE_RECORDS or course.trend is None:
+def _is_finite(incident: OpenIncident) -> bool:
+    return incident.last.loss is None or math.isfinite(incident.last.loss)
+
+
+def _is_still_rising(incident: OpenIncident) -> bool:
+    losses = Losses.of(incident.rows).loss[-incident.num_rows :]
+    if len(losses) < 2 * RISE_RECORDS or not incident.past.reference.has_level:
         return False
     before, _ = mean_and_deviation(losses[-2 * RISE_RECORDS : -RISE_RECORDS])
     recent, _ = mean_and_deviation(losses[-RISE_RECORDS:])
-    return recent - before > course.trend.scale
+    return recent - before > incident.past.reference.noise

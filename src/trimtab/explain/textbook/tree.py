@@ -61,7 +61,7 @@ ODD_TOKENS_SIGMAS = 6.0
 scores of healthy public runs stay under 4.5; batches of rare or repeated tokens in small models
 moved these two by 10 deviations and more."""
 
-_RECOVERED = (IncidentClass.RECOVERABLE, IncidentClass.HARD_BATCH)
+_RECOVERED = (IncidentClass.RECOVERED,)
 
 _USUAL_RECORDS = 20
 _USUAL_FACTOR = 3.0
@@ -156,7 +156,7 @@ def recovered(context: IncidentContext) -> Observed:
 def had_its_time(context: IncidentContext) -> Observed:
     """Did the log continue for the 50 records that a recovery may take?"""
     seen = f"{context.incident.records} records from the onset on"
-    return answered(LOSS, context.incident.incident_class is not None, seen)
+    return answered(LOSS, context.incident.incident_class is not IncidentClass.OPEN, seen)
 
 
 def long_tail(context: IncidentContext) -> Observed:

@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.events import NOT_UNDONE, UNDO
-from trimtab.core.incidents import IncidentClass, Transition, severity_rank
+from trimtab.core.incidents import IncidentClass, Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.incident_news import IncidentNews
@@ -20,7 +20,7 @@ ALERT_AFTER = 10
 """Discarded steps in a row. Source: a bad batch is one step, and a protected run ends by itself
 only after 100 (`live.max_nonfinite_steps`)."""
 
-_ERROR_RANK = severity_rank(IncidentClass.LINGERING)
+_ERROR_SEVERITY = IncidentClass.LINGERING.severity
 _TITLES = {
     Transition.REOPENED: "opened again",
     Transition.WORSENED: "got worse",
@@ -147,7 +147,7 @@ class RunAlerts:
 
     def from_incident(self, news: IncidentNews) -> list[Alert]:
         """Return the alert of a change of an incident; none if people need not know of it."""
-        if not news.is_alarm or news.transition in (Transition.FORECAST, Transition.REBASELINED):
+        if not news.is_alarm:
             return []
         dismissed = self._state["dismissed"]
         if news.number in dismissed:
@@ -157,7 +157,7 @@ class RunAlerts:
             title, closed = f"incident {news.number} {news.dismissal}", AlertState.CLOSED
             matter = f"incident-{news.number}"
             return [self._alert(news.step, matter, AlertLevel.INFO, title, state=closed)]
-        kind = news.incident_class.value if news.incident_class else "class not known yet"
+        kind = news.incident_class.value
         symptoms = ", ".join(news.symptoms) or "no symptom"
         state, level = AlertState.OPEN, AlertLevel.WARNING
         if news.is_over:
@@ -165,7 +165,7 @@ class RunAlerts:
         else:
             if news.transition in (Transition.CLASSIFIED, Transition.WORSENED):
                 state = AlertState.CHANGED
-            if severity_rank(news.incident_class) >= _ERROR_RANK:
+            if news.incident_class.severity >= _ERROR_SEVERITY:
                 level = AlertLevel.ERROR
         words = f" {_TITLES[news.transition]}" if news.transition in _TITLES else ""
         lines = [f"Class: {kind}."]

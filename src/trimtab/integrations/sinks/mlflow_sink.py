@@ -24,7 +24,6 @@ from urllib.parse import quote, urlencode
 from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError
 from trimtab.core.escaping import escape_markdown
-from trimtab.core.incidents import severity_rank
 from trimtab.core.signals import CLOCK
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
@@ -186,11 +185,10 @@ class MlflowSink:
             "trimtab.incidents": str(incidents["count"]),
             f"trimtab.incident.{news.number:04d}": news.describe()[:MAX_TAG_CHARS],
         }
-        if news.incident_class is not None:
-            rank = severity_rank(news.incident_class)
-            if rank >= incidents.get("worst_rank", 0):
-                incidents["worst_rank"] = rank
-                tags["trimtab.worst_class"] = news.incident_class.value
+        rank = news.incident_class.severity
+        if rank >= incidents.get("worst_rank", 0):
+            incidents["worst_rank"] = rank
+            tags["trimtab.worst_class"] = news.incident_class.value
         self._log(tags=tags)
 
     def _set_status(self, status: RunStatus) -> None:

@@ -22,7 +22,7 @@ from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError
 from trimtab.core.events import UNDO
-from trimtab.core.incidents import IncidentClass, Transition
+from trimtab.core.incidents import IncidentClass
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.journal.files import replace_file
@@ -169,11 +169,11 @@ class RunMetrics:
         return "".join(self._lines())
 
     def _add_incident(self, news: IncidentNews) -> None:
-        if news.incident_class is not None:
+        if news.incident_class is not IncidentClass.OPEN:
             self._classes.add((news.number, news.incident_class))
         if news.dismissal:
             self._dismissed.add(news.number)
-        if news.is_over or news.transition is Transition.REBASELINED:
+        if news.is_over:
             self._open.discard(news.number)
         elif news.number not in self._dismissed:
             self._open.add(news.number)

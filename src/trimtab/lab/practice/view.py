@@ -79,7 +79,7 @@ def write_up_of(diagnosis: Diagnosis | None) -> WriteUp:
         return {"onset": NONE, "class": NONE, "cause": NONE, "action": ActionKind.WAIT}
     return {
         "onset": str(diagnosis.incident.onset.step),
-        "class": diagnosis.outcome,
+        "class": diagnosis.incident_class.value,
         "cause": diagnosis.cause.id if diagnosis.cause else NONE,
         "action": diagnosis.action.kind,
     }

@@ -15,6 +15,9 @@ from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.recorder import Recorder
 from trimtab.live.shield import Shield, log
 
+LOST = (IncidentClass.DIVERGENT, IncidentClass.DEAD)
+"""What a few undone updates cannot repair."""
+
 
 class Relaunch:
     """Proposes a relaunch for an incident that needs one, or ends the run."""
@@ -45,7 +48,7 @@ class Relaunch:
         self._num_changes = self._recorder.num_changes
         with self._shield.guarding("incident"):
             for incident in self._recorder.incidents:
-                is_lost = incident.incident_class is IncidentClass.DIVERGENT
+                is_lost = incident.incident_class in LOST
                 if is_lost and incident.number not in self._proposed:
                     self._proposed.add(incident.number)
                     self._propose(incident)

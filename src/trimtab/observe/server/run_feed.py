@@ -13,7 +13,7 @@ import numpy as np
 
 from trimtab.core.block import Block, Event
 from trimtab.core.errors import JournalError
-from trimtab.core.incidents import SEVERE, Transition
+from trimtab.core.incidents import IncidentClass, Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import CLOCK, EVAL_LOSS, LOSS, TOKENS_PER_SECOND
 from trimtab.core.sink import RUN_STATUS, RunStatus
@@ -40,7 +40,7 @@ _MAX_ROWS = 2000
 _NAMES = frozenset(name for panel in PANELS for name in panel.names) | {EVAL_LOSS}
 _FAMILIES = tuple(panel.family for panel in PANELS if panel.family and not panel.is_heat)
 
-_OVER = frozenset({Transition.CLOSED, Transition.REBASELINED})
+_SEVERE = frozenset(named for named in IncidentClass if named.is_severe)
 _BAD_ENDS = ("raised", "could not start")
 """How an end begins that its loop did not want."""
 
@@ -292,11 +292,11 @@ def incidents_by_class(feeds: Iterable[RunFeed]) -> str:
 
 def is_open(facts: Mapping[str, Any]) -> bool:
     """Return whether an incident is neither over nor dismissed."""
-    return facts.get("transition") not in _OVER and not facts.get("dismissed")
+    return facts.get("transition") != Transition.CLOSED and not facts.get("dismissed")
 
 
 def _is_severe(facts: Mapping[str, Any]) -> bool:
-    return facts.get("incident_class") in SEVERE
+    return facts.get("incident_class") in _SEVERE
 
 
 def _incident_text(facts: Mapping[str, Any]) -> str:

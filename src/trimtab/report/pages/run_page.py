@@ -165,7 +165,7 @@ def _card(
             "h3",
             zoom,
             f" {steps_text(incident)} ",
-            tag("span", diagnosis.outcome, class_=f"tag {tone(diagnosis)}"),
+            tag("span", diagnosis.incident_class, class_=f"tag {tone(diagnosis)}"),
         ),
         draw_small(diagnosis, block),
         tag("p", ", ".join([*map(str, incident.symptoms[:3]), loss]), class_="notes"),
@@ -246,7 +246,7 @@ def _postmortem_section(report: RunReport) -> Html:
     parts = []
     for incident in shown:
         of = incident.incident
-        what = f"{of.symptoms[0]} at step {of.onset.step:,}, {incident.outcome}"
+        what = f"{of.symptoms[0]} at step {of.onset.step:,}, {incident.incident_class}"
         parts.append(
             tag(
                 "details",

@@ -1,1 +1,0 @@
-"""What to do about an incident: `advice`, by class of incident, for both rule sets."""

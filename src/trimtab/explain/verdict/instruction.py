@@ -1,0 +1,365 @@
+"""The instruction: the one thing to do about an incident, made from its facts.
+
+Headline, alert, page, log line, JSON and post-mortem all show this value. It never speaks of the
+cause: what fixes that is the remedy's.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trimtab.core.actions import Action, ActionKind
+from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
+from trimtab.core.incident_facts import Course, Facts, Level
+from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.text import counted, digits
+from trimtab.detect.loss.meaning import SMALL_SHARE
+from trimtab.explain.verdict.table import (
+    BACK,
+    LONG_STEPS,
+    PATIENCE,
+    PATIENCE_IF_DOUBLED,
+    RETURN_STEPS,
+)
+
+MILD_RESUME = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
+"""What a resume may leave out without hurting the weights: a scaler finds its range again."""
+
+PROVEN = frozenset({Symptom.REPLICAS_DIFFER, Symptom.HARMED_STATE, Symptom.NONFINITE_NORM})
+"""Harm to the weights that is there whatever the loss does."""
+
+SUDDEN = frozenset(
+    {
+        Symptom.LOSS_SPIKE,
+        Symptom.GRADIENT_SPIKE,
+        Symptom.UPDATE_SPIKE,
+        Symptom.LR_JUMP,
+        Symptom.NONFINITE_LOSS,
+        Symptom.NONFINITE_GRAD_NORM,
+        Symptom.NONFINITE_NORM,
+        Symptom.HARMED_STATE,
+    }
+)
+"""What damages weights. A level that rose a little without any of these is mostly the data."""
+
+CLEAR_NOISE, CLEAR_LOST = 3.0, 0.25
+"""Deviations of one record, or the fraction of what was learnt, by which a loss that rose without
+any of these must be higher for a rollback to pay. Chosen."""
+
+GIVEN_BACK = 0.33
+"""The fraction of what it had gained that a loss near 0 must give back before it counts: there it
+moves by any factor. Chosen."""
+
+FAR_ABOVE_START = 2.0
+"""Times its start that the loss of a young run must have reached before an act is advised. Chosen:
+losses of policies and adversaries rise by a half at once."""
+
+FELL, FELL_NOISE = 0.15, 5.0
+"""The fraction of the start, and the deviations of one record, by which the loss of a young run
+must have fallen to be known to measure progress. Source: both sides of an adversary fall by up to
+13 % before they wander."""
+
+LARGE_CHANGE = 8.0
+"""Times by which a learning rate that was changed on purpose may rise. Chosen: people multiply by 2
+to 5; accidents by 10 and more."""
+
+LEARNT = 0.95
+"""The fraction of its first loss that a run must have come below to be worth going back to."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What the instruction depends on besides the incident."""
+
+    checkpoint: str | None = None
+    """The newest checkpoint from before the onset, by its name; None if none is known."""
+    recurs: bool = False
+    """Whether it was at the same place before a restart."""
+    changes: Sequence[str] = ()
+    """What was changed on purpose around the onset, as announced or as code did it."""
+
+
+def instruct(incident: Incident, around: Surroundings) -> Action:
+    """Return the one thing to do, and why."""
+    named, symptoms = incident.incident_class, set(incident.symptoms)
+    if symptoms <= HARMLESS:
+        return _wait("Nothing to do for the weights.", "Only time was lost.")
+    left_out = NOT_RESTORED & symptoms
+    if left_out and not around.changes:
+        return _after_resume(incident, is_mild=left_out <= MILD_RESUME)
+    if PROVEN & symptoms and named in (IncidentClass.SILENT, IncidentClass.OPEN):
+        return _act(ActionKind.STOP, "Stop", incident, around)
+    if named in _QUIET:
+        return _QUIET[named](incident, around)
+    if incident.facts.started_again and named is not IncidentClass.DEAD:
+        return _wait(
+            _unless_meant(f"the restart at step {incident.onset.step:,}", incident, around),
+            "The loss went back to where the run began, and falls as it did then.",
+        )
+    if around.changes and not _is_beyond_a_purpose(incident):
+        return _wait(
+            _unless_meant(f"the change at step {incident.onset.step:,}", incident, around),
+            f"{around.changes[-1]}; {_level_text(incident.facts)}.",
+        )
+    if named is IncidentClass.PLATEAU:
+        return _act(ActionKind.STOP, "Stop", incident, around)
+    if not _is_told_by_loss(incident):
+        return _wait(
+            f"Compare an evaluation with one from before step {incident.onset.step:,}.",
+            "This loss is not known to measure progress.",
+        )
+    if named is IncidentClass.LINGERING:
+        return _after_lingering(incident, around)
+    return _act(ActionKind.STOP, "Stop", incident, around)
+
+
+# What needs no act
+
+
+def _after_kept_out(incident: Incident, around: Surroundings) -> Action:
+    return _wait("Nothing to do.", "Every bad step was discarded and never reached the weights.")
+
+
+def _after_undo(incident: Incident, around: Surroundings) -> Action:
+    updates = counted(incident.facts.undone_updates, "update")
+    return _wait("Nothing to do.", f"{updates} undone; {_level_text(incident.facts)}.")
+
+
+def _after_recovery(incident: Incident, around: Surroundings) -> Action:
+    if around.recurs:
+        return _again(incident, around)
+    return _wait("Nothing to do.", f"{_capital(_level_text(incident.facts))}.")
+
+
+def _while_recovering(incident: Incident, around: Surroundings) -> Action:
+    facts, level = incident.facts, incident.facts.level
+    steps = level.back_in if level else None
+    reason = f"{_capital(_level_text(facts))}, and the gap shrinks."
+    if steps is None:
+        return _wait("Wait: the newest records are back.", reason)
+    left = facts.schedule.steps_left if facts.schedule else None
+    if left is not None and level is not None and steps > left:
+        # The gap shrinks by the same fraction in each step.
+        rest = level.gap * (level.smallest / max(level.gap, level.smallest)) ** (left / steps)
+        return _wait(f"Wait: about {digits(rest)} will be left when the schedule ends.", reason)
+    return _wait(f"Wait: back in about {_round(steps):,} steps.", reason)
+
+
+def _while_open(incident: Incident, around: Surroundings) -> Action:
+    facts = incident.facts
+    if not facts.is_measure:
+        return _wait(
+            f"Compare an evaluation with one from before step {incident.onset.step:,}.",
+            "The loss of a policy or an adversary does not tell.",
+        )
+    if incident.end is not None:
+        return _wait("Nothing to do.", "The run went on from before it.")
+    return _wait(f"Look again at step {_next_look(incident):,}.", f"{_too_early(facts)}.")
+
+
+def _after_silence(incident: Incident, around: Surroundings) -> Action:
+    if around.recurs:
+        return _again(incident, around)
+    first = incident.findings[0]
+    reason = f"{_capital(_level_text(incident.facts))}."
+    if first.symptom == Symptom.FROZEN:
+        part = first.signal.partition("/")[2] or "the model"
+        return _wait(f"Nothing to do if {part} was frozen on purpose; else unfreeze it.", reason)
+    return _wait(f"Look at {first.signal}; act if the loss follows.", reason)
+
+
+_QUIET = {
+    IncidentClass.KEPT_OUT: _after_kept_out,
+    IncidentClass.RESTORED: _after_undo,
+    IncidentClass.RECOVERED: _after_recovery,
+    IncidentClass.RECOVERING: _while_recovering,
+    IncidentClass.OPEN: _while_open,
+    IncidentClass.SILENT: _after_silence,
+}
+
+
+# What needs one
+
+
+def _after_lingering(incident: Incident, around: Surroundings) -> Action:
+    facts, level = incident.facts, incident.facts.level
+    if level is not None and SUDDEN.isdisjoint(incident.symptoms) and not _is_clear(level):
+        return _wait(
+            f"Compare an evaluation with one from before step {incident.onset.step:,}.",
+            f"{_capital(_level_text(facts))}, and it rose without a spike: that is mostly data.",
+        )
+    times = facts.schedule.times if facts.schedule else 1.0
+    lower = " and lower the learning rate" if times > 3 else ""
+    return _act(ActionKind.ROLL_BACK, "Roll back", incident, around, then=lower)
+
+
+def _act(
+    kind: ActionKind, verb: str, incident: Incident, around: Surroundings, then: str = ""
+) -> Action:
+    if around.recurs:
+        return _again(incident, around)
+    reason = f"{_capital(_level_text(incident.facts))}."
+    if incident.facts.has_undo_failed:
+        updates = counted(incident.facts.undone_updates, "update")
+        reason = f"{updates} undone, which has not helped. {reason}"
+    target = _target(incident, around)
+    if target is None:
+        return Action(
+            kind=ActionKind.STOP, instruction="Stop, fix the cause and start again.", reason=reason
+        )
+    back = f"oll back to {target}{then}"
+    instruction = f"R{back}." if verb == "Roll back" else f"{verb} and r{back}."
+    return Action(kind=kind, instruction=instruction, reason=reason)
+
+
+def _again(incident: Incident, around: Surroundings) -> Action:
+    target = _target(incident, around) or "the start"
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction=f"Go on from {target} with a learning rate 2 to 3 times lower.",
+        reason="It came back at the same place after a restart.",
+    )
+
+
+def _after_resume(incident: Incident, *, is_mild: bool) -> Action:
+    found = next(one for one in incident.findings if one.symptom in NOT_RESTORED)
+    if is_mild:
+        return _wait(
+            "Nothing to do now; load it at the next resume.",
+            "The weights are the saved ones; only the run cannot be repeated from here.",
+        )
+    return Action(
+        kind=ActionKind.ROLL_BACK,
+        instruction="Stop and resume from the same checkpoint again.",
+        reason=f"The steps since the resume at step {found.step:,} start from a state that is not "
+        "the saved one.",
+    )
+
+
+def _target(incident: Incident, around: Surroundings) -> str | None:
+    """Return the state to go back to; None if the run had learnt nothing worth it."""
+    if around.checkpoint is not None:
+        return around.checkpoint
+    level, start = incident.facts.level, incident.facts.start_loss
+    has_learnt = level is not None and start is not None and level.before < LEARNT * start
+    if incident.facts.records_before < PATIENCE and not has_learnt:
+        return None
+    return f"a checkpoint from before step {incident.onset.step:,}"
+
+
+def _wait(instruction: str, reason: str) -> Action:
+    return Action(kind=ActionKind.WAIT, instruction=instruction, reason=reason)
+
+
+def _unless_meant(what: str, incident: Incident, around: Surroundings) -> str:
+    target = _target(incident, around)
+    return f"Nothing to do if {what} was meant{f'; else roll back to {target}' * bool(target)}."
+
+
+# Conditions
+
+
+def _is_clear(level: Level) -> bool:
+    """Return whether a level is so much higher that data alone are no likely reason."""
+    return level.gap > CLEAR_NOISE * level.noise or level.lost > CLEAR_LOST
+
+
+def _is_told_by_loss(incident: Incident) -> bool:
+    """Return whether the loss is known to measure progress, or what happened is beyond doubt."""
+    facts = incident.facts
+    if incident.incident_class in (IncidentClass.DEAD, IncidentClass.COLLAPSED):
+        return True
+    level, start = facts.level, facts.start_loss
+    if facts.has_direction is False:
+        return False
+    if level is None or start is None:
+        return start is None or facts.times_start >= FAR_ABOVE_START
+    if facts.has_direction is None and facts.times_start < FAR_ABOVE_START:
+        return start - level.before > max(FELL * abs(start), FELL_NOISE * level.noise)
+    if not 0 <= level.before < SMALL_SHARE * start:
+        return True
+    return level.gap >= GIVEN_BACK * (start - level.before)
+
+
+def _is_beyond_a_purpose(incident: Incident) -> bool:
+    """Return whether nobody would want what happened, whatever was changed on purpose."""
+    facts = incident.facts
+    if incident.incident_class in (IncidentClass.DEAD, IncidentClass.COLLAPSED):
+        return True
+    return facts.schedule is not None and facts.schedule.times > LARGE_CHANGE
+
+
+# Words
+
+
+def _level_text(facts: Facts) -> str:
+    """Return where the loss is: "the loss is 5.42, 0.39 above its trend, for 228 steps"."""
+    level, reward = facts.level, facts.reward
+    if reward is not None and reward.is_gone:
+        return f"the reward fell from {digits(reward.before)} to {digits(reward.now)}"
+    if facts.nonfinite_at_end:
+        many = facts.nonfinite_at_end > 1
+        last = f"last {facts.nonfinite_at_end:,} losses are" if many else "last loss is"
+        return f"the {last} not finite"
+    if facts.is_frozen:
+        return "the loss does not move any more"
+    if not facts.has_finite_state:
+        return "weights or optimizer state are not finite"
+    if level is None and reward is not None:
+        return f"the reward is {digits(reward.now)}, {digits(reward.before)} before"
+    if not facts.is_measure:
+        return "a loss like this one does not tell"
+    if level is None:
+        return "too few losses came before to say where it should be"
+    now = f"the loss is {digits(level.now)}"
+    if level.z <= BACK and level.course is not Course.GROWING:
+        return f"{now}, {digits(level.expected)} expected"
+    if level.gap <= level.smallest and level.course is not Course.GROWING:
+        within = f"a gap under {digits(level.smallest)} is within the noise"
+        return f"{now}, {digits(level.expected)} expected; {within}"
+    lost = f", {_lost_text(level)}" if level.lost > CLEAR_LOST else ""
+    return f"{now}, {digits(level.gap)} above its trend{lost}, {_course_text(level, facts)}"
+
+
+def _lost_text(level: Level) -> str:
+    return f"{min(100 * level.lost, 100):.0f} % of what was learnt"
+
+
+def _course_text(level: Level, facts: Facts) -> str:
+    since = f"{facts.steps:,} steps after the onset"
+    if level.course is Course.GROWING:
+        return f"and rises {since}"
+    return f"{'shrinking' if level.course is Course.SHRINKING else 'flat'} {since}"
+
+
+def _too_early(facts: Facts) -> str:
+    if facts.nonfinite_at_end:
+        return _capital(_level_text(facts))
+    if facts.level is None:
+        return f"Only {counted(facts.records_before, 'record')} came before it"
+    if facts.level.z <= 1:
+        return "Too few records have come since"
+    return f"{_capital(_level_text(facts))}; a slow return cannot be told from a new level yet"
+
+
+def _next_look(incident: Incident) -> int:
+    """Return the step at which it can be told what an open incident becomes."""
+    facts = incident.facts
+    stride = max(facts.steps / max(facts.records - 1, 1), 1.0)
+    level = facts.level
+    if level is None or facts.records < PATIENCE_IF_DOUBLED:
+        records = float(PATIENCE_IF_DOUBLED)
+    else:
+        wanted = PATIENCE_IF_DOUBLED if level.is_doubled else PATIENCE
+        records = min(max(wanted, RETURN_STEPS / stride), max(wanted, LONG_STEPS / stride))
+    left = max(records - facts.records, 4.0) * stride
+    return incident.last.step + _round(math.ceil(left))
+
+
+def _round(steps: int) -> int:
+    """Return a number of steps with one or two digits that count."""
+    return max(int(float(f"{steps:.1g}" if steps < 100 else f"{steps:.2g}")), 1)
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
