@@ -39,6 +39,8 @@ class Level:
     course: Course
     back_in: int | None
     """Steps until the gap has closed at its present pace, while it shrinks."""
+    rise_steps: int
+    """Steps from the onset until the gap was three quarters as wide as now."""
     return_excluded: bool
     """Whether the gap would have shrunk by now if the loss came back within 500 steps."""
     is_back_just_now: bool

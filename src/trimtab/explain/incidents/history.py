@@ -46,6 +46,8 @@ class RunStart(Stateful):
         """Records from the first loss to the one that had fallen clearly; 0 if it did not."""
         self._num_seen = 0
         self._fallen = math.nan
+        self._has_fallen = False
+        """Whether the last loss had fallen clearly; two in a row have."""
 
     @property
     def is_known(self) -> bool:
@@ -62,8 +64,10 @@ class RunStart(Stateful):
         """Add the next loss of the run."""
         if self.is_known or loss is None or not math.isfinite(loss):
             return
-        if not self.records and self.losses and 0 < loss <= CLEAR_FALL * self.losses[0]:
+        has_fallen = bool(self.losses) and 0 < loss <= CLEAR_FALL * self.losses[0]
+        if has_fallen and self._has_fallen and not self.records:
             self.records, self._fallen = self._num_seen, loss
+        self._has_fallen = has_fallen
         if len(self.losses) < FIRST_LOSSES:
             self.losses.append(loss)
         self._num_seen += 1

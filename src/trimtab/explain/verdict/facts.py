@@ -39,6 +39,13 @@ SURE = 2.0
 GROWING, GROWING_FRACTION = 2.5, 0.1
 """Standard errors, and fraction of the gap, by which it must grow. Chosen on drawn curves."""
 
+RISEN = 0.75
+"""The fraction of its present width that a gap must have reached to have risen. Chosen."""
+
+NEAR_RECORDS = 5
+"""Records whose median says whether the loss is near. Source: the borders of the labelled spikes
+were set by the median of 5."""
+
 FROZEN_RECORDS = 8
 """Identical losses in a row that are no coincidence, if the losses before did not repeat."""
 
@@ -160,6 +167,7 @@ def _level(reference: Reference, known: Losses, records: int, steps: int) -> Lev
         z=z,
         course=course,
         back_in=back_in if course is Course.SHRINKING else None,
+        rise_steps=_rise_steps(gaps, known.step, gap),
         return_excluded=excluded,
         is_back_just_now=bool(gap - newest_two > 4 * sigma and newest_two < tolerance + 2 * sigma),
         is_doubled=gap > (math.log(2) if reference.is_log else 10 * sigma),
@@ -220,6 +228,15 @@ def _way_back(
     return math.ceil(back_in), is_excluded
 
 
+def _rise_steps(gaps: FloatArray, steps: FloatArray, gap: float) -> int:
+    """Return the steps until the gap, by medians of records, was three quarters of the last one."""
+    if len(gaps) < NEAR_RECORDS:
+        return 0
+    windows = np.lib.stride_tricks.sliding_window_view(gaps, NEAR_RECORDS)
+    wide = np.flatnonzero(np.median(windows, axis=1) >= RISEN * gap)
+    return int(steps[wide[0]] - steps[0]) if gap > 0 and len(wide) else 0
+
+
 def _is_learning(log_steps: FloatArray, values: FloatArray, peak: int) -> bool:
     """Return whether the loss has surely been falling in the later half since its peak."""
     half = peak + (len(values) - peak) // 2
@@ -236,11 +253,6 @@ def _lost(reference: Reference, gap: float) -> float:
     start = float(reference.to_scale(np.array([reference.start]))[0])
     learnt = start - reference.level
     return gap / learnt if learnt > 5 * reference.noise else 0.0
-
-
-NEAR_RECORDS = 5
-"""Records whose median says whether the loss is near. Source: the borders of the labelled spikes
-were set by the median of 5."""
 
 
 def back_at(reference: Reference, rows: Sequence[Row]) -> Moment | None:

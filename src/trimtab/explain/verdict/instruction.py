@@ -16,6 +16,7 @@ from trimtab.core.text import counted, digits
 from trimtab.detect.loss.meaning import SMALL_SHARE
 from trimtab.explain.verdict.table import (
     BACK,
+    FAR_ABOVE_START,
     LONG_STEPS,
     PATIENCE,
     PATIENCE_IF_DOUBLED,
@@ -49,10 +50,6 @@ any of these must be higher for a rollback to pay. Chosen."""
 GIVEN_BACK = 0.33
 """The fraction of what it had gained that a loss near 0 must give back before it counts: there it
 moves by any factor. Chosen."""
-
-FAR_ABOVE_START = 2.0
-"""Times its start that the loss of a young run must have reached before an act is advised. Chosen:
-losses of policies and adversaries rise by a half at once."""
 
 FELL, FELL_NOISE = 0.15, 5.0
 """The fraction of the start, and the deviations of one record, by which the loss of a young run

@@ -31,6 +31,10 @@ OFTEN = 0.25
 BLOWN_UP = 4.0
 """A loss this many times the start is lost, whatever its course. Source: GrossLoss."""
 
+FAR_ABOVE_START = 2.0
+"""A loss that stays this many times above the start has lost everything, and more. Chosen: losses
+of policies and adversaries rise by a half at once."""
+
 BACK, ABOVE = 1.0, 2.0
 """Standard errors beyond the tolerance up to which the loss is back, and from which it is above."""
 
@@ -154,6 +158,8 @@ def _classify_level(facts: Facts, level: Level) -> Classified:
         return Classified(incident_class=IncidentClass.RECOVERING, certainty=0.6)
     if level.lost > LOST and is_late and not level.is_learning:
         return Classified(incident_class=IncidentClass.DIVERGENT, certainty=sure)
+    if facts.times_start > FAR_ABOVE_START and facts.records >= PATIENCE_IF_DOUBLED:
+        return Classified(incident_class=IncidentClass.DIVERGENT, certainty=min(sure, 0.8))
     if z < ABOVE * (1 + FEW_BEFORE / facts.records_before):
         return Classified(incident_class=IncidentClass.RECOVERED, certainty=0.5)
     if not (_was_waited_for(facts, level, is_late=is_late) or has_ended):
@@ -172,4 +178,6 @@ def _was_waited_for(facts: Facts, level: Level, *, is_late: bool) -> bool:
         return True
     if facts.records < (PATIENCE_IF_DOUBLED if is_far else PATIENCE):
         return False
+    if level.rise_steps > RISE_STEPS:
+        return True  # what rises for so long is no spike
     return facts.steps >= RETURN_STEPS or (level.return_excluded and is_late)
