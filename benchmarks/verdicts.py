@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from tests.kit.public_runs import RealRun, real_runs
+from tests.kit.public_runs import Label, RealRun, real_runs
 
 from benchmarks.detect.intervals import share_of
 from benchmarks.results import publish, table
-from benchmarks.scoring import zone
+from benchmarks.scoring import counted, zone
 from trimtab.core.actions import Action, ActionKind
 from trimtab.core.block import Block, Column, FloatArray, Record
 from trimtab.core.detector import Detector
@@ -169,7 +169,7 @@ def labelled_section(split: str) -> tuple[str, dict[str, tuple[int, int]]]:
     """Judge labelled spikes at rows around their end, where waiting is always right."""
     acts: dict[str, Counter[str]] = defaultdict(Counter)
     for run in real_runs():
-        spikes = [one for one in run.labels if one.confidence != "low" and _is_spike(one.outcome)]
+        spikes = [one for one in counted(run) if one.outcome in ("recovered", "lingering")]
         if run.split == split and spikes:
             for name, row, label in sorted(_cuts(run, spikes), key=lambda cut: cut[1]):
                 _count(acts[name], run, row, label)
@@ -181,14 +181,10 @@ def labelled_section(split: str) -> tuple[str, dict[str, tuple[int, int]]]:
     return table(header, rows), {name: (f["acts"], f["all"]) for name, f in acts.items()}
 
 
-def _is_spike(outcome: str | None) -> bool:
-    return outcome in ("recovered", "lingering")
-
-
-def _cuts(run: RealRun, spikes: Sequence[object]) -> Iterator[tuple[str, int, object]]:
-    starts = [zone(run, one)[0] for one in spikes]  # type: ignore[arg-type]
+def _cuts(run: RealRun, spikes: Sequence[Label]) -> Iterator[tuple[str, int, Label]]:
+    starts = [zone(run, one)[0] for one in spikes]
     for label in spikes:
-        first, last = zone(run, label)  # type: ignore[arg-type]
+        first, last = zone(run, label)
         for name, later in (("inside", (first - last) // 2), *LOOKS):
             row = last + later
             if row < len(run.block) and not any(first < start <= row for start in starts):
@@ -198,7 +194,7 @@ def _cuts(run: RealRun, spikes: Sequence[object]) -> Iterator[tuple[str, int, ob
 _JUDGES: dict[str, tuple[Judge, int]] = {}
 
 
-def _count(found: Counter[str], run: RealRun, row: int, label: object) -> None:
+def _count(found: Counter[str], run: RealRun, row: int, label: Label) -> None:
     judge, seen = _JUDGES.get(run.name, (Judge(), 0))
     if seen > row:
         judge, seen = Judge(), 0
@@ -206,7 +202,7 @@ def _count(found: Counter[str], run: RealRun, row: int, label: object) -> None:
     _JUDGES.clear()
     _JUDGES[run.name] = judge, row + 1
     block = run.block[: row + 1]
-    first, last = zone(run, label)  # type: ignore[arg-type]
+    first, last = zone(run, label)
     near = [
         one
         for one in said_of(copy.deepcopy(judge), block)

@@ -19,7 +19,7 @@ from trimtab.explain.verdict.facts import Past, back_at
 from trimtab.explain.verdict.onset import date_onset
 from trimtab.explain.verdict.reference import HISTORY, Reference, reference_of
 from trimtab.explain.verdict.rows import Row, stride_of
-from trimtab.explain.verdict.table import Classified, classify
+from trimtab.explain.verdict.table import OPEN, Classified, classify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +67,9 @@ it NaN. An incident with none of these is silent until the loss moves."""
 
 ECHOES = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT})
 """What may show an incident a second time, long after it began."""
+
+SURE = 0.9
+"""Certainty from which on one look is enough."""
 
 ECHO_RECORDS = 8
 """Records after the end of an incident at which an echo of it may seem to begin."""
@@ -138,10 +141,8 @@ class IncidentRules:
 
     def open(self, incident: OpenIncident) -> None:
         """Say the class of an incident that has just been opened, as far as it is sure."""
-        found = self.at_end(incident)
-        incident.seen = found.incident_class
-        if found.incident_class is IncidentClass.DEAD or found.incident_class not in _HELD:
-            incident.found = found
+        incident.found = self.at_end(incident)
+        incident.seen = incident.incident_class
 
     def judge(self, incident: OpenIncident, *, is_look: bool, is_calm: bool) -> Ruling:
         """Classify an incident at a look, and close it if it is over."""
@@ -171,8 +172,13 @@ class IncidentRules:
         return Ruling(is_over=True) if incident.missing > MISSING_RECORDS else GOES_ON
 
     def at_end(self, incident: OpenIncident) -> Classified:
-        """Return the class at the end of the log, by the facts at its last record."""
-        return classify(incident.facts)
+        """Return the class at the end of the log, by the facts at its last record.
+
+        What has to be acted on must be clear, or have been seen at the last look too.
+        """
+        found = classify(incident.facts)
+        is_sure = found.certainty >= SURE or found.incident_class is incident.seen
+        return found if is_sure or found.incident_class not in _HELD else OPEN
 
     def end_of(self, incident: OpenIncident, *, is_settled: bool) -> Moment:
         """Return the record at which an incident that is over ended."""

@@ -230,8 +230,9 @@ class IncidentTracker:
         is_look = incident.is_due()
         if is_look or news is not None:
             self._measure(incident)
-        if news is Transition.OPENED:
+        if news is Transition.OPENED:  # no look: it is as high as it is by the alarm's choice
             rules.open(incident)
+            is_look = False
         return rules.judge(incident, is_look=is_look, is_calm=is_calm)
 
     def _apply(
