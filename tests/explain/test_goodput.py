@@ -7,8 +7,10 @@ import pytest
 from tests.kit.synthetic import falling_loss
 
 from trimtab.core.block import Block, Column, Event
+from trimtab.core.incidents import Incident
 from trimtab.explain import time_use
 from trimtab.explain.time_use import CAUSES, compute_goodput, compute_time_use
+from trimtab.judge import Judge
 
 
 def run(step: list[int], *not_applied: tuple[int, int]) -> Block:
@@ -20,6 +22,13 @@ def run(step: list[int], *not_applied: tuple[int, int]) -> Block:
             Event(kind="step not applied", tick=tick, step=number) for number, tick in not_applied
         ],
     )
+
+
+def judged(block: Block) -> tuple[Incident, ...]:
+    judge = Judge()
+    judge.update(block)
+    judge.finish()
+    return judge.incidents
 
 
 def test_a_step_that_was_redone_and_applied_is_kept() -> None:
@@ -40,7 +49,7 @@ def test_steps_after_a_destructive_update_are_lost() -> None:
     loss = falling_loss(20)
     loss[12:] = np.nan
     block = Block.from_columns({"loss": Column.complete(loss)}, step=np.arange(20))
-    assert compute_goodput(block).steps_kept == 12
+    assert compute_goodput(block, judged(block)).steps_kept == 12
 
 
 def test_a_nonfinite_loss_that_passes_costs_nothing_after_it() -> None:
@@ -59,7 +68,8 @@ def test_steps_of_a_destroyed_attempt_that_were_done_again_are_kept() -> None:
         step=step,
         attempt=np.array([0, 0, 0, 0, 0, 0, 1, 1, 1]),
     )
-    assert compute_goodput(block).steps_kept == 5  # step 5 was only done with broken weights
+    # Step 5 was only done with broken weights.
+    assert compute_goodput(block, judged(block)).steps_kept == 5
 
 
 def test_the_updates_of_an_undo_are_lost() -> None:
@@ -119,11 +129,12 @@ def test_the_time_of_a_run_by_cause() -> None:
         "discarded": 2.0,
         "undone": 3.0,
         "restart": 110.0,
+        "in vain": 0.0,
         "stalled": 9.0,
     }
     assert tuple(use.seconds) == CAUSES
     assert {name: round(value, 3) for name, value in use.seconds.items()} == expected
-    assert round(use.tax, 4) == round(119 / 189, 4)
+    assert round(use.lost, 4) == round(119 / 189, 4)
     assert "58.2 % restart" in str(use)
     assert compute_time_use(run([0, 1, 2])) is None
 
@@ -144,4 +155,4 @@ def test_the_time_of_a_long_run_is_split_in_pieces(monkeypatch: pytest.MonkeyPat
     assert pieces is not None
     assert whole.seconds["data"] > 100
     assert pieces.seconds == pytest.approx(whole.seconds)
-    assert pieces.tax_of_late == pytest.approx(whole.tax_of_late)
+    assert pieces.lost_of_late == pytest.approx(whole.lost_of_late)

@@ -70,7 +70,7 @@ def print_failures(report: RunReport) -> None:
 
 def print_goodput(report: RunReport) -> None:
     """Print how much of the run was kept, and what it cost."""
-    goodput = compute_goodput(report.block)
+    goodput = compute_goodput(report.block, report.judged)
     parts = [
         f"goodput: {goodput.steps_kept:,} of {goodput.steps_done:,} steps kept "
         f"({100 * goodput.share:.1f} %)"
@@ -86,7 +86,7 @@ def print_goodput(report: RunReport) -> None:
         if report.price_per_hour is not None:
             parts.append(f"the run cost ${goodput.hours * report.price_per_hour:,.2f}")
     typer.echo(", ".join(parts))
-    use = compute_time_use(report.block)
+    use = compute_time_use(report.block, report.judged)
     if use is not None:
         typer.echo(f"time: {use}")
 
@@ -111,11 +111,11 @@ def print_interventions(report: RunReport) -> None:
 
 
 def goodput_to_dict(report: RunReport) -> dict[str, Any]:
-    goodput = compute_goodput(report.block)
+    goodput = compute_goodput(report.block, report.judged)
     cost = None
     if goodput.hours is not None and report.price_per_hour is not None:
         cost = goodput.hours * report.price_per_hour
-    time = to_jsonable(compute_time_use(report.block))
+    time = to_jsonable(compute_time_use(report.block, report.judged))
     return {**to_jsonable(goodput), "share": goodput.share, "cost": cost, "time": time}
 
 

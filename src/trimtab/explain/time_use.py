@@ -1,14 +1,15 @@
-"""TimeUse: what the wall time of a run went into, by cause, and the share that stability costs.
+"""TimeUse: what the wall time of a run went into, and how much of it was lost to instability.
 
 Between two records the clock has moved by one step and by whatever else happened there:
 
-    restart      the run was down, or made steps that it made again later, or trained in vain
-    checkpoint   what the step with a save took over the usual
-    evaluation   the same, with an evaluation
+    restart      the run was down, or made steps that it made again later
+    checkpoint   what the step after a save took over the usual
+    evaluation   what the step after an evaluation took over the usual
     data         waiting for batches (`guard.steps`)
     stalled      what a step took over the usual, if it took three times as long for no known reason
     discarded    steps that the gate discarded or that were not applied
     undone       steps that an undo took back
+    in vain      steps of an incident that left the weights worse
     training     everything else
 
 The usual is the median of the 512 records around it.
@@ -17,15 +18,16 @@ Goodput: how much of what a run did was kept.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import Block, BoolArray, Event, FloatArray, IntArray
+from trimtab.core.block import Block, BoolArray, Event, FloatArray
 from trimtab.core.events import NOT_APPLIED, UNDO
-from trimtab.core.incidents import Incident
-from trimtab.core.signals import CLOCK, DATA_SECONDS, EVAL_LOSS, LOSS
+from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.signals import CLOCK, DATA_SECONDS, EVAL_LOSS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +37,7 @@ class Goodput:
     steps_done: int
     steps_kept: int
     """Each step counts once, by the last time it was done; not if it was then not applied, was
-    discarded by the gate, was lost by an undo, or was done with destroyed weights."""
+    discarded by the gate, was lost by an undo, or belongs to an incident that left harm."""
     hours: float | None
     """Time in which the run made steps; None if the clock was not recorded."""
 
@@ -49,9 +51,9 @@ PAUSE_SECONDS = 3600.0
 checkpoints of large public runs take minutes, restarts hours."""
 
 
-def compute_goodput(block: Block) -> Goodput:
-    """Compute the goodput of a run."""
-    is_lost = lost_records(block)
+def compute_goodput(block: Block, incidents: Sequence[Incident] = ()) -> Goodput:
+    """Compute the goodput of a run with these incidents."""
+    is_lost = lost_records(block, incidents)
     kept = int(np.count_nonzero(~is_lost))
     if not (block.step[1:] > block.step[:-1]).all():
         # Of a step that was done several times the last one counts.
@@ -66,10 +68,28 @@ def compute_goodput(block: Block) -> Goodput:
     return Goodput(steps_done=len(block), steps_kept=kept, hours=hours)
 
 
-def lost_records(block: Block) -> BoolArray:
+def lost_records(block: Block, incidents: Sequence[Incident] = ()) -> BoolArray:
     """Return which records are of steps discarded, not applied, undone, or in vain."""
-    not_kept = discarded_records(block) | undone_records(block)
-    return not_kept | _done_with_destroyed_weights(block)
+    return discarded_records(block) | undone_records(block) | vain_records(block, incidents)
+
+
+HARMFUL = (
+    IncidentClass.LINGERING,
+    IncidentClass.COLLAPSED,
+    IncidentClass.DIVERGENT,
+    IncidentClass.DEAD,
+)
+"""Incidents whose steps have to be made again, from a checkpoint of before."""
+
+
+def vain_records(block: Block, incidents: Sequence[Incident]) -> BoolArray:
+    """Return which records are of an incident that left the weights worse."""
+    is_vain = np.zeros(len(block), dtype=np.bool_)
+    for incident in incidents:
+        if incident.incident_class in HARMFUL:
+            last = incident.end or incident.last
+            is_vain[block.row_of(incident.onset.tick) : block.row_of(last.tick + 1)] = True
+    return is_vain
 
 
 def discarded_records(block: Block) -> BoolArray:
@@ -96,8 +116,8 @@ def undone_records(block: Block) -> BoolArray:
 def count_lost(incident: Incident, block: Block) -> int:
     """Count the steps that an incident cost: those that the goodput lacks because of it."""
     first, end = block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1
-    is_lost = lost_records(block[first : end + 1])  # an event goes with the record after it
-    return int(np.count_nonzero(is_lost[: end - first]))
+    near = block[first : end + 1]  # an event goes with the record after it
+    return int(np.count_nonzero(lost_records(near, [incident])[: end - first]))
 
 
 def _undone(block: Block, event: Event) -> BoolArray:
@@ -112,39 +132,14 @@ def _undone(block: Block, event: Event) -> BoolArray:
     return np.asarray(is_undone & (block.attempt == attempt), dtype=np.bool_)
 
 
-def _done_with_destroyed_weights(block: Block) -> BoolArray:
-    """Find the steps after which no loss of an attempt is finite any more.
-
-    A loss that is not finite once is a bad batch. One that stays so until the attempt ends is a
-    NaN in the weights: what was trained from there on is lost.
-    """
-    loss = block.column(LOSS)
-    finite = loss.finite
-    found = np.zeros(len(block), dtype=bool)
-    for attempt in _attempts(block):  # masks: a long run has millions of rows
-        vain = (block.attempt == attempt) & loss.present
-        healthy = vain & finite
-        if healthy.any():
-            vain[: len(vain) - int(healthy[::-1].argmax())] = False
-        # One bad loss at the very end may still be a bad batch.
-        if np.count_nonzero(vain) > 1:
-            found |= vain
-    return found
-
-
-def _attempts(block: Block) -> IntArray:
-    if len(block) and block.attempt.min() == block.attempt.max():
-        return block.attempt[:1]
-    return np.unique(block.attempt)
-
-
 TRAINING, DATA, CHECKPOINT, EVALUATION = "training", "data", "checkpoint", "evaluation"
 DISCARDED, UNDONE, RESTART, STALLED = "discarded", "undone", "restart", "stalled"
-CAUSES = (TRAINING, DATA, CHECKPOINT, EVALUATION, DISCARDED, UNDONE, RESTART, STALLED)
+IN_VAIN, DONE_AGAIN = "in vain", "done again"
+CAUSES = (TRAINING, DATA, CHECKPOINT, EVALUATION, DISCARDED, UNDONE, RESTART, IN_VAIN, STALLED)
 
-TAX = (CHECKPOINT, DISCARDED, UNDONE, RESTART)
-"""What a run pays for its stability. Source: the stability guides count checkpoints, and steps that
-are discarded or done again; 5 to 10 % is usual in large runs."""
+INSTABILITY = (CHECKPOINT, DISCARDED, UNDONE, RESTART, IN_VAIN)
+"""What instability costs a run. Source: the stability guides count checkpoints, and steps that are
+discarded or done again; 5 to 10 % is usual in large runs."""
 
 WINDOW = 512
 STALL_RATIO = 3.0
@@ -152,12 +147,13 @@ STALL_RATIO = 3.0
 twice as long."""
 
 ROLLING = 1000
-"""Records of the tax of late."""
+"""Newest records whose time is counted by itself."""
+
+MAX_LAG = 16
+"""Records by which one may come after the events of its step. Chosen: `live.lag_steps` is 2."""
 
 PIECE = 128 * WINDOW
 """Records that are split at once: all of 5,000,000 would take 800 MB."""
-
-IN_VAIN = "in vain"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,10 +161,10 @@ class TimeUse:
     """Seconds of a run by cause; together they are its wall time."""
 
     seconds: dict[str, float]
-    tax: float
-    """The share of the time that stability costs."""
-    tax_of_late: float
-    """The same, of the last 1,000 records."""
+    lost: float
+    """Fraction of the time that was lost to instability."""
+    lost_of_late: float
+    """Fraction of the time of the last 1,000 records that was lost to instability."""
 
     @property
     def total(self) -> float:
@@ -181,10 +177,10 @@ class TimeUse:
             for cause, seconds in self.seconds.items()
             if seconds >= 0.0005 * self.total
         ]
-        return f"{', '.join(parts)}; stability tax {100 * self.tax:.1f} %"
+        return f"{', '.join(parts)}; lost to instability: {100 * self.lost:.1f} %"
 
 
-def compute_time_use(block: Block) -> TimeUse | None:
+def compute_time_use(block: Block, incidents: Sequence[Incident] = ()) -> TimeUse | None:
     """Split the wall time of a run; None if the clock was not recorded."""
     clock = block.column(CLOCK)
     known = np.flatnonzero(clock.finite)
@@ -193,7 +189,7 @@ def compute_time_use(block: Block) -> TimeUse | None:
     times = clock.values
     if len(known) < len(block):
         times = np.interp(np.arange(len(block)), known, times[known])
-    rows = _find_rows(block)
+    rows = _find_rows(block, incidents)
     data = block.column(DATA_SECONDS)
     seconds, of_late = dict.fromkeys(CAUSES, 0.0), dict.fromkeys(CAUSES, 0.0)
     late = len(block) - ROLLING
@@ -208,11 +204,11 @@ def compute_time_use(block: Block) -> TimeUse | None:
             of_late[cause] += float(spent[cause][max(late - first, 0) :].sum())
     if not sum(seconds.values()) > 0:
         return None
-    return TimeUse(seconds=seconds, tax=_tax(seconds), tax_of_late=_tax(of_late))
+    return TimeUse(seconds=seconds, lost=_lost(seconds), lost_of_late=_lost(of_late))
 
 
-def _find_rows(block: Block) -> dict[str, BoolArray]:
-    """Return which records a cause explains, by cause; IN_VAIN are those that did not last."""
+def _find_rows(block: Block, incidents: Sequence[Incident]) -> dict[str, BoolArray]:
+    """Return which records a cause explains, by cause."""
     new_process = _rows_with(block, "resume")
     new_process[1:] |= block.attempt[1:] != block.attempt[:-1]
     return {
@@ -221,7 +217,8 @@ def _find_rows(block: Block) -> dict[str, BoolArray]:
         EVALUATION: _rows_with(block, "evaluation") | block.column(EVAL_LOSS).present,
         UNDONE: undone_records(block),
         DISCARDED: discarded_records(block),
-        IN_VAIN: _done_again(block) | lost_records(block),
+        IN_VAIN: vain_records(block, incidents),
+        DONE_AGAIN: _done_again(block),
     }
 
 
@@ -244,16 +241,21 @@ def _split(
         left = left - spent[cause]
         excess = np.maximum(excess - spent[cause], 0.0)
     # What is left are the steps themselves.
-    for cause, which in ((UNDONE, UNDONE), (DISCARDED, DISCARDED), (RESTART, IN_VAIN)):
-        spent[cause] = spent[cause] + np.where(rows[which], left, 0.0)
-        left = np.where(rows[which], 0.0, left)
+    for cause, found in (
+        (UNDONE, rows[UNDONE]),
+        (DISCARDED, rows[DISCARDED]),
+        (RESTART, rows[DONE_AGAIN]),
+        (IN_VAIN, rows[IN_VAIN]),
+    ):
+        spent[cause] = spent[cause] + np.where(found, left, 0.0)
+        left = np.where(found, 0.0, left)
     spent[TRAINING] = left
     return spent
 
 
-def _tax(seconds: dict[str, float]) -> float:
+def _lost(seconds: dict[str, float]) -> float:
     total = sum(seconds.values())
-    return sum(seconds[cause] for cause in TAX) / total if total > 0 else 0.0
+    return sum(seconds[cause] for cause in INSTABILITY) / total if total > 0 else 0.0
 
 
 def _usual(gaps: FloatArray, skipped: int) -> FloatArray:
@@ -267,8 +269,13 @@ def _usual(gaps: FloatArray, skipped: int) -> FloatArray:
 
 def _rows_with(block: Block, kind: str) -> BoolArray:
     found = np.zeros(len(block), dtype=np.bool_)
-    rows = [block.row_of(event.tick) for event in block.events if event.kind == kind]
-    found[[row for row in rows if row < len(block)]] = True
+    for event in block.events:
+        if event.kind == kind:
+            # A live run writes its records some steps late and its events at once.
+            row = block.row_of(event.tick)
+            later = np.flatnonzero(block.step[row : row + MAX_LAG] >= event.step)
+            row += int(later[0]) if len(later) else 0
+            found[row : row + 1] = True
     return found
 
 

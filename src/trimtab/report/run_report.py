@@ -9,7 +9,7 @@ from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.card import clip
 from trimtab.core.findings import Finding, Symptom
-from trimtab.core.incidents import IncidentClass
+from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
@@ -76,6 +76,11 @@ class RunReport:
             return "good"
         acts = any(one.action.kind is not ActionKind.WAIT for one in self.undismissed)
         return "alarm" if acts else "warn"
+
+    @property
+    def judged(self) -> tuple[Incident, ...]:
+        """The incidents that nobody has dismissed, without their explanations."""
+        return tuple(one.incident for one in self.undismissed)
 
     @property
     def undismissed(self) -> tuple[Diagnosis, ...]:

@@ -31,7 +31,7 @@ KEPT_MESSAGES = 400
 SPARK = 80
 """Values of the small curve in the fleet."""
 
-ORDER = ("alarm", "silent", "damaged", "watch", "running", "ended")
+ORDER = ("alarm", "silent", "damaged", "watch", "ended, harmed", "running", "ended")
 """The states of a run in the fleet: who needs attention first."""
 
 _MAX_ROWS = 2000
@@ -257,8 +257,10 @@ class RunFeed:
         if stream.damage:
             return "damaged", stream.damage[0].sentence
         if ended is not None:
-            severe = [f for f in totals.incidents.values() if is_open(f) and _is_severe(f)]
-            return "ended", _incident_text(severe[-1]) if severe else ended
+            severe = [
+                f for f in totals.incidents.values() if _is_severe(f) and not f.get("dismissed")
+            ]
+            return ("ended, harmed", _incident_text(severe[-1])) if severe else ("ended", ended)
         return "running", ""
 
 

@@ -181,7 +181,7 @@ def run_data(
     lines = RunLines.of(report.block, ticks)
     charts, missing = make_charts(lines)
     _add_evaluations(charts, report.block)
-    charts += _goodput(lines)
+    charts += _goodput(report, lines)
     data = {
         "charts": charts,
         "incidents": [_span(incident) for incident in report.incidents[:MAX_INCIDENTS]],
@@ -233,10 +233,10 @@ def _flags(report: RunReport) -> Iterator[list[Any]]:
         yield [event.step, event.kind, event_text(event)]
 
 
-def _goodput(lines: RunLines) -> list[dict[str, Any]]:
+def _goodput(report: RunReport, lines: RunLines) -> list[dict[str, Any]]:
     """Return the chart of the share of steps kept so far, if any was lost."""
     block = lines.block
-    is_lost = lost_records(block) | lines.is_gone
+    is_lost = lost_records(block, report.judged) | lines.is_gone
     if not is_lost.any():
         return []
     share = np.cumsum(~is_lost) / np.arange(1, len(block) + 1)

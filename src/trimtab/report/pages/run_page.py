@@ -74,7 +74,7 @@ def dashboard_page(
 def run_facts(report: RunReport) -> list[tuple[str, Text]]:
     """Return the facts in the head of the page."""
     block = report.block
-    goodput, discards = compute_goodput(block), compute_discards(block)
+    goodput, discards = compute_goodput(block, report.judged), compute_discards(block)
     facts: list[tuple[str, Text]] = [
         ("steps", f"{block.step.min():,} to {block.step.max():,}"),
         ("records", f"{len(block):,}"),
@@ -84,8 +84,8 @@ def run_facts(report: RunReport) -> list[tuple[str, Text]]:
         hours = goodput.hours
         time = f"{60 * hours:.1f} minutes" if hours < 1 else f"{hours:,.1f} hours"
         facts.append(("time", time))
-        if (use := compute_time_use(block)) is not None:
-            late = f" ({100 * use.tax_of_late:.1f} % in the last {ROLLING:,} records)"
+        if (use := compute_time_use(block, report.judged)) is not None:
+            late = f" ({100 * use.lost_of_late:.1f} % in the last {ROLLING:,} records)"
             facts.append(("time by cause", f"{use}{late if len(block) > ROLLING else ''}"))
         if report.price_per_hour is not None:
             facts.append(("cost", f"${hours * report.price_per_hour:,.2f}"))

@@ -9,8 +9,9 @@
   const heads = [...body.parentElement.querySelectorAll("th")];
   const names = heads.map((head) => head.textContent);
   const lines = new Map();
-  const states = ["alarm", "silent", "damaged", "watch", "running", "ended"];
-  const tones = { alarm: "alarm", silent: "warn", damaged: "warn", watch: "warn", running: "good" };
+  const states = ["alarm", "silent", "damaged", "watch", "ended, harmed", "running", "ended"];
+  const tones = { alarm: "alarm", silent: "warn", damaged: "warn", watch: "warn", "ended, harmed": "warn",
+    running: "good" };
   const keys = { state: "order", run: "name", "tokens/s": "speed", "last record": "clock" };
   const order = { by: "state", sign: 1 };
 
