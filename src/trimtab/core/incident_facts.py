@@ -123,6 +123,8 @@ class Facts:
     """The newest losses, as a multiple of that one."""
     started_again: bool = False
     """Whether the loss went back to where the run began and fell as it did then: a restart."""
+    kept_out_at_end: int = 0
+    """Steps in a row at the end that were kept out of the weights."""
     nonfinite_at_end: int = 0
     """Non-finite losses in a row at the end that were applied to the weights."""
     nonfinite_fraction: float = 0.0

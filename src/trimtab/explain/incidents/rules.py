@@ -184,6 +184,9 @@ class IncidentRules:
         """Return the record at which an incident that is over ended."""
         if is_settled:
             return incident.last
+        if incident.incident_class is IncidentClass.KEPT_OUT:
+            kept_out = [row.moment for row in incident.rows if row.is_kept_out]
+            return kept_out[-1] if kept_out else incident.last_alarm
         if incident.incident_class is not IncidentClass.RECOVERED:
             return incident.last_alarm
         return back_at(incident.past.reference, incident.rows) or incident.last

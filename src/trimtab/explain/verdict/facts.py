@@ -107,6 +107,9 @@ def measure(past: Past, rows: Sequence[Row], evaluations: Sequence[float] = ()) 
         start_loss=start,
         slowest_return=past.longest_return,
         times_start=newest / start if start is not None and start > 0 else 0.0,
+        kept_out_at_end=next(
+            (at for at, row in enumerate(reversed(rows)) if not row.is_kept_out), len(rows)
+        ),
         nonfinite_at_end=next((at for at, one in enumerate(bad[::-1]) if not one), len(bad)),
         nonfinite_fraction=sum(recent) / len(recent) if len(recent) >= MIN_RECENT else 0.0,
         is_frozen=len(known) > 0 and _is_frozen(reference, known.loss),

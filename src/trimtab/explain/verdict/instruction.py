@@ -21,6 +21,7 @@ from trimtab.explain.verdict.table import (
     PATIENCE,
     PATIENCE_IF_DOUBLED,
     RETURN_STEPS,
+    STANDSTILL_STEPS,
 )
 
 MILD_RESUME = frozenset({Symptom.RNG_NOT_RESTORED, Symptom.SCALER_NOT_RESTORED})
@@ -294,6 +295,8 @@ def _level_text(facts: Facts) -> str:
     level, reward = facts.level, facts.reward
     if reward is not None and reward.is_gone:
         return f"the reward fell from {digits(reward.before)} to {digits(reward.now)}"
+    if facts.kept_out_at_end > STANDSTILL_STEPS:
+        return f"no update has been applied in the last {facts.kept_out_at_end:,} steps"
     if facts.nonfinite_at_end:
         many = facts.nonfinite_at_end > 1
         last = f"last {facts.nonfinite_at_end:,} losses are" if many else "last loss is"
