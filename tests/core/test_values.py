@@ -6,10 +6,12 @@ import math
 
 import numpy as np
 import pytest
+from tests.kit.synthetic import facts_of
 
 from trimtab.core import errors
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incident_facts import Evaluation, Facts, Reward, Schedule
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.jsonable import number_from_json, to_jsonable
 from trimtab.core.signals import Quality
@@ -79,7 +81,19 @@ def test_values_of_the_house_become_json() -> None:
     }
 
 
-def test_an_incident_survives_serialisation() -> None:
+@pytest.mark.parametrize(
+    "facts",
+    [
+        Facts(),
+        facts_of(
+            gap=0.5,
+            reward=Reward(before=0.9, now=0.1, is_gone=True),
+            evaluation=Evaluation(before=2.1, now=2.6, is_above=True, is_back=False),
+            schedule=Schedule(before=3e-4, now=1e-4, steps_left=90, has_ended=False),
+        ),
+    ],
+)
+def test_an_incident_survives_serialisation(facts: Facts) -> None:
     finding = Finding(
         detector="d",
         symptom=Symptom.LOSS_SPIKE,
@@ -96,10 +110,10 @@ def test_an_incident_survives_serialisation() -> None:
         peak=moment,
         end=moment,
         last=moment,
-        baseline_mean=None,
-        baseline_deviation=None,
         records=0,
         incident_class=IncidentClass.LINGERING,
+        certainty=0.9,
+        facts=facts,
         findings=(finding,),
         num_findings=1,
     )

@@ -115,7 +115,8 @@ def test_a_rule_of_a_file_opens_an_incident_without_our_causes_and_says_to_look(
     settings.write_text('[rules."perf/mfu"]\nbelow = 0.3\nfor = 20\n[rules.other]\nabove = 1\n')
     report = diagnose(log, config=Config.from_toml(settings))
     (incident,) = report.incidents
-    assert report.verdict == "perf/mfu below 0.3 for 20 records at step 319: wait."
+    to_do = "look at perf/mfu; act if the loss follows"
+    assert report.verdict == f"perf/mfu below 0.3 for 20 records at step 319: {to_do}."
     assert incident.cause is None
     assert [one.cause for one in incident.hypotheses] == [None]
     assert any("rules.other was not checked" in note for note in report.notes)

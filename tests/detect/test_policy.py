@@ -78,7 +78,7 @@ def test_a_verifier_that_fails_is_named_and_a_calm_loss_hides_nothing() -> None:
     cause = judge.explain(incident, run).cause
     assert cause is not None
     assert cause.id == "R04"
-    assert incident.is_surrogate
+    assert not incident.facts.is_measure
 
 
 def test_names_of_trainers_are_the_signals_of_a_policy() -> None:

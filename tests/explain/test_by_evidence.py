@@ -11,7 +11,6 @@ from trimtab.core.causes import Cause, Standing
 from trimtab.core.detector import Detector
 from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.incidents import IncidentClass
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
 from trimtab.explain.context import IncidentContext
@@ -133,10 +132,6 @@ def test_what_happened_is_said_where_no_cause_is_known() -> None:
     left = diagnosis_of(Symptom.REFERENCE_GAP)
     assert left.cause is None
     assert "left its reference" in left.root_cause
-
-
-def test_a_run_that_learns_nothing_is_on_a_plateau() -> None:
-    assert diagnosis_of(Symptom.NO_LEARNING).incident_class is IncidentClass.PLATEAU
 
 
 def test_the_hypotheses_are_the_ranking_with_weights() -> None:

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incident_facts import Course, Facts, Level
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.run import RunFacts
 from trimtab.explain.causes.by_evidence import explain_by_evidence
@@ -58,23 +60,61 @@ def incident_of(
     end: Moment | None = None,
     last: Moment | None = None,
     records: int = 1,
-    incident_class: IncidentClass | None = None,
+    incident_class: IncidentClass = IncidentClass.OPEN,
+    certainty: float = 0.9,
+    facts: Facts | None = None,
     findings: tuple[Finding, ...] = (),
 ) -> Incident:
-    """An incident that begins and peaks at this moment, over a baseline of 2.0 +- 0.03."""
+    """An incident that begins and peaks at this moment, of a loss of 2.0 +- 0.03 that is back."""
     return Incident(
         number=number,
         onset=onset,
         peak=onset,
         end=end,
         last=last or onset,
-        baseline_mean=2.0,
-        baseline_deviation=0.03,
         records=records,
         incident_class=incident_class,
+        certainty=certainty,
+        facts=facts or facts_of(),
         findings=findings,
         num_findings=len(findings),
     )
+
+
+def level_of(gap: float = 0.0, **facts: Any) -> Level:
+    """A level of a loss of 2.0 +- 0.03 that is this much higher now, and stays there."""
+    usual = {
+        "before": 2.0,
+        "expected": 2.0,
+        "now": 2.0 + gap,
+        "gap": gap,
+        "smallest": 0.07,
+        "noise": 0.03,
+        "z": 1.0 + (gap - 0.04) / 0.01 if gap > 0.04 else 0.0,
+        "course": Course.FLAT,
+        "back_in": None,
+        "rise_steps": 0,
+        "return_excluded": gap > 0.07,
+        "is_back_just_now": False,
+        "is_doubled": gap > 2.0,
+        "is_learning": False,
+        "lost": gap / 2.0,
+    }
+    return Level(**{**usual, **facts})
+
+
+def facts_of(gap: float = 0.0, **facts: Any) -> Facts:
+    """Facts, 600 records after the onset, of a loss that is this much higher than before."""
+    usual = {
+        "records_before": 300,
+        "records": 600,
+        "steps": 600,
+        "has_direction": True,
+        "start_loss": 4.0,
+        "times_start": (2.0 + gap) / 4.0,
+        "level": level_of(gap),
+    }
+    return Facts(**{**usual, **facts})
 
 
 def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:

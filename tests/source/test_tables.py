@@ -130,7 +130,9 @@ def test_a_run_that_died_is_dead_in_a_frame() -> None:
     norm = np.where(STEPS < 200, 1.0, NAN)
     for columns in ({}, {"grad_norm": norm}, {"grad_norm": norm, "lr": 1e-3}):
         frame = pd.DataFrame({"step": STEPS, "loss": dead, **columns})
-        assert trimtab.diagnose(frame).verdict == "Dead since step 200: roll back."
+        verdict = trimtab.diagnose(frame).verdict
+        before = "a checkpoint from before step 200"
+        assert verdict == f"Dead since step 200: stop and roll back to {before}."
 
 
 def test_rows_of_another_kind_have_no_loss() -> None:

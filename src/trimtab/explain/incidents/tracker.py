@@ -240,6 +240,8 @@ class IncidentTracker:
     ) -> list[IncidentChange]:
         """Classify or close an incident, as the rules say."""
         changes = []
+        if ruling.is_over:
+            self._measure(incident)
         if ruling.found is not None:
             is_new = ruling.found.incident_class is not incident.incident_class
             incident.found = ruling.found

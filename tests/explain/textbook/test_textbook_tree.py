@@ -175,15 +175,19 @@ def test_a_signal_that_was_not_recorded_is_reported_and_takes_the_no_branch() ->
 
 def test_a_plateau_overrides_the_state_machine() -> None:
     signals, facts, _ = CASES["plateau"]
+    judge = Judge(rules=TEXTBOOK)
+    judge.update(block_of(signals))
+    judge.finish()
+    assert judge.incidents[-1].incident_class is IncidentClass.SILENT
     diagnosis = last(signals, facts)
-    assert diagnosis.incident.incident_class is IncidentClass.SILENT
+    assert diagnosis.incident.incident_class is IncidentClass.PLATEAU
     assert diagnosis.incident_class is IncidentClass.PLATEAU
 
 
 def test_the_troubled_run_is_diagnosed() -> None:
     spiked, nan = reports(troubled_run())[-2:]
     assert spiked.incident.onset.step == 600
-    assert spiked.incident_class is IncidentClass.RECOVERABLE
+    assert spiked.incident_class is IncidentClass.RECOVERED
     assert spiked.cause is Cause.RARE_TOKENS
     assert nan.incident.onset.step == 900
     assert nan.incident_class is IncidentClass.DIVERGENT

@@ -23,7 +23,7 @@ def steady(records: int) -> np.ndarray:
     return 10.0 + np.tile([1.0, -1.0], records)[:records]
 
 
-def test_a_spike_that_comes_back_is_recoverable() -> None:
+def test_a_spike_that_comes_back_is_recovered() -> None:
     loss = np.concatenate([steady(200), [30.0, 20.0, 12.0, 10.4], steady(100)])
     seen, judge = judged(block_of({"loss": loss}, first_step=0))
     (incident,) = judge.incidents
@@ -32,11 +32,12 @@ def test_a_spike_that_comes_back_is_recoverable() -> None:
         Transition.CLASSIFIED,
         Transition.CLOSED,
     ]
-    assert incident.incident_class is IncidentClass.RECOVERABLE
+    assert incident.incident_class is IncidentClass.RECOVERED
     assert (incident.onset.step, incident.peak.step) == (200, 200)
     assert incident.end is not None
     assert incident.end.step == 203  # the first loss at or under 10 + 0.5 x 1
-    assert incident.baseline_mean == pytest.approx(10.0)
+    assert incident.facts.level is not None
+    assert incident.facts.level.before == pytest.approx(10.0)
 
 
 def test_a_level_that_stays_up_is_lingering_and_becomes_the_new_normal() -> None:
@@ -77,19 +78,19 @@ def test_a_divergent_incident_stays_divergent_when_finite_losses_return() -> Non
     assert incident.end is not None
 
 
-def test_one_nan_among_good_losses_is_recoverable() -> None:
+def test_one_nan_among_good_losses_is_recovered() -> None:
     loss = steady(300)
     loss[250] = np.nan
     _, judge = judged(block_of({"loss": loss}, first_step=0))
     (incident,) = judge.incidents
-    assert incident.incident_class is IncidentClass.RECOVERABLE
+    assert incident.incident_class is IncidentClass.RECOVERED
     assert incident.onset.step == 250
 
 
-def test_a_log_that_ends_early_gives_no_class() -> None:
+def test_a_log_that_ends_early_leaves_it_open() -> None:
     loss = np.concatenate([steady(200), [40.0, 39.0]])
     _, judge = judged(block_of({"loss": loss}))
-    assert judge.incidents[0].incident_class is None
+    assert judge.incidents[0].incident_class is IncidentClass.OPEN
     assert judge.incidents[0].end is None
 
 
@@ -121,7 +122,9 @@ def test_the_excursion_does_not_enter_the_baseline() -> None:
     # The textbook's window does not see 50 after 1000; a NaN shows the baseline.
     loss[-10] = np.nan
     _, judge = judged(block_of({"loss": loss}, first_step=0))
-    assert judge.incidents[-1].baseline_mean == pytest.approx(10.0, abs=0.1)
+    level = judge.incidents[-1].facts.level
+    assert level is not None
+    assert level.before == pytest.approx(10.0, abs=0.1)
 
 
 def test_a_slow_rise_is_silent() -> None:
@@ -142,7 +145,7 @@ def test_a_silent_incident_that_spikes_is_classified_by_its_loss() -> None:
     loss[300] = 10.9  # above mean + 0.5 sigma: the incident stays open
     loss[301:340] = 40.0
     _, judge = judged(block_of({"loss": loss, "param_norm": norms}))
-    assert judge.incidents[0].incident_class is IncidentClass.RECOVERABLE
+    assert judge.incidents[0].incident_class is IncidentClass.RECOVERED
 
 
 def test_an_alarm_at_a_record_without_loss_has_no_loss_not_nan() -> None:
@@ -163,8 +166,8 @@ def test_an_alarm_at_a_record_without_loss_has_no_loss_not_nan() -> None:
 def test_a_nan_in_the_first_records_needs_no_baseline() -> None:
     _, judge = judged(block_of({"loss": np.array([np.nan, 5.0, 4.0])}))
     (incident,) = judge.incidents
-    assert incident.baseline_mean is None
-    assert incident.incident_class is IncidentClass.RECOVERABLE
+    assert incident.facts.level is None
+    assert incident.incident_class is IncidentClass.RECOVERED
 
 
 def test_state_survives_json_in_the_middle_of_an_incident() -> None:
