@@ -1,0 +1,382 @@
+"""The incident state machine of trimtab's rules: what an incident is, and when it ends."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from tests.kit.cases import examples
+from tests.kit.synthetic import Array, block_of
+
+from trimtab.core.block import Block, Column, Event
+from trimtab.core.events import NOT_APPLIED, UNDO, UNDO_OUTCOME
+from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incident_facts import Course, Level
+from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Transition
+from trimtab.explain.incidents.rules import (
+    CALM_STEPS,
+    MAX_REOPENED,
+    MISSING_RECORDS,
+    SETTLE_STEPS,
+    IncidentRules,
+)
+from trimtab.explain.incidents.tracker import IncidentTracker
+
+NOISE = 0.1
+ONSET = 300
+
+
+def losses(rows: int = 800, *, fall: float = 0.0, noise: float = NOISE, seed: int = 0) -> Array:
+    """A loss with noise that falls by this much per unit of the logarithm of the step."""
+    noises = np.random.default_rng(seed).normal(0, noise, rows)
+    return np.asarray(4.0 - fall * np.log((np.arange(rows) + 1) / 100) + noises)
+
+
+def alarm(
+    row: int,
+    symptom: Symptom = Symptom.LOSS_SPIKE,
+    severity: Severity = Severity.ALARM,
+    onset: int | None = None,
+) -> Finding:
+    return Finding(
+        detector="test",
+        symptom=symptom,
+        severity=severity,
+        signal="loss",
+        step=row,
+        tick=row,
+        value=1.0,
+        onset_tick=onset,
+    )
+
+
+def judged(
+    loss: Array,
+    *alarms: Finding,
+    until: int | None = None,
+    events: Sequence[Event] = (),
+    **signals: Array,
+) -> tuple[Incident, list[IncidentChange]]:
+    """The only incident of a run, and what changed about it."""
+    incidents, changes = all_judged(loss, *alarms, until=until, events=events, **signals)
+    (incident,) = incidents
+    return incident, changes
+
+
+def all_judged(
+    loss: Array,
+    *alarms: Finding,
+    until: int | None = None,
+    events: Sequence[Event] = (),
+    **signals: Array,
+) -> tuple[list[Incident], list[IncidentChange]]:
+    """Every incident of a run, and what changed about it."""
+    columns = {"loss": loss, **signals}
+    block = block_of({name: column[:until] for name, column in columns.items()}, first_step=0)
+    return all_judged_of(dataclasses.replace(block, events=tuple(events)), *alarms)
+
+
+def all_judged_of(block: Block, *alarms: Finding) -> tuple[list[Incident], list[IncidentChange]]:
+    tracker = IncidentTracker(IncidentRules())
+    changes = [*tracker.update(block, alarms), *tracker.finish()]
+    last = {change.incident.number: change.incident for change in changes}
+    last |= {incident.number: incident for incident in tracker.open_incidents}
+    return list(last.values()), changes
+
+
+def transitions(changes: Sequence[IncidentChange]) -> list[Transition]:
+    return [change.transition for change in changes]
+
+
+def classes(changes: Sequence[IncidentChange]) -> list[IncidentClass]:
+    """The classes that were said, one after the other."""
+    said = [change.incident.incident_class for change in changes]
+    return [one for at, one in enumerate(said) if at == 0 or one is not said[at - 1]]
+
+
+def level(incident: Incident) -> Level:
+    assert incident.facts.level is not None
+    return incident.facts.level
+
+
+def test_a_spike_that_comes_back_is_recovered_and_ends_where_it_came_back() -> None:
+    loss = losses()
+    loss[ONSET : ONSET + 20] += 1.0
+    incident, changes = judged(loss, alarm(ONSET))
+    assert incident.incident_class is IncidentClass.RECOVERED
+    assert incident.end is not None
+    assert ONSET + 18 <= incident.end.step <= ONSET + 25
+    assert incident.records == incident.end.step - ONSET + 1
+    assert transitions(changes)[-1] is Transition.CLOSED
+
+
+@pytest.mark.parametrize("symptom", [Symptom.GRADIENT_SPIKE, Symptom.REPEATED_BATCH])
+def test_one_high_loss_is_recovered_at_the_next_record(symptom: Symptom) -> None:
+    loss = losses()
+    loss[ONSET] += 1.0
+    for found in ([alarm(ONSET)], [alarm(ONSET), alarm(ONSET, symptom)]):
+        incident, _ = judged(loss, *found)
+        assert incident.incident_class is IncidentClass.RECOVERED
+        assert incident.end is not None
+        assert incident.end.step == ONSET + 1
+
+
+def test_a_level_that_stays_lingers_and_becomes_the_new_normal() -> None:
+    loss = losses(1600)
+    loss[ONSET:] += 0.5
+    incident, changes = judged(loss, alarm(ONSET))
+    assert classes(changes) == [IncidentClass.OPEN, IncidentClass.LINGERING]
+    assert transitions(changes)[-1] is Transition.CLOSED
+    assert abs(level(incident).now - 4.5) < NOISE
+    said = next(change.tick for change in changes if change.transition is Transition.CLASSIFIED)
+    assert SETTLE_STEPS <= changes[-1].tick - said < 2 * SETTLE_STEPS
+    # Against the new level the next one is measured.
+    loss[1400:] += 0.5
+    second = all_judged(loss, alarm(ONSET), alarm(1400))[0][-1]
+    assert second.number == 2
+    assert abs(level(second).before - 4.5) < NOISE
+
+
+@pytest.mark.parametrize("row", [ONSET + 500, ONSET + 1000])
+def test_an_alarm_dated_back_into_an_incident_that_lingers_is_no_new_incident(row: int) -> None:
+    loss = losses(1600)
+    loss[ONSET:] += 0.5
+    late = alarm(row, Symptom.LEVEL_SHIFT, onset=ONSET + 100)
+    incident, changes = judged(loss, alarm(ONSET), late)
+    assert incident.incident_class is IncidentClass.LINGERING
+    assert transitions(changes)[-1] is Transition.CLOSED
+    assert incident.num_findings == 2 or changes[-1].tick < row
+
+
+def test_a_gap_that_the_trend_hides_does_not_count_as_a_recovery() -> None:
+    loss = losses(fall=1.5, noise=0.01)
+    loss[ONSET:] += 0.7
+    assert loss[470:480].mean() < loss[ONSET - 20 : ONSET].mean()  # under the old level again
+    incident, _ = judged(loss, alarm(ONSET), until=480)
+    assert incident.incident_class is not IncidentClass.RECOVERED
+    assert level(incident).gap > 0.1
+
+
+def test_a_loss_that_runs_away_is_divergent_also_when_the_log_ends_early() -> None:
+    loss = losses()
+    loss[ONSET:] += 0.03 * np.arange(len(loss) - ONSET)
+    assert judged(loss, alarm(ONSET + 10))[0].incident_class is IncidentClass.DIVERGENT
+    early, _ = judged(loss, alarm(ONSET + 10), until=ONSET + 120)
+    assert early.incident_class is IncidentClass.DIVERGENT
+    assert early.end is None
+    too_early, _ = judged(loss, alarm(ONSET + 10), until=ONSET + 60)
+    assert too_early.incident_class is IncidentClass.OPEN  # a spike may rise for 100 steps
+    assert level(too_early).course is Course.GROWING
+
+
+def test_a_loss_far_above_lingers_and_one_that_falls_is_on_its_way_back() -> None:
+    loss = losses()
+    loss[ONSET:] += 2.0
+    assert judged(loss, alarm(ONSET))[0].incident_class is IncidentClass.LINGERING
+    loss[ONSET:] -= 0.004 * np.arange(len(loss) - ONSET)
+    incident, _ = judged(loss, alarm(ONSET))
+    assert incident.incident_class is IncidentClass.RECOVERING
+    assert level(incident).back_in is not None
+
+
+def test_a_loss_that_lost_what_was_learnt_and_does_not_fall_is_divergent() -> None:
+    loss = losses(fall=1.0)
+    loss[ONSET:] = losses()[ONSET:] + 3.6  # where the run began
+    incident, _ = judged(loss, alarm(ONSET))
+    assert incident.incident_class is IncidentClass.DIVERGENT
+    assert level(incident).lost > 0.9
+
+
+def test_a_loss_that_is_back_after_a_batch_that_was_memorized_is_recovered() -> None:
+    loss = losses()
+    loss[ONSET - 60 : ONSET] -= 3.0
+    again = alarm(ONSET - 60, Symptom.REPEATED_BATCH)
+    for incident in all_judged(loss, again, alarm(ONSET))[0]:
+        assert incident.incident_class in (IncidentClass.RECOVERED, IncidentClass.SILENT)
+
+
+def test_non_finite_losses_that_stay_are_dead() -> None:
+    loss = losses()
+    loss[ONSET:] = np.nan
+    incident, changes = judged(loss, alarm(ONSET, Symptom.NONFINITE_LOSS))
+    assert incident.incident_class is IncidentClass.DEAD
+    assert incident.end is None
+    assert [change.tick for change in changes] == [ONSET, ONSET + 2]  # at the third one
+
+
+def test_non_finite_weights_are_dead_and_restored_ones_are_judged_by_the_loss() -> None:
+    loss = losses(1200)
+    loss[ONSET:] += 0.5
+    norm = np.full(len(loss), 7.0)
+    norm[ONSET:] = np.inf
+    found = alarm(ONSET, Symptom.NONFINITE_NORM), alarm(ONSET)
+    assert judged(loss, *found, param_norm=norm)[0].incident_class is IncidentClass.DEAD
+    norm[ONSET + 10 :] = 7.0  # restored
+    assert judged(loss, *found, param_norm=norm)[0].incident_class is IncidentClass.LINGERING
+
+
+@pytest.mark.parametrize("every", [1, 20])
+@pytest.mark.parametrize("count", [1, 2, 3, 30, 100])
+def test_losses_that_were_not_finite_and_are_back_were_not_of_lost_weights(
+    count: int, every: int
+) -> None:
+    rows = ONSET + every * np.arange(count)
+    loss = losses(ONSET + every * count + 300)
+    loss[rows] = np.nan
+    found = [alarm(int(row), Symptom.NONFINITE_LOSS) for row in rows[:: 1 if every > 1 else count]]
+    incident, changes = judged(loss, *found)
+    assert incident.incident_class is IncidentClass.RECOVERED
+    # None was finite yet.
+    assert (IncidentClass.DEAD in classes(changes)) is (count >= 3 and every == 1)
+
+
+@pytest.mark.parametrize("every", [1, 20])
+@pytest.mark.parametrize("count", [1, 2, 3, 10, 100])
+def test_steps_that_were_kept_out_are_nothing_else_from_the_first_record_to_the_last(
+    count: int, every: int
+) -> None:
+    rows = ONSET + every * np.arange(count)
+    loss = losses(ONSET + every * count + 300)
+    loss[rows], discarded = np.nan, np.zeros(len(loss))
+    discarded[rows] = 1.0
+    found = [alarm(int(row), Symptom.NONFINITE_LOSS) for row in rows[:: 1 if every > 1 else count]]
+    incident, changes = judged(loss, *found, discarded=discarded)
+    assert classes(changes) == [IncidentClass.KEPT_OUT]
+    assert incident.end is not None
+    assert incident.end.step == rows[-1]
+    assert incident.records == rows[-1] - ONSET + 1
+    incident, changes = judged(loss, *found, until=int(rows[-1]) + 1, discarded=discarded)
+    assert classes(changes) == [IncidentClass.KEPT_OUT]
+
+
+def test_a_step_that_the_loop_itself_did_not_apply_was_kept_out() -> None:
+    loss = losses()
+    loss[ONSET : ONSET + 5] = np.nan
+    skipped = [Event(kind=NOT_APPLIED, tick=at - 2, step=at) for at in range(ONSET, ONSET + 5)]
+    _, changes = judged(loss, alarm(ONSET, Symptom.NONFINITE_LOSS), events=skipped)
+    assert classes(changes) == [IncidentClass.KEPT_OUT]
+
+
+def test_a_kept_out_step_among_others_that_were_applied_is_judged_by_the_loss() -> None:
+    loss, discarded = losses(), np.zeros(800)
+    loss[ONSET:] = np.nan
+    discarded[ONSET : ONSET + 5] = 1.0  # then the gate was taken out
+    incident, _ = judged(loss, alarm(ONSET, Symptom.NONFINITE_LOSS), discarded=discarded)
+    assert not incident.facts.is_kept_out
+    assert incident.incident_class is IncidentClass.DEAD
+
+
+@pytest.mark.parametrize("helped", [True, None, False])
+def test_damage_that_was_undone_is_restored_unless_the_loss_did_not_return(
+    helped: bool | None,
+) -> None:
+    loss = losses(1600)
+    loss[ONSET : ONSET + 4] += 2.0
+    if helped is False:
+        loss[ONSET + 4 :] += 1.0
+    undone = Event(kind=UNDO, tick=ONSET + 4, step=ONSET + 4, facts={"updates_lost": 5})
+    events = [undone]
+    if helped is not None:
+        facts = {"undone_at": ONSET + 4, "helped": helped}
+        events += [Event(kind=UNDO_OUTCOME, tick=ONSET + 30, step=ONSET + 30, facts=facts)]
+    incident, _ = judged(loss, alarm(ONSET), alarm(ONSET, Symptom.HARMED_STATE), events=events)
+    assert incident.facts.undone_updates == 5
+    named = IncidentClass.LINGERING if helped is False else IncidentClass.RESTORED
+    assert incident.incident_class is named
+
+
+def test_an_alarm_that_the_loss_does_not_follow_is_silent() -> None:
+    incident, changes = judged(losses(), alarm(ONSET, Symptom.STATE_RESET))
+    assert classes(changes) == [IncidentClass.SILENT]
+    assert incident.end is not None
+    assert incident.end.step == ONSET
+    assert CALM_STEPS <= changes[-1].tick - ONSET < 1.2 * CALM_STEPS
+
+
+def test_an_alarm_that_the_loss_follows_is_classified_by_the_loss() -> None:
+    loss = losses(1200)
+    loss[ONSET + 10 :] += 0.4
+    found = alarm(ONSET, Symptom.LR_JUMP), alarm(ONSET + 13)
+    incident, changes = judged(loss, *found)
+    assert incident.onset.step == ONSET
+    assert classes(changes)[0] is IncidentClass.SILENT
+    assert incident.incident_class is IncidentClass.LINGERING
+    loss[ONSET + 60 :] -= 0.4
+    assert judged(loss, *found)[0].incident_class is IncidentClass.RECOVERED
+
+
+@pytest.mark.parametrize("until", [None, ONSET + 10])
+def test_no_learning_is_a_plateau(until: int | None) -> None:
+    incident, _ = judged(losses(), alarm(ONSET, Symptom.NO_LEARNING), until=until)
+    assert incident.incident_class is IncidentClass.PLATEAU
+
+
+def test_a_loss_far_above_that_does_not_learn_is_divergent_and_no_plateau() -> None:
+    loss = losses()
+    loss[ONSET:] += 10.0
+    incident, _ = judged(loss, alarm(ONSET), alarm(ONSET + 90, Symptom.NO_LEARNING))
+    assert incident.incident_class is IncidentClass.DIVERGENT
+
+
+def test_the_onset_is_dated_back_to_a_warning_that_led_up_to_it_but_not_to_a_slow_step() -> None:
+    loss = losses()
+    loss[ONSET : ONSET + 20] += 1.0
+    precursor = alarm(ONSET - 4, Symptom.STALE_MOMENT, Severity.WARN)
+    slow = alarm(ONSET - 8, Symptom.SLOW, Severity.WARN)
+    incident, _ = judged(loss, slow, precursor, alarm(ONSET))
+    assert incident.onset.step == ONSET - 4
+
+
+def test_an_incident_is_over_when_the_loss_is_no_longer_recorded() -> None:
+    loss = losses(1200)
+    present = np.arange(len(loss)) < ONSET
+    block = Block.from_columns({"loss": Column(loss, present)}, step=np.arange(len(loss)))
+    changes = all_judged_of(block, alarm(ONSET, Symptom.FROZEN))[1]
+    assert transitions(changes) == [Transition.OPENED, Transition.CLOSED]
+    assert changes[-1].tick <= ONSET + MISSING_RECORDS + 1
+
+
+STRIDE = 50
+TAIL = 1200
+"""Records after which whatever may end has ended; looks are up to 128 records apart."""
+
+STAYS = {
+    IncidentClass.COLLAPSED,
+    IncidentClass.DEAD,
+    IncidentClass.DIVERGENT,
+    IncidentClass.PLATEAU,
+}
+values = st.one_of(
+    st.none(), st.floats(0.5, 3.0), st.sampled_from([np.nan, np.inf, -np.inf, 9.0, 1e300, -1e300])
+)
+symptoms = st.sampled_from(list(Symptom))
+
+
+@settings(max_examples=examples(150), deadline=None)
+@given(
+    st.lists(values, min_size=1, max_size=150),
+    st.lists(st.tuples(st.integers(0, 149), symptoms), max_size=150),
+    st.sampled_from([2.0, 2.5, None]),
+)
+@example([2.0] * 120, [(4 * count, Symptom.FROZEN) for count in range(30)], 2.0)
+@example([None] * 120, [(count, Symptom.FROZEN) for count in range(120)], None)
+@example([9.0] * 120, [(count, Symptom.LOSS_SPIKE) for count in range(120)], 2.5)
+def test_no_incident_that_may_pass_stays_open_or_is_reopened_for_ever(
+    chaos: list[float | None], alarms: list[tuple[int, Symptom]], then: float | None
+) -> None:
+    quiet = [2.0 + 0.01 * (row % 7) for row in range(20)]
+    tail = [None if then is None else then + 0.01 * (row % 7) for row in range(TAIL)]
+    entries = [*quiet, *chaos, *tail]
+    present = np.array([entry is not None for entry in entries])
+    loss = np.array([np.nan if entry is None else entry for entry in entries])
+    block = Block.from_columns(
+        {"loss": Column(loss, present)}, step=STRIDE * np.arange(len(entries))
+    )
+    found = [alarm(20 + row, symptom) for row, symptom in sorted(alarms) if row < len(chaos)]
+    incidents, changes = all_judged_of(block, *found)
+    for incident in incidents:
+        assert incident.end is not None or incident.incident_class in STAYS
+        of_this = [one for one in changes if one.incident.number == incident.number]
+        assert transitions(of_this).count(Transition.REOPENED) <= MAX_REOPENED
