@@ -9,6 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.kit.cases import examples
 from tests.kit.synthetic import Array, block_of
+from tests.kit.tracked import alarm, classes, tracked, transitions
 
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.events import NOT_APPLIED, UNDO, UNDO_OUTCOME
@@ -20,9 +21,7 @@ from trimtab.explain.incidents.rules import (
     MAX_REOPENED,
     MISSING_RECORDS,
     SETTLE_STEPS,
-    IncidentRules,
 )
-from trimtab.explain.incidents.tracker import IncidentTracker
 
 NOISE = 0.1
 ONSET = 300
@@ -32,24 +31,6 @@ def losses(rows: int = 800, *, fall: float = 0.0, noise: float = NOISE, seed: in
     """A loss with noise that falls by this much per unit of the logarithm of the step."""
     noises = np.random.default_rng(seed).normal(0, noise, rows)
     return np.asarray(4.0 - fall * np.log((np.arange(rows) + 1) / 100) + noises)
-
-
-def alarm(
-    row: int,
-    symptom: Symptom = Symptom.LOSS_SPIKE,
-    severity: Severity = Severity.ALARM,
-    onset: int | None = None,
-) -> Finding:
-    return Finding(
-        detector="test",
-        symptom=symptom,
-        severity=severity,
-        signal="loss",
-        step=row,
-        tick=row,
-        value=1.0,
-        onset_tick=onset,
-    )
 
 
 def judged(
@@ -75,25 +56,7 @@ def all_judged(
     """Every incident of a run, and what changed about it."""
     columns = {"loss": loss, **signals}
     block = block_of({name: column[:until] for name, column in columns.items()}, first_step=0)
-    return all_judged_of(dataclasses.replace(block, events=tuple(events)), *alarms)
-
-
-def all_judged_of(block: Block, *alarms: Finding) -> tuple[list[Incident], list[IncidentChange]]:
-    tracker = IncidentTracker(IncidentRules())
-    changes = [*tracker.update(block, alarms), *tracker.finish()]
-    last = {change.incident.number: change.incident for change in changes}
-    last |= {incident.number: incident for incident in tracker.open_incidents}
-    return list(last.values()), changes
-
-
-def transitions(changes: Sequence[IncidentChange]) -> list[Transition]:
-    return [change.transition for change in changes]
-
-
-def classes(changes: Sequence[IncidentChange]) -> list[IncidentClass]:
-    """The classes that were said, one after the other."""
-    said = [change.incident.incident_class for change in changes]
-    return [one for at, one in enumerate(said) if at == 0 or one is not said[at - 1]]
+    return tracked(dataclasses.replace(block, events=tuple(events)), *alarms)
 
 
 def level(incident: Incident) -> Level:
@@ -333,7 +296,7 @@ def test_an_incident_is_over_when_the_loss_is_no_longer_recorded() -> None:
     loss = losses(1200)
     present = np.arange(len(loss)) < ONSET
     block = Block.from_columns({"loss": Column(loss, present)}, step=np.arange(len(loss)))
-    changes = all_judged_of(block, alarm(ONSET, Symptom.FROZEN))[1]
+    changes = tracked(block, alarm(ONSET, Symptom.FROZEN))[1]
     assert transitions(changes) == [Transition.OPENED, Transition.CLOSED]
     assert changes[-1].tick <= ONSET + MISSING_RECORDS + 1
 
@@ -375,7 +338,7 @@ def test_no_incident_that_may_pass_stays_open_or_is_reopened_for_ever(
         {"loss": Column(loss, present)}, step=STRIDE * np.arange(len(entries))
     )
     found = [alarm(20 + row, symptom) for row, symptom in sorted(alarms) if row < len(chaos)]
-    incidents, changes = all_judged_of(block, *found)
+    incidents, changes = tracked(block, *found)
     for incident in incidents:
         assert incident.end is not None or incident.incident_class in STAYS
         of_this = [one for one in changes if one.incident.number == incident.number]

@@ -326,7 +326,7 @@ surroundings = st.builds(
 )
 
 
-@settings(max_examples=examples(1500))
+@settings(max_examples=examples(450))
 @given(
     st.sampled_from(IncidentClass),
     st.lists(st.sampled_from(Symptom) | st.just("GPU too hot"), min_size=1, max_size=3),

@@ -62,7 +62,7 @@ class OpenIncident:
     is_kept_out: bool = True
     """Whether every alarm was about a step that was kept out of the weights."""
     calm: int = 0
-    """Records since the newest alarm."""
+    """Records since the newest alarm, or since the last of a row of kept-out steps from it on."""
     nonfinite_in_row: int = 0
     """Losses in a row up to the newest that were not finite and not kept out."""
     missing: int = 0
@@ -122,6 +122,8 @@ class OpenIncident:
             self.since_peak = []
         if row.is_finite and row.loss is not None and len(self.since_peak) < SINCE_PEAK:
             self.since_peak.append(row.loss)
+        if row.is_kept_out and self.calm <= 1:
+            self.calm = 0  # a detector alarms at the first of a row of them alone
         if row.is_finite:
             self.nonfinite_in_row = 0
         elif row.loss is not None and not row.is_kept_out:

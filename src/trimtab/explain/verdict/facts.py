@@ -39,6 +39,10 @@ SURE = 2.0
 GROWING, GROWING_FRACTION = 2.5, 0.1
 """Standard errors, and fraction of the gap, by which it must grow. Chosen on drawn curves."""
 
+TOP = 3.0
+"""Deviations of one record within which a gap is as wide as its widest. Chosen: of 500 means of
+three the largest lies 1.7 above their level."""
+
 RISEN = 0.75
 """The fraction of its present width that a gap must have reached to have risen. Chosen."""
 
@@ -152,8 +156,10 @@ def _level(reference: Reference, known: Losses, records: int, steps: int) -> Lev
     elif gap > 0:
         # Had the loss gone on falling as before, the gap would seem to shrink by as much.
         falls = reference.likely_slope * log_steps - expected
+        # On a level the widest gap may be any: what matters is where it first was about as wide.
+        first = _peak(gaps, margin=TOP * sigma)
         back_in, excluded = _way_back(
-            gaps[peak:], known.step[peak:], falls[peak:], gap, tolerance, past, sigma
+            gaps[first:], known.step[first:], falls[first:], gap, tolerance, past, sigma
         )
         if back_in is not None and back_in <= max(RETURN_STEPS, RETURN_TIMES * steps):
             course = Course.SHRINKING
@@ -174,17 +180,18 @@ def _level(reference: Reference, known: Losses, records: int, steps: int) -> Lev
         return_excluded=excluded,
         is_back_just_now=bool(gap - newest_two > 4 * sigma and newest_two < tolerance + 2 * sigma),
         is_doubled=gap > (math.log(2) if reference.is_log else 10 * sigma),
-        is_learning=_is_learning(log_steps, values, peak),
+        is_learning=_is_learning(log_steps, values, peak, tolerance),
         lost=_lost(reference, gap),
     )
 
 
-def _peak(gaps: FloatArray) -> int:
-    """Return where the gap was widest, by means of three."""
+def _peak(gaps: FloatArray, margin: float = 0.0) -> int:
+    """Return where the gap was first as wide as at its widest, by means of three."""
     if len(gaps) < 3:
         return 0
     padded = np.pad(gaps, 1, "edge")
-    return int(np.argmax(padded[:-2] + padded[1:-1] + padded[2:]))
+    means = (padded[:-2] + padded[1:-1] + padded[2:]) / 3
+    return int(np.argmax(means >= means.max() - margin))
 
 
 def _is_growing(
@@ -240,13 +247,15 @@ def _rise_steps(gaps: FloatArray, steps: FloatArray, gap: float) -> int:
     return int(steps[wide[0]] - steps[0]) if gap > 0 and len(wide) else 0
 
 
-def _is_learning(log_steps: FloatArray, values: FloatArray, peak: int) -> bool:
-    """Return whether the loss has surely been falling in the later half since its peak."""
+def _is_learning(log_steps: FloatArray, values: FloatArray, peak: int, tolerance: float) -> bool:
+    """Return whether the loss has fallen in the later half since its peak, surely and by more than
+    what counts as no gap: of many looks at a flat loss one sees a sure fall of next to nothing."""
     half = peak + (len(values) - peak) // 2
     if len(values) - half < 8:
         return False
     _, slope, _, error = fit_line(log_steps[half:] - log_steps[-1], values[half:])
-    return error > 0 and slope < -SURE * error
+    fallen = -slope * float(log_steps[-1] - log_steps[half])
+    return error > 0 and slope < -SURE * error and fallen > tolerance
 
 
 def _lost(reference: Reference, gap: float) -> float:
