@@ -271,8 +271,8 @@ def test_no_act_is_advised_in_the_first_64_records_of_a_rise_nor_withdrawn_on_a_
 
 @pytest.mark.parametrize("rows_before", range(13))
 def test_few_records_before_make_no_sure_verdict_but_an_explosion_is_seen(rows_before: int) -> None:
-    for height, is_explosion in ((0.2, False), (60.0, True)):
-        drawn = draw(lambda t, height=height: 0 * t + height)
+    for excess, is_explosion in ((lambda t: 0 * t + 0.2, False), (lambda t: 0 * t + 60, True)):
+        drawn = draw(excess)
         run = drawn.run[drawn.row - rows_before : drawn.row + 8]
         run = dataclasses.replace(run, tick=np.arange(len(run)))
         (incident,), _ = tracked(run, alarm(rows_before, step=ONSET))

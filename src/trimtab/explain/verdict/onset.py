@@ -38,6 +38,8 @@ def date_onset(rows: Sequence[Row], latest: int) -> int:
     The last of the rows is that of the alarm; `latest` is where its detector saw the beginning.
     """
     begin = len(rows) - len(newest_attempt(rows, 0))
+    if latest <= begin:
+        return latest  # before a restart, or with it: no record of this attempt is earlier
     earliest = min(begin + MIN_REFERENCE, latest)
     first = latest
     for width in WIDTHS:
