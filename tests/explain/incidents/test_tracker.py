@@ -301,6 +301,79 @@ def test_an_incident_is_over_when_the_loss_is_no_longer_recorded() -> None:
     assert changes[-1].tick <= ONSET + MISSING_RECORDS + 1
 
 
+# One story, one incident
+
+
+@pytest.mark.parametrize("symptom", [Symptom.STALL, Symptom.SLOW, Symptom.MISSING_LOSS])
+@pytest.mark.parametrize("lead", [-10, 0, 10])
+def test_lost_time_is_an_incident_of_its_own_and_stays_one(symptom: Symptom, lead: int) -> None:
+    loss = losses()
+    loss[ONSET:] = np.nan
+    found = sorted(
+        [alarm(ONSET + lead, symptom), alarm(ONSET, Symptom.NONFINITE_LOSS)],
+        key=lambda one: one.tick,
+    )
+    incidents, _ = all_judged(loss, *found)
+    told = {one.symptoms: (one.incident_class, one.onset.step) for one in incidents}
+    assert told == {
+        (symptom,): (IncidentClass.SILENT, ONSET + lead),
+        (Symptom.NONFINITE_LOSS,): (IncidentClass.DEAD, ONSET),
+    }
+
+
+@pytest.mark.parametrize(
+    ("begins", "is_echo"), [(ONSET, True), (ONSET + 15, True), (ONSET + 60, False)]
+)
+def test_an_echo_of_a_spike_that_is_over_opens_nothing(begins: int, is_echo: bool) -> None:
+    loss = losses()
+    loss[ONSET : ONSET + 10] += 1.0
+    echo = alarm(ONSET + 120, Symptom.LEVEL_SHIFT, onset=begins)
+    incidents, changes = all_judged(loss, alarm(ONSET), echo)
+    assert (len(incidents) == 1) is is_echo
+    assert transitions(changes).count(Transition.OPENED) == 2 - is_echo
+    # A gradient that spikes is no echo, nor is a NaN.
+    for symptom in (Symptom.GRADIENT_SPIKE, Symptom.NONFINITE_LOSS):
+        other = alarm(ONSET + 120, symptom, onset=begins)
+        assert len(all_judged(loss, alarm(ONSET), other)[0]) == 2
+
+
+def test_a_nan_after_a_loss_that_ran_away_joins_it_with_the_earlier_onset() -> None:
+    loss = losses()
+    loss[ONSET:] += 0.05 * np.arange(len(loss) - ONSET)
+    loss[ONSET + 200 :] = np.nan
+    found = alarm(ONSET + 12), alarm(ONSET + 200, Symptom.NONFINITE_LOSS)
+    incident, changes = judged(loss, *found)
+    assert abs(incident.onset.step - ONSET) <= 5
+    assert incident.symptoms == (Symptom.LOSS_SPIKE, Symptom.NONFINITE_LOSS)
+    assert classes(changes) == [IncidentClass.OPEN, IncidentClass.DIVERGENT, IncidentClass.DEAD]
+    assert Transition.WORSENED in transitions(changes)
+
+
+@pytest.mark.parametrize(("goes_back_to", "is_closed"), [(ONSET - 50, True), (ONSET + 20, False)])
+def test_a_restart_from_before_an_incident_closes_it(goes_back_to: int, is_closed: bool) -> None:
+    loss = losses()
+    loss[ONSET : ONSET + 100] += 0.05 * np.arange(100)
+    steps = np.arange(len(loss))
+    steps[ONSET + 100 :] += goes_back_to - (ONSET + 100)
+    run = Block.from_columns(
+        {"loss": Column.complete(loss)},
+        step=steps,
+        attempt=(np.arange(len(loss)) >= ONSET + 100).astype(np.int64),
+    )
+    (incident,), changes = tracked(run, alarm(ONSET + 10))
+    closed = [change.tick for change in changes if change.transition is Transition.CLOSED]
+    assert (incident.incident_class is IncidentClass.DIVERGENT) is is_closed
+    if is_closed:
+        assert incident.end == incident.last
+        assert incident.last.tick == ONSET + 99
+        assert closed == [ONSET + 99]
+    else:
+        assert closed[0] > ONSET + 100
+        assert incident.incident_class is IncidentClass.RECOVERED
+
+
+# No incident for ever
+
 STRIDE = 50
 TAIL = 1200
 """Records after which whatever may end has ended; looks are up to 128 records apart."""

@@ -10,7 +10,7 @@ from tests.kit.cases import examples, one_of_each
 from tests.kit.synthetic import Array
 from tests.kit.tracked import alarm, tracked
 
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, IntArray
 from trimtab.core.findings import Severity, Symptom
 from trimtab.explain.verdict.onset import date_onset
 from trimtab.explain.verdict.rows import Row
@@ -19,7 +19,7 @@ AT, NOISE = 600, 0.03
 SEEDS = range(20)
 
 
-def rows_of(losses: Array, steps: Array | None = None) -> list[Row]:
+def rows_of(losses: Array, steps: IntArray | None = None) -> list[Row]:
     at = np.arange(len(losses)) if steps is None else steps
     return [
         Row(tick, int(step), float(loss))

@@ -4,6 +4,7 @@ An incident that opens is measured against it. While one is open nothing enters.
 """
 
 import math
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 from typing import Any
@@ -16,9 +17,9 @@ from trimtab.core.signals import DISCARDED, EVAL_LOSS, LOSS, LR, REWARD
 from trimtab.core.state import Stateful
 from trimtab.explain.verdict.rows import Row
 
-MAX_NOT_APPLIED = 64
-"""Steps not applied that are remembered, and records up to which the record of one comes after its
-event. Chosen: it comes `live.lag_steps` later, 2 by default; a restart may repeat a step later."""
+NOT_APPLIED_RECORDS = 64
+"""Records up to which the record of a step that was not applied comes after its event. Chosen: it
+comes `live.lag_steps` later, 2 by default; a restart may repeat a step later."""
 
 FIRST_LOSSES = 5
 """Losses whose level is the start of the log."""
@@ -94,8 +95,8 @@ class History(Stateful):
         self.longest_return = 0
         """Records that the slowest spike so far took to come back."""
         self.evaluations: deque[float] = deque(maxlen=EVALUATIONS)
-        self._not_applied: deque[Any] = deque(maxlen=MAX_NOT_APPLIED)
-        """Tick and step of the latest steps that the loop itself did not apply."""
+        self._not_applied: list[tuple[int, int]] = []
+        """Tick and step of the latest steps that the loop itself did not apply, by their ticks."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -103,7 +104,12 @@ class History(Stateful):
 
     def add_events(self, block: Block) -> None:
         """Note the steps that the loop did not apply, before their records."""
-        self._not_applied.extend((e.tick, e.step) for e in block.events if e.kind == NOT_APPLIED)
+        new = [(event.tick, event.step) for event in block.events if event.kind == NOT_APPLIED]
+        if len(block) and (new or self._not_applied):
+            first = block.tick.item(0) - NOT_APPLIED_RECORDS
+            self._not_applied = sorted(
+                pair for pair in (*self._not_applied, *new) if pair[0] > first
+            )
 
     def add(self, block: Block, first: int, last: int) -> int:
         """Add quiet records; return how many of them have a loss or a reward."""
@@ -147,11 +153,16 @@ class History(Stateful):
         if loss is None and reward is None:
             return None
         tick, step = block.tick.item(at), block.step.item(at)
-        kept_out = value_of(block, at, DISCARDED) == 1.0 or any(
-            step == not_applied and 0 <= tick - written < MAX_NOT_APPLIED
-            for written, not_applied in self._not_applied
-        )
+        kept_out = value_of(block, at, DISCARDED) == 1.0 or self._was_not_applied(tick, step)
         return Row(tick, step, loss, value_of(block, at, LR), reward, kept_out)
+
+    def _was_not_applied(self, tick: int, step: int) -> bool:
+        if not self._not_applied:
+            return False
+        # By their ticks: a whole log may have many.
+        first = bisect_left(self._not_applied, (tick - NOT_APPLIED_RECORDS + 1,))
+        last = bisect_left(self._not_applied, (tick + 1,))
+        return any(step == not_applied for _, not_applied in self._not_applied[first:last])
 
 
 def value_of(block: Block, at: int, signal: str) -> float | None:

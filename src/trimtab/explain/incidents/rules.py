@@ -148,7 +148,7 @@ class IncidentRules:
         """Classify an incident at a look, and close it if it is over."""
         if not is_look:
             return GOES_ON
-        found = classify(incident.facts)
+        found = self.classify(incident)
         is_sure = found.incident_class is incident.seen or _is_at_once(found, incident)
         incident.seen = found.incident_class
         if found.incident_class in _HELD:
@@ -167,6 +167,10 @@ class IncidentRules:
             incident.settled_since = None
         return Ruling(found=found if is_sure else None)
 
+    def classify(self, incident: OpenIncident) -> Classified:
+        """Return the class that follows from what was measured last."""
+        return classify(incident.facts)
+
     def judge_missing(self, incident: OpenIncident) -> Ruling:
         """Close an incident after as many records without a loss as it may last."""
         return Ruling(is_over=True) if incident.missing > MISSING_RECORDS else GOES_ON
@@ -176,7 +180,7 @@ class IncidentRules:
 
         What has to be acted on must be clear, or have been seen at the last look too.
         """
-        found = classify(incident.facts)
+        found = self.classify(incident)
         is_sure = found.certainty >= SURE or found.incident_class is incident.seen
         return found if is_sure or found.incident_class not in _HELD else OPEN
 
@@ -240,3 +244,7 @@ class PauseRules(IncidentRules):
         """Return a past without a level: a slow step touches none."""
         nothing = Reference(records=0, onset_step=onset.step, first_step=0, start=None)
         return Past(reference=nothing, is_measure=False, stride=stride_of(before))
+
+    def classify(self, incident: OpenIncident) -> Classified:
+        """Return silent, whatever the loss does: an incident of its own tells that."""
+        return Classified(incident_class=IncidentClass.SILENT, certainty=0.9)

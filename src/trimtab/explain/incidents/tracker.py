@@ -57,7 +57,7 @@ class IncidentTracker:
         self._meaning = LossMeaning(rules.objective)
         self._warnings: deque[int] = deque(maxlen=rules.lead_records)
         """Ticks of the latest warnings."""
-        self._undos: deque[Any] = deque(maxlen=MAX_UNDOS)
+        self._undos: list[tuple[int, int, int]] = []
         """Tick, step and updates lost of each undo; of one that did not help, -1 updates."""
         self._open: OpenIncident | None = None
         self._closed: OpenIncident | None = None
@@ -72,7 +72,7 @@ class IncidentTracker:
         """Process the next records and the findings among them; return what changed."""
         self._meaning.observe_many(block)
         self._history.add_events(block)
-        self._undos.extend(_undos_of(block))
+        self._undos += _undos_of(block)
         alarms: dict[int, list[Finding]] = {}
         warnings: dict[int, int] = {}
         for finding in findings:
@@ -97,6 +97,7 @@ class IncidentTracker:
                     self._warnings.append(warnings[at])
                 changes += self._step(block, at, alarms.get(at, []))
                 at += 1
+        self._undos = self._undos[-MAX_UNDOS:]
         return changes
 
     def finish(self) -> list[IncidentChange]:
@@ -132,7 +133,7 @@ class IncidentTracker:
         )
         self._history.load_state_dict(state["history"])
         self._warnings = deque(state["warnings"], maxlen=self._warnings.maxlen)
-        self._undos = deque(map(tuple, state["undos"]), maxlen=MAX_UNDOS)
+        self._undos = [tuple(undo) for undo in state["undos"]]
         self._since_closed = int(state["since_closed"])
         self.num_incidents = int(state["count"])
         self._meaning.load_state_dict(state["meaning"])
@@ -326,7 +327,9 @@ class IncidentTracker:
 
     def _measure(self, incident: OpenIncident) -> None:
         first, last = incident.onset.step - NEAR_STEPS, incident.last.tick
-        near = [updates for tick, step, updates in self._undos if tick <= last and step >= first]
+        # A block may hold undos that are still to come.
+        known = [undo for undo in self._undos if undo[0] <= last][-MAX_UNDOS:]
+        near = [updates for _, step, updates in known if step >= first]
         undone = sum(updates for updates in near if updates > 0)
         incident.measure(undone, has_undo_failed=bool(near) and near[-1] < 0)
 
