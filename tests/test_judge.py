@@ -1,7 +1,10 @@
 """How a run is cut into blocks, and where the judge is saved and loaded, changes nothing."""
 
+import dataclasses
 import json
+from collections.abc import Sequence
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,10 +13,11 @@ from hypothesis import strategies as st
 
 from tests.kit.cases import examples
 from tests.kit.synthetic import troubled_run
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, Event
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.config import Config, DetectConfig, RuleSetName
 from trimtab.core.errors import ConfigError
+from trimtab.core.events import NOT_APPLIED, SETTING_CHANGED, UNDO, UNDO_OUTCOME
 from trimtab.core.findings import Symptom
 from trimtab.detect.textbook import TextbookThresholds
 from trimtab.judge import Judge
@@ -33,6 +37,15 @@ values = st.one_of(
 cells = st.one_of(st.none(), values, values, values)
 
 
+EVENTS = [
+    Event(kind=NOT_APPLIED, tick=0, step=0),
+    Event(kind=UNDO, tick=0, step=0, facts={"updates_lost": 3}),
+    Event(kind=UNDO_OUTCOME, tick=0, step=0, facts={"helped": False}),
+    Event(kind="resume", tick=0, step=0),
+    Event(kind=SETTING_CHANGED, tick=0, step=0, facts={"name": "lr", "before": 1, "after": 2}),
+]
+
+
 def column(entries: list[float | None]) -> Column:
     return Column(
         np.array([np.nan if entry is None else entry for entry in entries], dtype=np.float64),
@@ -44,22 +57,40 @@ def column(entries: list[float | None]) -> Column:
 def runs(draw: st.DrawFn) -> Block:
     length = draw(st.integers(1, 120))
     names = ["loss", "grad_norm", "param_norm", "param_norm/mlp", "loss_scale", "lr"]
+    names += ["eval_loss", "reward", "step_seconds"]
     columns = {
         name: column(draw(st.lists(cells, min_size=length, max_size=length)))
         for name in draw(st.lists(st.sampled_from(names), min_size=1, unique=True))
     }
     if draw(st.booleans()):  # a stretch that only rises
         columns["loss"] = Column.complete(np.linspace(1, 2, length))
+    if draw(st.booleans()):
+        columns["discarded"] = column(
+            draw(st.lists(st.sampled_from([None, 0.0, 1.0]), min_size=length, max_size=length))
+        )
     strides = draw(st.lists(st.integers(-3, 5), min_size=length, max_size=length))
-    return Block.from_columns(columns, step=np.cumsum(strides))
+    step = np.cumsum(strides)
+    events = draw(st.lists(st.tuples(st.integers(0, length - 1), st.sampled_from(EVENTS))))
+    return Block.from_columns(
+        columns,
+        step=step,
+        events=tuple(
+            dataclasses.replace(event, tick=tick, step=int(step[tick]))
+            for tick, event in sorted(events, key=lambda pair: pair[0])
+        ),
+    )
 
 
 def verdicts(judge: Judge, pieces: list[Block]) -> str:
     judgements = [judge.update(piece) for piece in pieces] + [judge.finish()]
     findings = [finding for judgement in judgements for finding in judgement.findings]
     changes = [change for judgement in judgements for change in judgement.changes]
-    # By their text, because a NaN is not equal to itself.
-    return "\n".join(map(repr, [*findings, *changes, *judge.incidents]))
+    return text([*findings, *changes, *judge.incidents])
+
+
+def text(parts: Sequence[Any]) -> str:
+    """All that dataclasses hold: a NaN is not equal to itself, and a repr leaves things out."""
+    return "\n".join(str(dataclasses.asdict(part)) for part in parts)
 
 
 def faulty(draw: np.random.Generator, values: np.ndarray, *, is_loss: bool) -> np.ndarray:
@@ -141,7 +172,7 @@ def check_cuts(rules: RuleSet, run: Block, data: st.DataObject) -> None:
         *end.changes,
         *second.incidents,
     ]
-    assert "\n".join(map(repr, joined)) == whole
+    assert text(joined) == whole
 
 
 @settings(max_examples=examples(150), deadline=None)

@@ -101,7 +101,7 @@ def made(seed: int) -> Made:
 def text(found: tuple[list[Incident], list[IncidentChange]]) -> str:
     """Everything, as text: a NaN is not equal to itself. The repr of an incident is short."""
     incidents, changes = found
-    parts = [*incidents, *changes]
+    parts: list[Incident | IncidentChange] = [*incidents, *changes]
     return "\n".join(str(dataclasses.asdict(part)) for part in parts)
 
 
