@@ -52,8 +52,8 @@ def test_a_log_with_a_spike_and_a_nan_names_both_and_exits_1(log: Path) -> None:
     result = runner.invoke(app, ["diagnose", "run.csv"])
     assert result.exit_code == 1
     rows = [line.split() for line in result.stdout.splitlines()]
-    assert any(row[1:3] == ["600", "recoverable"] for row in rows)
-    assert any(row[1:3] == ["900", "divergent"] for row in rows)
+    assert any(row[1:3] == ["600", "recovered"] for row in rows)
+    assert any(row[1:3] == ["900", "dead"] for row in rows)
 
 
 @pytest.mark.parametrize("options", [[], ["--json"], ["--verbose"]])
@@ -66,9 +66,9 @@ def test_diagnose_writes_nothing_without_out(log: Path, options: list[str]) -> N
 
 def test_json_is_for_machines(log: Path) -> None:
     printed = json.loads(runner.invoke(app, ["diagnose", "run.csv", "--json"]).stdout)
-    assert [i["incident_class"] for i in printed["incidents"]] == [
-        "recoverable",
-        "divergent",
+    assert [i["incident"]["incident_class"] for i in printed["incidents"]] == [
+        "recovered",
+        "dead",
     ]
 
 
@@ -85,7 +85,7 @@ def test_out_writes_the_files_and_prints_where(log: Path, options: list[str]) ->
     machine = json.loads((folder / "0002-step-000900" / "incident.json").read_text())
     assert machine["incident"]["onset"]["step"] == 900
     spike = folder / "0001-step-000600" / "postmortem.md"
-    assert "# Incident 1: loss spike at step 600, recoverable" in spike.read_text()
+    assert "# Incident 1: loss spike at step 600, recovered" in spike.read_text()
     assert str(spike.relative_to(log.parent)) in result.stderr
 
 

@@ -36,7 +36,7 @@ class ExitCode(IntEnum):
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (docs/command-line.md).")]
 
-JSON_VERSION = 2
+JSON_VERSION = 3
 """Grows when a field is removed or changes its meaning; a new field does not change it."""
 
 
