@@ -5,12 +5,13 @@ import random
 import re
 
 import pytest
-from tests.kit.synthetic import diagnosis_of
+from tests.kit.synthetic import diagnosis_of, facts_of
 
+from trimtab.core.actions import ActionKind
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.findings import Symptom
+from trimtab.core.incident_facts import Course, Facts
 from trimtab.core.incidents import IncidentClass
-from trimtab.decide.advice import SKIPPABLE, advise
 from trimtab.explain.causes.by_evidence import conclude
 from trimtab.explain.causes.conclusions import CONCLUSIONS
 from trimtab.explain.causes.plausible import Situation, base_rates
@@ -18,6 +19,8 @@ from trimtab.explain.causes.ranking import SUPPORTED, all_weights, rank
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
+from trimtab.explain.verdict.instruction import Surroundings, instruct
+from trimtab.explain.verdict.table import classify
 from trimtab.report.wording import cause_text, certainty, short_cause
 
 REPORTS = 2000
@@ -25,6 +28,9 @@ REPORTS = 2000
 SYMPTOMS = (Symptom.LOSS_SPIKE, Symptom.NONFINITE_LOSS, Symptom.LEVEL_SHIFT, Symptom.NO_LEARNING)
 SHARES = (0.05, 0.1, 0.25)
 """How many observations answer yes."""
+
+OF_THE_INSTRUCTION = re.compile(r"(?i)\broll back\b|\bcheckpoint\b|start again|\bwait\b")
+"""What a remedy does not speak of: it would be a second instruction."""
 
 
 def generated(seed: int) -> Diagnosis:
@@ -45,26 +51,61 @@ def generated(seed: int) -> Diagnosis:
         has_own_signals=random_.random() < 0.5,
     )
     diagnosis = diagnosis_of(random_.choice(SYMPTOMS))
-    step = random_.choice((1, 58, 300, 20_000))
+    made = random_facts(random_)
+    found = classify(made)
     incident = dataclasses.replace(
         diagnosis.incident,
-        onset=dataclasses.replace(diagnosis.incident.onset, step=step),
-        incident_class=random_.choice(list(IncidentClass)),
+        incident_class=found.incident_class,
+        certainty=found.certainty,
+        facts=made,
     )
     ranking = rank(Answers(results), all_weights(), situation)
     conclusion, hypotheses = conclude(incident, ranking)
-    made = dataclasses.replace(
+    around = Surroundings(
+        checkpoint=random_.choice((None, "checkpoint-250")),
+        recurs=random_.random() < 0.1,
+        changes=random_.choice(((), ("lr was changed from 0.001 to 0.002",))),
+    )
+    return dataclasses.replace(
         diagnosis,
         incident=incident,
-        incident_class=incident.incident_class,
         ranking=ranking,
         hypotheses=hypotheses,
         cause=conclusion.cause,
         root_cause=conclusion.root_cause,
         remedy=conclusion.remedy,
         lesson=conclusion.lesson,
+        checkpoint=around.checkpoint,
+        changes=tuple(around.changes),
+        action=instruct(incident, around),
     )
-    return dataclasses.replace(made, action=advise(made, recurs=False))
+
+
+def random_facts(random_: random.Random) -> Facts:
+    """Return facts of a loss that is as high, for as long, and going on as chance has it."""
+    facts = facts_of(random_.choice((0.0, 0.05, 0.3, 3.0)))
+    level = facts.level
+    assert level is not None
+    course = random_.choice(list(Course)) if level.z > 1 else Course.FLAT
+    back_in = random_.choice((40, 4000)) if course is Course.SHRINKING else None
+    level = dataclasses.replace(level, course=course, back_in=back_in)
+    is_short = random_.random() < 0.3
+    return dataclasses.replace(
+        facts,
+        records=6 if is_short else 600,
+        steps=6 if is_short else 600,
+        records_before=random_.choice((3, 300)),
+        level=random_.choice((None, level, level, level)),
+        has_direction=random_.choice((True, True, False, None)),
+        is_loud=random_.random() < 0.8,
+        is_kept_out=random_.random() < 0.1,
+        undone_updates=random_.choice((0, 0, 0, 12)),
+        has_undo_failed=random_.random() < 0.1,
+        has_collapsed=random_.random() < 0.05,
+        is_frozen=random_.random() < 0.05,
+        is_measure=random_.random() < 0.9,
+        nonfinite_at_end=random_.choice((0, 0, 0, 1, 5)),
+    )
 
 
 def contradictions(diagnosis: Diagnosis) -> list[str]:
@@ -84,16 +125,14 @@ def contradictions(diagnosis: Diagnosis) -> list[str]:
             found.append("the root cause is that of another cause")
         if diagnosis.remedy != CONCLUSIONS[cause].remedy:
             found.append("the remedy is that of another cause")
-        if "skip" in diagnosis.action.instruction and cause not in SKIPPABLE:
-            found.append("skips batches of a cause that goes on")
+        if OF_THE_INSTRUCTION.search(diagnosis.remedy):
+            found.append("the remedy gives a second instruction")
     found += [
         f"{h.cause} supported"
         for h in ranked
         if h.standing is Standing.SUPPORTED and h.cause != cause
     ]
-    is_young = diagnosis.incident.onset.step <= 200
-    if is_young and "checkpoint older" in diagnosis.action.instruction:
-        found.append("a checkpoint that cannot exist")
+    found += instruction_contradictions(diagnosis)
     # One observation has one answer, whichever hypothesis it is shown under.
     for hypothesis in ranked:
         for item in hypothesis.evidence:
@@ -103,6 +142,30 @@ def contradictions(diagnosis: Diagnosis) -> list[str]:
             is_yes = diagnosis.ranking is not None and diagnosis.ranking.results[item.signal].is_yes
             if item.observation.startswith("not so") is is_yes:
                 found.append(f"{item.signal} is shown as what it is not")
+    return found
+
+
+def instruction_contradictions(diagnosis: Diagnosis) -> list[str]:
+    """Return where the instruction does not agree with the class, or with what is known."""
+    found = []
+    named, facts, action = diagnosis.incident_class, diagnosis.incident.facts, diagnosis.action
+    instruction = action.instruction
+    acts = action.kind is not ActionKind.WAIT
+    recurs = "same place" in action.reason
+    if acts and not named.is_severe and not recurs:
+        found.append(f"acts on an incident that is {named}")
+    if acts is not bool(re.match(r"Stop|Roll back|Go on from", instruction)):
+        found.append("the kind of the action is not that of its sentence")
+    if acts and diagnosis.checkpoint and diagnosis.checkpoint not in instruction:
+        found.append("a checkpoint is known and not named")
+    if "back in about" in instruction and named is not IncidentClass.RECOVERING:
+        found.append("waits for a return that is not on its way")
+    if "above its trend" in action.reason.casefold():
+        level = facts.level
+        if level is None or level.gap <= 0:
+            found.append("above a trend that it is not above")
+    if named in (IncidentClass.DEAD, IncidentClass.COLLAPSED) and not acts:
+        found.append("waits for what does not come back")
     return found
 
 

@@ -125,6 +125,8 @@ class Facts:
     """Whether the loss went back to where the run began and fell as it did then: a restart."""
     kept_out_at_end: int = 0
     """Steps in a row at the end that were kept out of the weights."""
+    was_left_behind: bool = False
+    """Whether the run went back to a step before the onset since, and on from there."""
     nonfinite_at_end: int = 0
     """Non-finite losses in a row at the end that were applied to the weights."""
     nonfinite_fraction: float = 0.0

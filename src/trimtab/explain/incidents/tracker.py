@@ -15,6 +15,7 @@ What differs between rule sets is in IncidentRules. Slow and stalled steps are i
 own beside those about numbers. While an incident about numbers is open nothing enters the history.
 """
 
+import dataclasses
 import math
 from bisect import bisect_left
 from collections import deque
@@ -321,6 +322,7 @@ class IncidentTracker:
     def _give_up(self, incident: OpenIncident) -> list[IncidentChange]:
         """Close an incident that a restart has left behind, with the class that it has."""
         changes = self._classify_at_end(incident)
+        incident.facts = dataclasses.replace(incident.facts, was_left_behind=True)
         incident.end = incident.last
         self._open, self._closed, self._since_closed = None, None, 0
         return [*changes, incident.change(Transition.CLOSED, incident.last.tick)]

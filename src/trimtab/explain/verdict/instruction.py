@@ -82,6 +82,8 @@ def instruct(incident: Incident, around: Surroundings) -> Action:
     named, symptoms = incident.incident_class, set(incident.symptoms)
     if symptoms <= HARMLESS:
         return _wait("Nothing to do for the weights.", "Only time was lost.")
+    if incident.facts.was_left_behind and not around.recurs:
+        return _wait("Nothing to do.", "The run has gone on from before it.")
     left_out = NOT_RESTORED & symptoms
     if left_out and not around.changes:
         return _after_resume(incident, is_mild=left_out <= MILD_RESUME)
@@ -150,8 +152,6 @@ def _while_open(incident: Incident, around: Surroundings) -> Action:
             f"Compare an evaluation with one from before step {incident.onset.step:,}.",
             "The loss of a policy or an adversary does not tell.",
         )
-    if incident.end is not None:
-        return _wait("Nothing to do.", "The run went on from before it.")
     return _wait(f"Look again at step {_next_look(incident):,}.", f"{_too_early(facts)}.")
 
 
