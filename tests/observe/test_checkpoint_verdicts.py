@@ -49,7 +49,7 @@ def history(*attempts: tuple[int, int], norms: dict[int, float] | None = None) -
 def incident(
     onset: int,
     end: int | None,
-    incident_class: IncidentClass | None,
+    incident_class: IncidentClass,
     symptoms: Sequence[str] = (Symptom.LOSS_SPIKE,),
     steps: Sequence[int] = (),
 ) -> Incident:
@@ -80,7 +80,7 @@ def judge(checkpoint: CheckpointEntry, run: RunHistory, *incidents: Incident) ->
 
 
 LINGERING, DIVERGENT = IncidentClass.LINGERING, IncidentClass.DIVERGENT
-SILENT, RECOVERABLE = IncidentClass.SILENT, IncidentClass.RECOVERABLE
+SILENT, RECOVERED, OPEN = IncidentClass.SILENT, IncidentClass.RECOVERED, IncidentClass.OPEN
 
 
 def test_a_hundred_healthy_steps_prove_a_checkpoint() -> None:
@@ -91,7 +91,7 @@ def test_a_hundred_healthy_steps_prove_a_checkpoint() -> None:
 
 
 def test_steps_in_an_incident_are_not_healthy() -> None:
-    passed = incident(230, 249, RECOVERABLE)
+    passed = incident(230, 249, RECOVERED)
     assert judge(entry(200), history((0, 318)), passed).verdict is Verdict.UNPROVEN
     assert judge(entry(200), history((0, 319)), passed).verdict is Verdict.PROVEN
     diverging = incident(250, None, DIVERGENT)
@@ -102,19 +102,23 @@ def test_steps_in_an_incident_are_not_healthy() -> None:
 @pytest.mark.parametrize(
     ("found", "verdict", "in_doubt"),
     [
-        (incident(150, None, None), Verdict.UNPROVEN, True),
+        (incident(150, None, OPEN), Verdict.UNPROVEN, True),
+        (incident(150, None, IncidentClass.RECOVERING), Verdict.UNPROVEN, True),
         (incident(150, None, DIVERGENT), Verdict.BAD, False),
         (incident(150, 260, LINGERING), Verdict.BAD, False),
         (incident(150, 199, LINGERING), Verdict.PROVEN, False),  # over before it was saved
         (incident(150, 199, DIVERGENT), Verdict.BAD, False),  # never undone by waiting
+        (incident(150, 199, IncidentClass.DEAD), Verdict.BAD, False),
+        (incident(150, 199, IncidentClass.COLLAPSED), Verdict.BAD, False),
         (incident(150, 260, SILENT, [Symptom.NORM_DRIFT]), Verdict.BAD, False),
         (incident(150, 260, SILENT, [Symptom.STATE_RESET]), Verdict.PROVEN, False),
         (incident(150, 260, SILENT, [Symptom.GRADIENT_SPIKE]), Verdict.PROVEN, False),
         (incident(150, 260, SILENT, [Symptom.SLOW, Symptom.STALL]), Verdict.PROVEN, False),
         (incident(150, None, SILENT, [Symptom.SLOW]), Verdict.PROVEN, False),
-        (incident(150, 260, RECOVERABLE), Verdict.PROVEN, False),
-        (incident(150, 151, IncidentClass.HARD_BATCH), Verdict.PROVEN, False),
-        (incident(205, None, None), Verdict.UNPROVEN, True),  # onsets are dated late
+        (incident(150, 260, RECOVERED), Verdict.PROVEN, False),
+        (incident(150, 260, IncidentClass.RESTORED), Verdict.PROVEN, False),
+        (incident(150, 151, IncidentClass.KEPT_OUT), Verdict.PROVEN, False),
+        (incident(205, None, OPEN), Verdict.UNPROVEN, True),  # onsets are dated late
         (incident(205, 300, LINGERING), Verdict.UNPROVEN, True),
         (incident(208, 300, LINGERING), Verdict.PROVEN, False),
     ],
@@ -200,6 +204,12 @@ def test_how_a_run_is_cut_does_not_change_its_history(size: int) -> None:
 @pytest.mark.parametrize("is_over", [True, False])
 def test_steps_that_were_kept_out_change_no_verdict(saved: int, is_over: bool) -> None:
     run = history((0, 450))
-    bad = incident(151, 240 if is_over else None, RECOVERABLE if is_over else None)
-    kept_out = dataclasses.replace(bad, was_kept_out=True)
+    kept_out = incident(151, 240 if is_over else None, IncidentClass.KEPT_OUT)
     assert judge(entry(saved), run, kept_out) == judge(entry(saved), run)
+
+
+def test_a_loss_that_stays_above_its_level_counts_though_each_bad_step_was_kept_out() -> None:
+    kept_out = incident(150, 260, LINGERING)
+    facts = dataclasses.replace(kept_out.facts, is_kept_out=True)
+    lingering = dataclasses.replace(kept_out, facts=facts)
+    assert judge(entry(200), history((0, 450)), lingering).verdict is Verdict.BAD

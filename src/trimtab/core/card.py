@@ -16,7 +16,8 @@ MAX_CHARS = 1000
 
 _STYLE = Html(
     ".trimtab{--ink:currentColor;--alarm:#d64537;--warn:#b07a1a;--good:#3a9160;--data:#4c86d8;"
-    "--mute:#848b94;--rule:#80808055;--soft:#80808014;--band:#d6453726;--band-warn:#c98a0030;"
+    "--mute:#848b94;--rule:#80808055;--soft:#80808014;--band-alarm:#d6453726;"
+    "--band-warn:#c98a0030;--band-good:#3a916026;"
     "max-width:860px;margin:4px 0;color:var(--jp-content-font-color1,inherit);"
     "overflow-wrap:anywhere;font:13px/1.5 var(--jp-content-font-family,system-ui,sans-serif);"
     "font-variant-numeric:tabular-nums}"

@@ -1,13 +1,13 @@
 """Incident: findings grouped in time, with an onset, a peak, an end and a class."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from trimtab.core.findings import NOT_FINITE, OF_POLICY, Explanation, Finding, Severity, Symptom
 from trimtab.core.incident_facts import Facts
-from trimtab.core.text import listed
+from trimtab.core.text import counted
 
 
 class IncidentClass(StrEnum):
@@ -116,10 +116,14 @@ class Incident:
         """The symptoms of its findings, each once, in order."""
         return tuple(dict.fromkeys(finding.symptom for finding in self.findings))
 
+    @property
+    def main_symptom(self) -> str:
+        """The symptom that names it: the first one that is not finite, else the first one."""
+        return _by_weight(self.symptoms)[0]
+
     def __repr__(self) -> str:
-        symptoms = listed(map(str, self.symptoms), 3)
         at = f"Incident {self.number} at step {self.onset.step:,}"
-        return f"<{at}, {self.incident_class}: {symptoms}>"
+        return f"<{at}, {self.incident_class}: {symptoms_text(self.symptoms)}>"
 
     @property
     def is_of_policy(self) -> bool:
@@ -151,6 +155,18 @@ class IncidentChange:
     transition: Transition
     tick: int
     incident: Incident
+
+
+def _by_weight(symptoms: Iterable[str]) -> list[str]:
+    """Return symptoms, each once: those that are not finite, then the others as they came."""
+    return sorted(dict.fromkeys(symptoms), key=lambda symptom: symptom not in NOT_FINITE)
+
+
+def symptoms_text(symptoms: Iterable[str], most: int = 3) -> str:
+    """Return the symptoms that matter: "loss spike, gradient spike and 23 more signals"."""
+    ordered = _by_weight(symptoms)
+    more = len(ordered) - most
+    return ", ".join(ordered[:most]) + (f" and {counted(more, 'more signal')}" if more > 0 else "")
 
 
 def finding_from_state(state: Mapping[str, Any]) -> Finding:

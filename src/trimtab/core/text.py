@@ -23,6 +23,11 @@ def listed(names: Iterable[str], most: int = 8) -> str:
     return ", ".join(shown[:most]) + more
 
 
+def clause(sentence: str) -> str:
+    """Return a sentence as a part of another: `Roll back.` is `roll back`."""
+    return sentence[:1].lower() + sentence[1:].rstrip(".")
+
+
 def printable(text: str) -> str:
     """Return the text on one line, with control characters replaced by `?`.
 

@@ -5,7 +5,12 @@ from typing import Any, Self
 
 from trimtab.core.block import Event
 from trimtab.core.findings import Severity
-from trimtab.core.incidents import Incident, IncidentClass, Transition
+from trimtab.core.incidents import Incident, IncidentClass, Transition, symptoms_text
+
+_NEED_AN_ACT = frozenset(
+    one for one in IncidentClass if one.is_severe and one is not IncidentClass.OPEN
+)
+"""Classes for which a run mostly has to stop or go back; an incident alone does not say more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +27,10 @@ class IncidentNews:
     is_alarm: bool = True
     cause: str = ""
     action: str = ""
+    checkpoint: str = ""
+    """The newest one from before the onset, by its name; empty if none is known."""
+    tone: str = "warn"
+    """`alarm` for what needs an act, `good` for what needs nothing, else `warn`."""
     dismissal: str = ""
     """Who has dismissed it, and why, in a few words."""
 
@@ -44,6 +53,8 @@ class IncidentNews:
             is_alarm=facts.get("is_alarm") is not False,
             cause=_text(facts.get("explanation")),
             action=_text(facts.get("action")),
+            checkpoint=_text(facts.get("checkpoint")),
+            tone=_text(facts.get("tone")) or "warn",
             dismissal=f"dismissed by {facts['dismissed']}: {facts.get('text')}"
             if facts.get("dismissed")
             else "",
@@ -60,17 +71,24 @@ class IncidentNews:
             incident_class=incident.incident_class,
             symptoms=incident.symptoms,
             is_alarm=any(finding.severity is Severity.ALARM for finding in incident.findings),
+            tone="alarm" if incident.incident_class in _NEED_AN_ACT else "warn",
         )
 
     @property
     def is_over(self) -> bool:
-        return self.transition in (Transition.CLOSED, Transition.DISMISSED)
+        """Whether it asks nothing of anybody any more; one that needs an act does until then."""
+        is_closed = self.transition is Transition.CLOSED and self.tone != "alarm"
+        return is_closed or self.transition is Transition.DISMISSED
+
+    @property
+    def what(self) -> str:
+        """The symptoms that matter."""
+        return symptoms_text(self.symptoms) or "no symptom"
 
     def describe(self) -> str:
         if self.dismissal:
             return self.dismissal
-        symptoms = ", ".join(self.symptoms) or "no symptom"
-        line = f"step {self.onset}: {symptoms}; {self.incident_class}"
+        line = f"step {self.onset}: {self.what}; {self.incident_class}"
         return f"{line}; {self.cause}" if self.cause else line
 
 

@@ -205,7 +205,9 @@ def _sides(
     before, after = [], []
     facts = entry.facts
     for incident in incidents:
-        if incident.facts.is_kept_out or HARMLESS.issuperset(incident.symptoms):
+        if incident.incident_class is IncidentClass.KEPT_OUT or HARMLESS.issuperset(
+            incident.symptoms
+        ):
             continue
         onset = _onset(incident)
         number = history.attempt_at(onset.tick)

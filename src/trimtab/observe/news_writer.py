@@ -1,6 +1,8 @@
 """NewsWriter: observer.jsonl, written by the one observer that holds the lease of a run."""
 
 import os
+from collections.abc import Mapping
+from typing import Any
 
 from trimtab.core.block import Event
 from trimtab.core.sink import RUN_STATUS
@@ -16,6 +18,8 @@ class NoNews:
 
     def __init__(self) -> None:
         self._incidents: set[str] = set()
+        self.facts: dict[int, Mapping[str, Any]] = {}
+        """What was said last about each incident, by its number."""
         self._latest: dict[str, str] = {}
         """The last line of each other kind: a run may stall and go on any number of times."""
         self.status = "running"
@@ -27,6 +31,8 @@ class NoNews:
         if event.kind == INCIDENT:
             is_new = line not in self._incidents
             self._incidents.add(line)
+            if is_new and not event.facts.get("dismissed"):
+                self.facts[event.facts.get("number", 0)] = event.facts
             return is_new
         is_new = self._latest.get(event.kind) != line
         if is_new and event.kind == RUN_STATUS:

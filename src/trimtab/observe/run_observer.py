@@ -17,9 +17,10 @@ from typing import Any, Protocol
 
 from trimtab.core.block import Block, Event
 from trimtab.core.errors import JournalError
-from trimtab.core.incidents import Incident, IncidentChange
+from trimtab.core.incidents import Incident, IncidentChange, Transition
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.diagnosis import build_report, run_config
+from trimtab.explain.diagnosis import Diagnosis
 from trimtab.journal import (
     PIECE_RECORDS,
     Follower,
@@ -37,7 +38,7 @@ from trimtab.observe.checkpoint_verdicts import RunHistory, judge_checkpoints
 from trimtab.observe.judge_state import JudgeState
 from trimtab.observe.liveness import Standing
 from trimtab.observe.news_writer import NewsWriter, NoNews
-from trimtab.observe.wording import describe, dismissal_text, facts_of, level_of
+from trimtab.observe.wording import VERDICT, describe, dismissal_text, facts_of, level_of
 from trimtab.report.incident_files import MAX_INCIDENTS, write_incident, write_incidents
 
 log = logging.getLogger("trimtab")
@@ -223,6 +224,8 @@ class RunObserver:
         if not self.is_writer:
             return
         report = build_report(self._judge, self._read(), name=str(self.run.root))
+        for diagnosis in report.incidents:
+            self._say_again(diagnosis)
         content = json.dumps(report.to_dict(), indent=1, allow_nan=False)
         try:
             write_incidents(report, self.run.incidents)
@@ -291,17 +294,34 @@ class RunObserver:
             if self.is_writer and incident.number <= MAX_INCIDENTS:
                 with contextlib.suppress(OSError):  # the end writes it again
                     write_incident(self.run.incidents, diagnosis, report)
-            event = Event(
-                kind=INCIDENT,
-                tick=change.tick + 1,
-                step=incident.last.step,
-                facts=facts_of(change, diagnosis),
-            )
-            is_new = self._news.say(event)
-            self._listener.incident(incident, is_new=is_new)
-            level = level_of(change, diagnosis)
-            if is_new and level is not None:
-                self._listener.line(level, describe(change, diagnosis))
+            self._tell(change, diagnosis)
+
+    def _say_again(self, diagnosis: Diagnosis) -> None:
+        """Say how an incident stands in the report, where that is not what was said last."""
+        incident = diagnosis.incident
+        is_over = incident.end is not None
+        transition = Transition.CLOSED if is_over else Transition.CLASSIFIED
+        change = IncidentChange(
+            transition=transition, tick=self.totals.last_tick, incident=incident
+        )
+        facts, said = facts_of(change, diagnosis), self._news.facts.get(incident.number, {})
+        if not diagnosis.dismissed and any(said.get(name) != facts[name] for name in VERDICT):
+            self._tell(change, diagnosis)
+
+    def _tell(self, change: IncidentChange, diagnosis: Diagnosis) -> None:
+        """Say a change of an incident, unless it was said before."""
+        incident = change.incident
+        event = Event(
+            kind=INCIDENT,
+            tick=change.tick + 1,
+            step=incident.last.step,
+            facts=facts_of(change, diagnosis),
+        )
+        is_new = self._news.say(event)
+        self._listener.incident(incident, is_new=is_new)
+        level = level_of(change, diagnosis)
+        if is_new and level is not None:
+            self._listener.line(level, describe(change, diagnosis))
 
     def _report_failures(self) -> None:
         """Say each detector that has failed since the last call and was left out."""

@@ -12,9 +12,16 @@ from typing import Any
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Event
 from trimtab.core.findings import Severity
-from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Transition
+from trimtab.core.incidents import (
+    Incident,
+    IncidentChange,
+    IncidentClass,
+    Transition,
+    symptoms_text,
+)
+from trimtab.core.text import clause
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.report.wording import cause_text, short_cause
+from trimtab.report.wording import cause_text, short_cause, tone
 
 MAX_CHARS = 120 - len("trimtab: ")
 """Characters of a line; chosen, the width of a terminal."""
@@ -29,6 +36,9 @@ _WORDS = {
 
 _IN_BRACKETS = re.compile(r" \([^)]*\)")
 """What a title explains: `logic NaN (log 0, 0/0, full mask)`. A line has 120 characters."""
+
+VERDICT = ("onset", "incident_class", "action", "checkpoint", "tone")
+"""Facts that every view of a run shows alike."""
 
 _NEWS = frozenset({Transition.OPENED, Transition.WORSENED})
 
@@ -62,6 +72,8 @@ def facts_of(change: IncidentChange, diagnosis: Diagnosis) -> dict[str, Any]:
         "cause": None if cause is None else f"{cause.id} {cause.title}",
         "explanation": cause_text(diagnosis),
         "action": diagnosis.action.instruction,
+        "checkpoint": diagnosis.checkpoint,
+        "tone": tone(diagnosis),
     }
 
 
@@ -71,11 +83,11 @@ def describe(change: IncidentChange, diagnosis: Diagnosis) -> str:
     steps = f"step {incident.onset.step}"
     if incident.last.step > incident.onset.step:
         steps = f"steps {incident.onset.step} to {incident.last.step}"
-    words = [_symptoms(incident)] if change.transition in _NEWS else []
+    words = [symptoms_text(incident.symptoms, 1)] if change.transition in _NEWS else []
     if incident.incident_class is not IncidentClass.OPEN:
         words.append(incident.incident_class)
     if change.transition is not Transition.CLOSED:
-        words.append(f"do: {_sentence(diagnosis.action.instruction)}")
+        words.append(f"do: {clause(diagnosis.action.instruction)}")
         cause = _IN_BRACKETS.sub("", short_cause(diagnosis)).replace("about ", "")
         words.append(f"cause: {cause}")
     head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
@@ -89,17 +101,6 @@ def dismissal_text(event: Event) -> str:
     """Return who has dismissed an incident, and why, in one line."""
     facts = event.facts
     return f"incident {facts['number']} dismissed by {facts['dismissed']}: {facts['text']}"
-
-
-def _symptoms(incident: Incident) -> str:
-    """Return the first symptom, and how many more there are."""
-    more = len(incident.symptoms) - 1
-    return "".join(incident.symptoms[:1]) + (f" and {more} more" if more > 0 else "")
-
-
-def _sentence(instruction: str) -> str:
-    """Return an instruction as a part of a line."""
-    return instruction[:1].lower() + instruction[1:].rstrip(".")
 
 
 def _is_alarm(incident: Incident) -> bool:

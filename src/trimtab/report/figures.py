@@ -36,10 +36,13 @@ INK, MUTE, RULE, DATA, ALARM = (
 
 _STYLE = Html(
     ".fig{--ink:#1b1f24;--mute:#57606a;--rule:#d8dde3;--data:#1f5fbf;--alarm:#b42318;"
-    "--band:#b423181a;--paper:#fff}"
+    "--band-alarm:#b423181a;--band-warn:#c98a0022;--band-good:#1a6b3c1a;--paper:#fff}"
     "@media(prefers-color-scheme:dark){.fig{--ink:#e3e7ec;--mute:#98a2ae;--rule:#30373f;"
-    "--data:#74aaff;--alarm:#ff8272;--band:#ff827222;--paper:#14171a}}"
+    "--data:#74aaff;--alarm:#ff8272;--band-alarm:#ff827222;--band-warn:#e3ab4522;"
+    "--band-good:#6cc38f22;--paper:#14171a}}"
 )
+
+_TAB_COLOURS = {"good": "tab:green", "warn": "tab:orange", "alarm": "tab:red"}
 
 WIDTH = 760
 """Pixels of a figure of an incident, and of its tokens."""
@@ -162,6 +165,11 @@ def _value_axis(values: FloatArray, bottom: float, top: float) -> AxisScale:
     return AxisScale(low, high, bottom, top, is_log)
 
 
+def _band(diagnosis: Diagnosis) -> str:
+    """Return the colour behind the records of an incident."""
+    return f"var(--band-{wording.tone(diagnosis)})"
+
+
 def draw_small(diagnosis: Diagnosis, block: Block) -> Html:
     """Return the loss around an incident without axes or words, for its card on a page."""
     part, x, (left, right) = _around(diagnosis, block, 2, SMALL_WIDTH - 2)
@@ -170,7 +178,7 @@ def draw_small(diagnosis: Diagnosis, block: Block) -> Html:
     y = _value_axis(values if len(values) else np.zeros(1), SMALL_HEIGHT - 4, 8)
     bad = sorted({round(x(row)) for row in np.flatnonzero(column.nonfinite).tolist()})
     parts = [
-        _rect(left, 0, right - left, SMALL_HEIGHT, "var(--band)"),
+        _rect(left, 0, right - left, SMALL_HEIGHT, _band(diagnosis)),
         _path("".join(f"M{place} 0v5" for place in bad), ALARM),
         _path(_curve(column, x, y, part.attempt, SMALL_WIDTH // 2), DATA, stroke_width="1.4"),
     ]
@@ -186,7 +194,7 @@ def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
     height = len(names) * (PANEL + GAP) + 18
     bottom = height - 22
     parts = [
-        _rect(left, 4, right - left, bottom - 4, "var(--band)"),
+        _rect(left, 4, right - left, bottom - 4, _band(diagnosis)),
         _path(f"M{left:.1f} 4V{bottom}", ALARM),
     ]
     for place, name in enumerate(names):
@@ -366,8 +374,7 @@ class RunCurve:
             onset = x(incident.onset.step)
             # An incident of one record would be too thin to see.
             end = max(x((incident.end or incident.last).step), onset + 1.5)
-            fill = "var(--band)" if tone == "alarm" else "var(--band-warn)"
-            yield _rect(onset, RUN_TOP, end - onset, RUN_PANEL, fill)
+            yield _rect(onset, RUN_TOP, end - onset, RUN_PANEL, _band(one))
             colour, line = f"var(--{tone})", f"M{onset:.1f} {RUN_TOP - 3}V{self.y.start}"
             yield _path(line, colour, stroke_opacity="0.7")
             if onset >= free:  # a number that would stand on another one is left out
@@ -402,7 +409,7 @@ class RunCurve:
         """Draw the same on the axes of matplotlib."""
         for one in self.incidents:
             onset, end = one.incident.onset.step, one.incident.end or one.incident.last
-            colour = "tab:red" if wording.tone(one) == "alarm" else "tab:orange"
+            colour = _TAB_COLOURS[wording.tone(one)]
             ax.axvspan(onset, end.step, color=colour, alpha=0.15, linewidth=0)
             ax.axvline(onset, color=colour, linewidth=1)
         for gone in self.line.get("gone", ()):

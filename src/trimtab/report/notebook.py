@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from trimtab.core.card import MAX_BYTES, card, clip, fitting, fold, row
 from trimtab.core.escaping import Html, tag
+from trimtab.core.incidents import symptoms_text
 from trimtab.core.text import counted
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.report import wording
@@ -44,7 +45,7 @@ def _incident(alike: Sequence[Diagnosis], report: RunReport) -> Html:
         tag("b", f"incident {incident.number}"),
         f", {wording.steps_text(incident)}, ",
         tag("b", worst.incident_class, class_=wording.tone(worst)),
-        clip(f": {wording.symptoms_text(worst)}, "),
+        clip(f": {symptoms_text(incident.symptoms)}, "),
         tag("span", f"loss {wording.losses_text(worst)}", class_="trimtab-whole"),
     )
     shown: list[Html] = []

@@ -119,7 +119,7 @@ def _title(diagnosis: Diagnosis, run: RunReport) -> str:
     """Return the incident with its time and run: it is read long after, among others."""
     incident = diagnosis.incident
     where = f"{_time(diagnosis, run) or 'time not recorded'}, run {Path(run.source).name}"
-    what = f"{incident.symptoms[0]} at step {incident.onset.step}, {diagnosis.incident_class}"
+    what = f"{incident.main_symptom} at step {incident.onset.step}, {diagnosis.incident_class}"
     return f"Incident {incident.number}: {what} ({where})"
 
 
@@ -144,7 +144,7 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     """Yield an incident in five lines: what, when, why, what was done, what to do."""
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     peak = f"loss {digits(symptoms.loss_before)}, then {digits(symptoms.loss_peak)}"
-    yield "what", f"{incident.symptoms[0]}, {peak}; {_became(diagnosis)}"
+    yield "what", f"{incident.main_symptom}, {peak}; {_became(diagnosis)}"
     time = _time(diagnosis, run)
     yield "when", f"{wording.steps_text(incident)}{', ' if time else ''}{time}"
     yield "why", wording.cause_text(diagnosis)

@@ -13,7 +13,7 @@ from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
-from trimtab.core.text import counted, printable
+from trimtab.core.text import clause, counted, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards
 
@@ -64,10 +64,8 @@ class RunReport:
         if worst.needs_nothing:
             over = f"{counted(more + 1, 'incident')}, {'all ' * bool(more)}over"
             return f"{over}: nothing to do{note}."
-        instruction = worst.action.instruction.rstrip(".")
-        to_do = instruction[:1].lower() + instruction[1:]
         rest = f"; {counted(more, 'more incident')}" if more else ""
-        return f"{_what(worst)}: {to_do}{rest}{note}."
+        return f"{_what(worst)}: {clause(worst.action.instruction)}{rest}{note}."
 
     @property
     def tone(self) -> str:
@@ -191,7 +189,7 @@ def _what(diagnosis: Diagnosis) -> str:
     incident = diagnosis.incident
     step = f"step {incident.onset.step:,}"
     if incident.incident_class in (IncidentClass.SILENT, IncidentClass.OPEN):
-        symptom = incident.symptoms[0]
+        symptom = incident.main_symptom
         # A rule of the user's begins with the name of a metric, as it is spelled.
         words = symptom.capitalize() if symptom in set(Symptom) else symptom
         return f"{words} at {step}"

@@ -16,7 +16,7 @@ from rich.text import Text
 
 from trimtab.core import signals
 from trimtab.core.block import Block
-from trimtab.core.incidents import IncidentClass
+from trimtab.core.incidents import symptoms_text
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.sink import RunStatus
 from trimtab.core.text import digits, printable
@@ -48,17 +48,6 @@ _LIVE_SIGNALS = (
 )
 _MAX_LIVE_INCIDENTS = 10
 
-_STYLES = {
-    IncidentClass.KEPT_OUT: "green",
-    IncidentClass.RESTORED: "green",
-    IncidentClass.SILENT: "magenta",
-    IncidentClass.RECOVERING: "yellow",
-    IncidentClass.PLATEAU: "red",
-    IncidentClass.LINGERING: "red",
-    IncidentClass.COLLAPSED: "bold red",
-    IncidentClass.DIVERGENT: "bold red",
-    IncidentClass.DEAD: "bold red",
-}
 _COLOURS = {"good": "green", "warn": "yellow", "alarm": "red"}
 _OUTCOMES = {ObservedOutcome.YES: "bold", ObservedOutcome.NO: ""}
 """How answers look; what was not answered is dim."""
@@ -134,10 +123,10 @@ def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
             f"{incident.onset.step:,}",
             Text("dismissed", style="dim")
             if worst.dismissed
-            else Text(worst.incident_class, style=_STYLES.get(worst.incident_class, "")),
+            else Text(worst.incident_class, style=_COLOURS[wording.tone(worst)]),
             wording.losses_text(worst),
             worst.action.kind.value,
-            *([Text(printable(str(incident.symptoms[0])))] if with_symptom else []),
+            *([Text(printable(incident.main_symptom))] if with_symptom else []),
             Text(printable(_cause_cell(worst))),
         )
     return table
@@ -154,11 +143,10 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
     """Return what happened in the worst of some incidents, from the evidence to the fix."""
     diagnosis = alike[0]
     incident = diagnosis.incident
-    named = diagnosis.incident_class
     title = Text(f"incident {incident.number}", style="bold")
     title.append(f", {wording.steps_text(incident)}, ", style="not bold")
-    title.append(named, style=_STYLES.get(named, "not bold"))
-    symptoms, loss = printable(wording.symptoms_text(diagnosis)), wording.losses_text(diagnosis)
+    title.append(incident.incident_class, style=f"not bold {_COLOURS[wording.tone(diagnosis)]}")
+    symptoms, loss = printable(symptoms_text(incident.symptoms)), wording.losses_text(diagnosis)
     title.append(f": {symptoms}, loss {loss}", style="not bold")
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
@@ -273,7 +261,7 @@ class LiveView:
 
     def _incident_table(self) -> Table:
         table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("#", "onset", "class", "state", "likely cause", "symptoms"):
+        for name in ("#", "onset", "class", "state", "do", "likely cause", "symptoms"):
             table.add_column(name)
         for facts in list(self._totals.incidents.values())[-_MAX_LIVE_INCIDENTS:]:
             symptoms = facts.get("symptoms") or []
@@ -287,8 +275,11 @@ class LiveView:
                         facts.get("transition", "")
                         if not facts.get("dismissed")
                         else f"dismissed by {facts['dismissed']}: {facts.get('text')}",
+                        facts.get("action") or "",
                         facts.get("cause") or "not known",
-                        ", ".join(map(str, symptoms)) if isinstance(symptoms, list) else symptoms,
+                        symptoms_text(map(str, symptoms))
+                        if isinstance(symptoms, list)
+                        else symptoms,
                     )
                 )
             )

@@ -134,10 +134,6 @@ def losses_text(diagnosis: Diagnosis) -> str:
     return f"{digits(symptoms.loss_before)} -> {digits(symptoms.loss_peak)}"
 
 
-def symptoms_text(diagnosis: Diagnosis) -> str:
-    return ", ".join(map(str, diagnosis.incident.symptoms))
-
-
 def tone(diagnosis: Diagnosis) -> str:
     """Return `alarm` for what needs an act, `good` for what needs nothing, else `warn`."""
     if diagnosis.needs_nothing:

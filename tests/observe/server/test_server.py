@@ -96,7 +96,9 @@ class TestPages:
         rows = client.hub.fleet_since(-1)["rows"]
         by_name = {row["name"]: row for row in rows}
         assert by_name["bad"]["state"] == "alarm"
-        assert by_name["bad"]["why"] == "the last 301 losses are not finite"
+        assert by_name["bad"]["why"].startswith(
+            "non-finite loss, non-finite gradient norm since step 900, dead; do: stop"
+        )
         assert by_name["deeper/good"]["state"] == "ended"
         assert by_name["bad"]["order"] < by_name["deeper/good"]["order"]
 
@@ -153,7 +155,8 @@ class TestLive:
             fleet = client.stream(f"/events?after={client.hub.version}")
             began = time.monotonic()
             journal.append(1, {"loss": 3.0, "clock": time.time()})
-            journal.event("incident", 1, number=1, onset=1, symptoms=["loss spike"], cause="F02 x")
+            found = {"symptoms": ["loss spike"], "cause": "F02 x", "tone": "alarm"}
+            journal.event("incident", 1, number=1, onset=1, **found, action="Stop.")
             seen: list[dict[str, Any]] = []
             while not any(message["incidents"] for message in seen):
                 seen.append(next(stream))
@@ -162,7 +165,7 @@ class TestLive:
             rows = [row for row in next(fleet)["rows"] if row["name"] == "x1"]
             while not rows or rows[0]["state"] != "alarm":
                 rows = [row for row in next(fleet)["rows"] if row["name"] == "x1"]
-            assert rows[0]["why"] == "loss spike since step 1, open; F02 x"
+            assert rows[0]["why"] == "loss spike since step 1, open; do: stop; F02 x"
             assert client.hub.fleet_since(-1)["causes"] == [
                 {"cause": "F02 x", "incidents": 1, "runs": 1, "open": 1}
             ]

@@ -120,7 +120,7 @@ def test_the_page_of_a_run_has_its_incidents_charts_and_what_is_missing() -> Non
     page = dashboard_page(report_of(troubled_run()))
     seen = "".join(Elements(page).text)
     assert "2 incidents" in seen
-    assert "recoverable" in seen
+    assert "recovered" in seen
     assert "divergent" in seen
     assert 'href="#incident-1"' in page
     assert 'id="incident-1"' in page

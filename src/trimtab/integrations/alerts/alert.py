@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.events import NOT_UNDONE, UNDO
-from trimtab.core.incidents import IncidentClass, Transition
+from trimtab.core.incidents import Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.integrations.incident_news import IncidentNews
@@ -20,7 +20,6 @@ ALERT_AFTER = 10
 """Discarded steps in a row. Source: a bad batch is one step, and a protected run ends by itself
 only after 100 (`live.max_nonfinite_steps`)."""
 
-_ERROR_SEVERITY = IncidentClass.LINGERING.severity
 _TITLES = {
     Transition.REOPENED: "opened again",
     Transition.WORSENED: "got worse",
@@ -158,23 +157,21 @@ class RunAlerts:
             matter = f"incident-{news.number}"
             return [self._alert(news.step, matter, AlertLevel.INFO, title, state=closed)]
         kind = news.incident_class.value
-        symptoms = ", ".join(news.symptoms) or "no symptom"
-        state, level = AlertState.OPEN, AlertLevel.WARNING
+        state = AlertState.OPEN
+        level = AlertLevel.ERROR if news.tone == "alarm" else AlertLevel.WARNING
         if news.is_over:
             state, level = AlertState.CLOSED, AlertLevel.INFO
-        else:
-            if news.transition in (Transition.CLASSIFIED, Transition.WORSENED):
-                state = AlertState.CHANGED
-            if news.incident_class.severity >= _ERROR_SEVERITY:
-                level = AlertLevel.ERROR
+        elif news.transition not in (None, Transition.OPENED, Transition.REOPENED):
+            state = AlertState.CHANGED
         words = f" {_TITLES[news.transition]}" if news.transition in _TITLES else ""
         lines = [f"Class: {kind}."]
         if news.cause:
             lines.append(f"Likely cause: {news.cause}")
-        if news.action and not news.is_over:
+        if news.action:
             lines.append(f"Do: {news.action}")
-        title = f"incident {news.number}{words}: {symptoms} at step {news.onset}"
-        facts = {"class": kind, "symptoms": symptoms, "onset": news.onset, "cause": news.cause}
+        title = f"incident {news.number}{words}: {news.what} at step {news.onset}"
+        facts = {"class": kind, "symptoms": ", ".join(news.symptoms), "onset": news.onset}
+        facts |= {"cause": news.cause, "action": news.action, "checkpoint": news.checkpoint}
         return [
             self._alert(
                 news.step,

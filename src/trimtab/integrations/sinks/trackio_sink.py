@@ -53,7 +53,7 @@ class TrackioSink:
             news = IncidentNews.from_event(event)
             if news is not None and news.is_alarm and not news.is_over:
                 self._trackio_run.alert(
-                    title=f"incident {news.number}: {', '.join(news.symptoms)}",
+                    title=f"incident {news.number}: {news.what}",
                     text=f"{news.describe()}\n{news.action}".strip(),
                     level=self._trackio.AlertLevel.ERROR,
                     step=news.step,

@@ -13,11 +13,11 @@ import numpy as np
 
 from trimtab.core.block import Block, Event
 from trimtab.core.errors import JournalError
-from trimtab.core.incidents import IncidentClass, Transition
+from trimtab.core.incidents import IncidentClass, Transition, symptoms_text
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import CLOCK, EVAL_LOSS, LOSS, TOKENS_PER_SECOND
 from trimtab.core.sink import RUN_STATUS, RunStatus
-from trimtab.core.text import counted, digits
+from trimtab.core.text import clause, counted, digits
 from trimtab.journal import RunDirectory, RunTotals
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.news import INCIDENT
@@ -40,7 +40,9 @@ _MAX_ROWS = 2000
 _NAMES = frozenset(name for panel in PANELS for name in panel.names) | {EVAL_LOSS}
 _FAMILIES = tuple(panel.family for panel in PANELS if panel.family and not panel.is_heat)
 
-_SEVERE = frozenset(named for named in IncidentClass if named.is_severe)
+_LOST = (IncidentClass.DIVERGENT, IncidentClass.LINGERING)
+"""What needed an act in runs that were not judged by how it was said (before 0.4)."""
+
 _BAD_ENDS = ("raised", "could not start")
 """How an end begins that its loop did not want."""
 
@@ -185,7 +187,11 @@ class RunFeed:
             "reload": reload,
             "ended": self.ended,
             "values": values,
-            "incidents": [to_jsonable(dict(e.facts)) for e in block.events if e.kind == INCIDENT],
+            "incidents": [
+                {**to_jsonable(dict(event.facts)), "said": incident_text(event.facts)}
+                for event in block.events
+                if event.kind == INCIDENT
+            ],
             "sent": time.time(),
         }
 
@@ -232,7 +238,7 @@ class RunFeed:
             elif event.kind == INCIDENT:
                 facts = self.totals.incidents.get(event.facts.get("number", 0), event.facts)
                 head = f"incident {facts.get('number')} {event.facts.get('transition')}"
-                yield {**line, "text": f"{head}: {_incident_text(facts)}"}
+                yield {**line, "text": f"{head}: {incident_text(facts)}"}
 
     def _state(self, open_ones: list[dict[str, Any]], now: float) -> tuple[str, str]:
         """Return one of ORDER, and why."""
@@ -245,11 +251,12 @@ class RunFeed:
             return "alarm", f"ended: {ended}"
         if stream.standing.status is RunStatus.DIED:
             return "alarm", f"died: {stream.standing.how}"
+        severe = [facts for facts in open_ones if _needs_act(facts)]
         if ended is None and open_ones:
-            worst = ([facts for facts in open_ones if _is_severe(facts)] or open_ones)[-1]
-            return ("alarm" if _is_severe(worst) else "watch"), _incident_text(worst)
+            return ("alarm" if severe else "watch"), incident_text((severe or open_ones)[-1])
         if totals.num_nonfinite > 1:
-            return "alarm", f"the last {totals.num_nonfinite:,} losses are not finite"
+            lost = f"the last {totals.num_nonfinite:,} losses are not finite"
+            return "alarm", incident_text(severe[-1]) if severe else lost
         silent = totals.seconds_silent(now)
         status = totals.status(ended, silent)
         if status is RunStatus.STALLED:
@@ -257,10 +264,7 @@ class RunFeed:
         if stream.damage:
             return "damaged", stream.damage[0].sentence
         if ended is not None:
-            severe = [
-                f for f in totals.incidents.values() if _is_severe(f) and not f.get("dismissed")
-            ]
-            return ("ended, harmed", _incident_text(severe[-1])) if severe else ("ended", ended)
+            return ("ended, harmed", incident_text(severe[-1])) if severe else ("ended", ended)
         return "running", ""
 
 
@@ -293,22 +297,27 @@ def incidents_by_class(feeds: Iterable[RunFeed]) -> str:
 
 
 def is_open(facts: Mapping[str, Any]) -> bool:
-    """Return whether an incident is neither over nor dismissed."""
-    return facts.get("transition") != Transition.CLOSED and not facts.get("dismissed")
+    """Return whether an incident is not dismissed, and not over or left for a person to act on."""
+    is_over = facts.get("transition") == Transition.CLOSED and not _needs_act(facts)
+    return not is_over and not facts.get("dismissed")
 
 
-def _is_severe(facts: Mapping[str, Any]) -> bool:
-    return facts.get("incident_class") in _SEVERE
+def _needs_act(facts: Mapping[str, Any]) -> bool:
+    tone = facts.get("tone")
+    return tone == "alarm" if tone else facts.get("incident_class") in _LOST
 
 
-def _incident_text(facts: Mapping[str, Any]) -> str:
+def incident_text(facts: Mapping[str, Any]) -> str:
+    """Return what an incident is and what to do, from what its observer said of it."""
     symptoms = facts.get("symptoms")
-    what = symptoms[0] if isinstance(symptoms, list) and symptoms else "incident"
-    kind = facts.get("incident_class") or "open"
-    cause = f"; {facts['cause']}" if facts.get("cause") else ""
-    who = facts.get("dismissed")
-    by = f"; dismissed by {who}: {facts.get('text')}" if who else ""
-    return f"{what} since step {facts.get('onset')}, {kind}{cause}{by}"
+    what = symptoms_text(map(str, symptoms)) if isinstance(symptoms, list) else ""
+    kind = facts.get("incident_class") or IncidentClass.OPEN
+    parts = [f"{what or 'incident'} since step {facts.get('onset')}, {kind}"]
+    if facts.get("dismissed"):
+        parts.append(f"dismissed by {facts['dismissed']}: {facts.get('text')}")
+    elif facts.get("action"):
+        parts.append(f"do: {clause(str(facts['action']))}")
+    return "; ".join([*parts, str(facts["cause"])] if facts.get("cause") else parts)
 
 
 def age_text(seconds: float) -> str:

@@ -200,7 +200,7 @@ def _span(diagnosis: Diagnosis) -> dict[str, Any]:
         "first": incident.onset.step,
         "last": max(last.step, incident.onset.step),
         "tone": tone(diagnosis),
-        "text": f"{diagnosis.incident_class}: {incident.symptoms[0]}; {short_cause(diagnosis)}",
+        "text": f"{diagnosis.incident_class}: {incident.main_symptom}; {short_cause(diagnosis)}",
     }
 
 

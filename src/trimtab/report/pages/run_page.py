@@ -8,6 +8,7 @@ from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.escaping import Html, Text, html, html_table, join, tag
+from trimtab.core.incidents import symptoms_text
 from trimtab.core.text import counted, digits
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards
@@ -168,7 +169,7 @@ def _card(
             tag("span", diagnosis.incident_class, class_=f"tag {tone(diagnosis)}"),
         ),
         draw_small(diagnosis, block),
-        tag("p", ", ".join([*map(str, incident.symptoms[:3]), loss]), class_="notes"),
+        tag("p", f"{symptoms_text(incident.symptoms)}; {loss}", class_="notes"),
         *said,
         tag("p", Html(" ".join(links))) if links else html(""),
         class_=tone(diagnosis),
@@ -246,7 +247,7 @@ def _postmortem_section(report: RunReport) -> Html:
     parts = []
     for incident in shown:
         of = incident.incident
-        what = f"{of.symptoms[0]} at step {of.onset.step:,}, {incident.incident_class}"
+        what = f"{of.main_symptom} at step {of.onset.step:,}, {incident.incident_class}"
         parts.append(
             tag(
                 "details",

@@ -31,7 +31,7 @@ const charts = (() => {
       const left = u.valToPos(band.first, "x", true);
       const right = Math.max(u.valToPos(band.last, "x", true), left + 2 * devicePixelRatio);
       if (right < bbox.left || left > bbox.left + bbox.width) continue;
-      ctx.fillStyle = colours[band.tone === "alarm" ? "band" : "band-warn"];
+      ctx.fillStyle = colours["band-" + band.tone];
       const from = Math.max(left, bbox.left);
       ctx.fillRect(from, bbox.top, Math.min(right, bbox.left + bbox.width) - from, bbox.height);
     }

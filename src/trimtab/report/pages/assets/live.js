@@ -39,9 +39,8 @@
     fact("records", message.records.toLocaleString("en-US"));
     fact("state", message.ended || "running");
     for (const incident of message.incidents) {
-      const words = [`incident ${incident.number} ${incident.transition} at step ${message.step}`,
-        (incident.symptoms || []).join(", "), incident.incident_class, incident.cause].filter(Boolean);
-      list.prepend(make("li", "", words.join("; ") + "; load the page again for its post-mortem"));
+      const head = `incident ${incident.number} ${incident.transition} at step ${message.step}`;
+      list.prepend(make("li", "", `${head}: ${incident.said}; load the page again for its post-mortem`));
       while (list.children.length > 20) list.lastChild.remove();
     }
   };

@@ -1,8 +1,8 @@
 "use strict";
 // Colours of the charts, read from the style, so that there is one place for them.
 const theme = (() => {
-  const names = ["paper", "ink", "mute", "rule", "data", "gone", "alarm", "warn", "band",
-    "band-warn", "c1", "c2", "c3", "c4", "c5", "c6"];
+  const names = ["paper", "ink", "mute", "rule", "data", "gone", "alarm", "warn", "good",
+    "band-alarm", "band-warn", "band-good", "c1", "c2", "c3", "c4", "c5", "c6"];
   const colours = {};
   function read() {
     const style = getComputedStyle(document.documentElement);
