@@ -56,7 +56,7 @@ def say(run: RunDirectory, event: Event) -> None:
 
 
 def open_incident(journal: JournalWriter, step: int, number: int = 1, **facts: Any) -> None:
-    given = {"transition": "opened", "onset": step, "incident_class": None, "peak_loss": math.nan}
+    given = {"transition": "opened", "onset": step, "incident_class": "open", "peak_loss": math.nan}
     given |= {"symptoms": ["loss spike"], "explanation": "a hard batch", "action": "Wait."}
     journal.event("incident", step, number=number, **(given | facts))
 

@@ -7,12 +7,6 @@ from trimtab.core.block import Event
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentClass, Transition, symptoms_text
 
-_NEED_AN_ACT = frozenset(
-    one for one in IncidentClass if one.is_severe and one is not IncidentClass.OPEN
-)
-"""Classes for which a run mostly has to stop or go back; an incident alone does not say more."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentNews:
     """What changed about an incident, from an event or from the incident itself."""
@@ -42,19 +36,20 @@ class IncidentNews:
         if event.kind != "incident" or type(number) is not int:
             return None
         onset, symptoms = facts.get("onset"), facts.get("symptoms")
+        transition = _member(Transition, facts.get("transition"))
+        named = _member(IncidentClass, facts.get("incident_class")) or IncidentClass.OPEN
         return cls(
             number=number,
-            transition=_member(Transition, facts.get("transition")),
+            transition=transition,
             step=event.step,
             onset=onset if type(onset) is int else event.step,
-            incident_class=_member(IncidentClass, facts.get("incident_class"))
-            or IncidentClass.OPEN,
+            incident_class=named,
             symptoms=tuple(map(str, symptoms)) if isinstance(symptoms, list | tuple) else (),
             is_alarm=facts.get("is_alarm") is not False,
             cause=_text(facts.get("explanation")),
             action=_text(facts.get("action")),
             checkpoint=_text(facts.get("checkpoint")),
-            tone=_text(facts.get("tone")) or "warn",
+            tone=_text(facts.get("tone")) or _tone(named, transition),
             dismissal=f"dismissed by {facts['dismissed']}: {facts.get('text')}"
             if facts.get("dismissed")
             else "",
@@ -63,15 +58,16 @@ class IncidentNews:
     @classmethod
     def from_incident(cls, incident: Incident) -> Self:
         """Return the news of an incident as `on_incident` gets it."""
+        transition = None if incident.end is None else Transition.CLOSED
         return cls(
             number=incident.number,
-            transition=None if incident.end is None else Transition.CLOSED,
+            transition=transition,
             step=incident.last.step,
             onset=incident.onset.step,
             incident_class=incident.incident_class,
             symptoms=incident.symptoms,
             is_alarm=any(finding.severity is Severity.ALARM for finding in incident.findings),
-            tone="alarm" if incident.incident_class in _NEED_AN_ACT else "warn",
+            tone=_tone(incident.incident_class, transition),
         )
 
     @property
@@ -90,6 +86,12 @@ class IncidentNews:
             return self.dismissal
         line = f"step {self.onset}: {self.what}; {self.incident_class}"
         return f"{line}; {self.cause}" if self.cause else line
+
+
+def _tone(named: IncidentClass, transition: Transition | None) -> str:
+    """Return the tone where the action is not known, as in runs before 0.4."""
+    is_over = transition is Transition.CLOSED or named is IncidentClass.OPEN
+    return "alarm" if named.is_severe and not is_over else "warn"
 
 
 def _member(kind: Any, value: Any) -> Any:

@@ -50,21 +50,29 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
         append(journal, 0)
         open_incident(journal, 20)
         open_incident(journal, 21, transition="worsened")  # no worse class: not a message
-        open_incident(journal, 22, transition="classified", incident_class="divergent")
-        open_incident(journal, 23, transition="forecast")
+        rolls_back = {"incident_class": "lingering", "action": "Roll back to step-20."}
+        rolls_back |= {"tone": "alarm", "checkpoint": "step-20", "onset": 20}
+        open_incident(journal, 22, transition="classified", **rolls_back)
         open_incident(journal, 30, number=2, is_alarm=False)
-        open_incident(journal, 40, transition="closed", incident_class="divergent")
+        open_incident(
+            journal, 35, transition="closed", **rolls_back
+        )  # it needs an act all the same
+        restored = {"incident_class": "restored", "tone": "good", "onset": 20}
+        open_incident(journal, 40, transition="closed", **restored)
         journal.event("undo", 41, updates_lost=12, why="head.weight not finite")
     with serving(receiver := Receiver()):
         monkeypatch.setenv("TRIMTAB_ALERT_URLS", f"webhook+{receiver.url}/{TOKEN}")
         assert ship(run, AlertSink())
     assert titles(receiver) == [
         ("open", "x1: incident 1: loss spike at step 20"),
-        ("changed", "x1: incident 1: loss spike at step 22"),
-        ("closed", "x1: incident 1 closed: loss spike at step 40"),
+        ("changed", "x1: incident 1: loss spike at step 20"),
+        ("closed", "x1: incident 1 closed: loss spike at step 20"),
         ("open", "x1: 12 updates were undone"),
     ]
     assert "Likely cause: a hard batch\nDo: Wait." in receiver.posted[0][1]["text"]
+    said = receiver.posted[1][1]
+    assert (said["level"], said["facts"]["checkpoint"]) == ("error", "step-20")
+    assert "Do: Roll back to step-20." in said["text"]
 
 
 def test_ten_discarded_steps_in_a_row_are_an_alert_until_a_step_is_applied(

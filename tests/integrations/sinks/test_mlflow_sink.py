@@ -39,9 +39,7 @@ def test_a_run_has_its_metrics_parameters_incidents_and_post_mortems(
     assert made["tags"]["mlflow.note.content"].startswith("Incidents:\n\n- step 20: loss spike")
     assert made["params"]["trimtab.model"] == "GPT"
     assert made["tags"]["trimtab.incidents"] == "1"
-    assert made["tags"]["trimtab.incident.0001"] == (
-        "step 20: loss spike; class not known yet; a hard batch"
-    )
+    assert made["tags"]["trimtab.incident.0001"] == ("step 20: loss spike; open; a hard batch")
     losses = {row for row in server.metrics if row[1] == "trimtab/loss"}
     assert len(losses) == 30
     assert (made["info"]["run_id"], "trimtab/loss", 1_700_000_000_700, 7, "2.9993") in losses

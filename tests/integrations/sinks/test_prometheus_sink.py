@@ -48,7 +48,7 @@ def write(journal: JournalWriter, steps: int, clock: float = 1.7e9) -> None:
         append(journal, step, tokens=100.0, discarded=float(step == 3), clock=clock)
     append(journal, steps, loss=math.nan, clock=clock)
     open_incident(journal, 20)
-    open_incident(journal, 21, transition="classified", incident_class="recoverable")
+    open_incident(journal, 21, transition="classified", incident_class="recovered")
     open_incident(journal, 22, transition="classified", incident_class="divergent")
     journal.event("undo", 22, updates_lost=12)
 

@@ -10,9 +10,10 @@ import pytest
 from tests.integrations.alerts.test_channels import an_alert
 from tests.integrations.runs import append, open_incident, ship, wait_until
 from tests.kit.servers import Receiver, serving
+from tests.kit.synthetic import incident_of
 
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.incidents import Incident, Moment
+from trimtab.core.incidents import Moment
 from trimtab.integrations.alerts import wandb_alerts
 from trimtab.integrations.alerts.channels import read_channels
 from trimtab.journal import JournalWriter, RunDirectory
@@ -102,19 +103,7 @@ def test_wandb_alerts_go_to_the_users_run_only_if_asked(
             value=9.0,
             expected=3.0,
         )
-        opened = Incident(
-            number=1,
-            onset=moment,
-            peak=moment,
-            end=None,
-            last=moment,
-            baseline_mean=3.0,
-            baseline_deviation=0.1,
-            records=1,
-            incident_class=None,
-            findings=(finding,),
-            num_findings=1,
-        )
+        opened = incident_of(moment, findings=(finding,))
         send(opened)
         send(opened)
         for step in range(6):

@@ -49,8 +49,8 @@ def test_an_empty_template_is_not_compared(text: str) -> None:
 
 
 def test_a_filled_in_template_is_read() -> None:
-    text = filled_in(Onset_step="598", Class="Recoverable", Cause="F02", Action="wait")
-    found = {"onset": "598", "class": "Recoverable", "cause": "F02", "action": "wait"}
+    text = filled_in(Onset_step="598", Class="Recovered", Cause="F02", Action="wait")
+    found = {"onset": "598", "class": "Recovered", "cause": "F02", "action": "wait"}
     assert read_write_up(text) == found
     empty = {"onset": "", "class": "", "action": ""}
     assert read_write_up(filled_in(Cause=" none ")) == {**empty, "cause": "none"}
@@ -64,7 +64,7 @@ def test_a_filled_in_template_is_read() -> None:
         ("onset", "594", False),
         ("onset", "", False),
         ("onset", "9" * 5000, False),
-        ("class", "RECOVERABLE", True),
+        ("class", "RECOVERED", True),
         ("class", "divergent", False),
         ("cause", "f02, rare tokens", True),
         ("cause", "F01", False),
@@ -75,7 +75,7 @@ def test_a_filled_in_template_is_read() -> None:
 )
 def test_each_line_is_compared(name: str, value: str, agrees: bool) -> None:
     ours = write_up_of(SPIKE)
-    assert ours == {"onset": "600", "class": "recoverable", "cause": "F02", "action": "wait"}
+    assert ours == {"onset": "600", "class": "recovered", "cause": "F02", "action": "wait"}
     assert agree(value, ours[name]) is agrees
 
 

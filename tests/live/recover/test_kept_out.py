@@ -67,8 +67,8 @@ def test_nans_that_were_kept_out_change_nothing(
     run_with_nans(tmp_path, count=count, mode=mode, every=every, skips_itself=skips_itself)
     report = trimtab.diagnose(tmp_path)
     (found,) = report.incidents
-    assert found.incident.was_kept_out
-    assert found.incident_class is IncidentClass.RECOVERABLE
+    assert found.incident.facts.is_kept_out
+    assert found.incident_class is IncidentClass.KEPT_OUT
     assert found.action.kind is ActionKind.WAIT
     assert "nothing to do" in report.verdict
     observe(tmp_path)
@@ -114,7 +114,7 @@ def test_the_proof_of_an_undo_is_the_cause_of_its_incident(tmp_path: Path) -> No
             optimizer.step()
             optimizer.zero_grad()
     (found,) = trimtab.diagnose(tmp_path).incidents
-    assert found.incident_class is IncidentClass.RECOVERABLE
+    assert found.incident_class is IncidentClass.RESTORED
     assert found.action.kind is ActionKind.WAIT
     assert found.cause is None
     assert "embed.weight not finite" in found.root_cause

@@ -38,14 +38,14 @@ class Recorder:
         self.events.append(kind)
 
 
-def incident(incident_class: IncidentClass | None, number: int = 1) -> Any:
+def incident(incident_class: IncidentClass, number: int = 1) -> Any:
     place = SimpleNamespace(step=900)
     last = SimpleNamespace(step=1000)
     return SimpleNamespace(number=number, incident_class=incident_class, onset=place, last=last)
 
 
 def relaunches(
-    classes: Sequence[IncidentClass | None], *, proven: int | None = 800, unattended: bool = True
+    classes: Sequence[IncidentClass], *, proven: int | None = 800, unattended: bool = True
 ) -> tuple[list[str], Recorder]:
     """Return the reasons for which a run with these reports of an incident ends itself."""
     recorder, reasons = Recorder(), list[str]()
@@ -74,8 +74,14 @@ def test_attended_the_log_says_which_checkpoint(caplog: pytest.LogCaptureFixture
     assert "stop the run and relaunch from the proven checkpoint of step 800" in caplog.text
 
 
+def test_a_dead_run_ends_too() -> None:
+    assert len(relaunches([IncidentClass.OPEN, IncidentClass.DEAD])[0]) == 1
+
+
 def test_nothing_else_ends_a_run() -> None:
-    assert relaunches([None, IncidentClass.RECOVERABLE, IncidentClass.LINGERING])[0] == []
+    assert (
+        relaunches([IncidentClass.OPEN, IncidentClass.RECOVERED, IncidentClass.LINGERING])[0] == []
+    )
     assert relaunches([IncidentClass.DIVERGENT], proven=None)[0] == []
 
 

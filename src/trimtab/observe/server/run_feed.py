@@ -41,7 +41,7 @@ _NAMES = frozenset(name for panel in PANELS for name in panel.names) | {EVAL_LOS
 _FAMILIES = tuple(panel.family for panel in PANELS if panel.family and not panel.is_heat)
 
 _LOST = (IncidentClass.DIVERGENT, IncidentClass.LINGERING)
-"""What needed an act in runs that were not judged by how it was said (before 0.4)."""
+"""Classes that needed an act in runs before 0.4, whose incidents do not say so."""
 
 _BAD_ENDS = ("raised", "could not start")
 """How an end begins that its loop did not want."""
@@ -303,8 +303,10 @@ def is_open(facts: Mapping[str, Any]) -> bool:
 
 
 def _needs_act(facts: Mapping[str, Any]) -> bool:
-    tone = facts.get("tone")
-    return tone == "alarm" if tone else facts.get("incident_class") in _LOST
+    if "tone" in facts:
+        return facts["tone"] == "alarm"
+    is_over = facts.get("transition") == Transition.CLOSED
+    return facts.get("incident_class") in _LOST and not is_over
 
 
 def incident_text(facts: Mapping[str, Any]) -> str:
