@@ -6,17 +6,17 @@ to sigma, the twin's noise from step to step. A loss below the twin's is not dam
     the loss left     one step over 5 sigma, or a mean of 10 steps over 1 sigma
     the loss is back  from a step on no such step, and every mean of 10 within half a sigma
 
-    divergent    the loss ends non-finite; or it is not back and rises, or it stays more than 1 nat
-                 above its level before the onset and does not fall
-    silent       the loss did not leave within 100 steps of the alarm, but another signal did
-    hard batch   left for one step, with a gradient norm under 3 times the usual
-    recoverable  back within 100 steps of leaving
-    plateau      not back, and no longer falling while the twin still falls
-    lingering    back later, or never
+    dead       the loss ends non-finite
+    divergent  not back and rising, or it stays more than 1 nat above its level before the onset and
+               does not fall
+    silent     the loss did not leave within 100 steps of the alarm, but another signal did
+    recovered  back within 100 steps of leaving
+    plateau    not back, and no longer falling while the twin still falls
+    lingering  back later, or never
 
 Sources: half a sigma and 1 nat are the figures by which guides and published diagnoses call a loss
-recovered or lost; one step and 100 steps are the rules by which the public runs were labelled; 5
-sigma within 100 steps is the limit for a move of any signal (`benchmarks/twins.py`).
+recovered or lost; 100 steps is the rule by which the public runs were labelled; 5 sigma within 100
+steps is the limit for a move of any signal (`benchmarks/twins.py`).
 """
 
 import math
@@ -39,9 +39,6 @@ _MIN_SIGMA = 0.05
 _WITHIN = 100
 """Steps after the alarm in which the loss must leave; later changes do not count."""
 
-_CALM_RATIO = 3.0
-"""With a larger gradient norm it is not a hard batch: it may have damaged the weights."""
-
 _FAR = 1.0
 _RECOVERY_STEPS = 100
 _END_STEPS = 50
@@ -58,7 +55,7 @@ def true_class(pair: Pair, alarm: int | None = None) -> IncidentClass | None:
     run, twin = pair.values(signals.LOSS)
     after = slice(pair.onset, len(run))
     if not np.isfinite(run[after][-_MEAN_STEPS:]).all():
-        return IncidentClass.DIVERGENT
+        return IncidentClass.DEAD
     excess = run[after] - twin[after]
     usual = twin[max(pair.onset - _BEFORE, 0) : pair.onset or _BEFORE]
     # If the two see different data, the excess has the noise of both.
@@ -71,10 +68,8 @@ def true_class(pair: Pair, alarm: int | None = None) -> IncidentClass | None:
     if away[-1]:
         return _class_if_still_away(run, twin, pair.onset, sigma)
     lasted = int(steps_away[-1] + 1 - steps_away[0])
-    if lasted == 1 and not pair.peak_ratio(signals.GRAD_NORM) > _CALM_RATIO:
-        return IncidentClass.HARD_BATCH
     in_time = lasted <= _RECOVERY_STEPS
-    return IncidentClass.RECOVERABLE if in_time else IncidentClass.LINGERING
+    return IncidentClass.RECOVERED if in_time else IncidentClass.LINGERING
 
 
 def _noise(losses: FloatArray) -> float:

@@ -27,7 +27,7 @@ class Drawn:
 def playbook_incidents() -> Iterator[Drawn]:
     """Yield each example in several variants: noise, decay, what was recorded."""
     yield from _worked_spike()
-    yield from _recoverable_spike()
+    yield from _spike_that_heals()
     for seed in range(3):
         yield from _others(seed)
 
@@ -77,7 +77,7 @@ def _worked_spike() -> Iterator[Drawn]:
         yield Drawn(name=name, group="worked spike", cause="F02", block=_block(s), facts=facts)
 
 
-def _recoverable_spike() -> Iterator[Drawn]:
+def _spike_that_heals() -> Iterator[Drawn]:
     """Type 1: 2.1 to 4.5 over 20 steps, back over 500; the gradient norm 1 to 3 steps before."""
     for lead, decay in itertools.product((1, 3), (30, 120, 170)):
         _, s = _healthy(10 * lead + decay, 1600)

@@ -18,6 +18,7 @@ import numpy as np
 from benchmarks.causes.playbook import playbook_incidents
 from benchmarks.results import Headline, table
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.incident_facts import Facts
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.run import Run, RunFacts
 from trimtab.core.signals import LOSS
@@ -48,8 +49,8 @@ _AXES = ("step", "epoch", "day", "log_index", "global_step")
 
 _CLASSES = {
     "divergent": (IncidentClass.DIVERGENT, Symptom.LOSS_SPIKE),
-    "NaN": (IncidentClass.DIVERGENT, Symptom.NONFINITE_LOSS),
-    "recoverable by itself": (IncidentClass.RECOVERABLE, Symptom.LOSS_SPIKE),
+    "NaN": (IncidentClass.DEAD, Symptom.NONFINITE_LOSS),
+    "recoverable by itself": (IncidentClass.RECOVERED, Symptom.LOSS_SPIKE),
     "lingering": (IncidentClass.LINGERING, Symptom.LEVEL_SHIFT),
     "never learnt": (IncidentClass.PLATEAU, Symptom.NO_LEARNING),
     "plateau": (IncidentClass.PLATEAU, Symptom.NO_LEARNING),
@@ -266,10 +267,10 @@ def _given(story: Mapping[str, Any], run: Run) -> Incident:
         peak=moment(peak),
         end=None if end is None else moment(stop),
         last=moment(stop),
-        baseline_mean=None,
-        baseline_deviation=None,
         records=stop - row + 1,
         incident_class=incident_class,
+        certainty=1.0,
+        facts=Facts(),
         findings=(finding,),
         num_findings=1,
     )

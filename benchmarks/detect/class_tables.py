@@ -26,10 +26,8 @@ def class_section(lab: Sequence[Classed], real: Sequence[Classed], splits: Seque
             parts.append(f"What was called what, lab, {split}:\n\n{_confusion_table(items)}")
             parts.append(f"Wrong, lab, {split}:\n\n{_wrong_table(items)}")
     parts.append(
-        "How sure it was: the outlooks of each look that said so, and how many were right. The "
-        "certainties come from the tuning splits of both "
-        "(`src/trimtab/explain/incidents/closing.py`).\n\n"
-        + _certainty_table([*lab, *real], splits)
+        "How sure it was: what was said at each look, with the mean of the certainties, and how "
+        "many were right.\n\n" + _certainty_table([*lab, *real], splits)
     )
     return "\n\n".join(parts)
 
@@ -71,18 +69,18 @@ def _share(items: Sequence[Classed], look: int | None) -> str:
 
 def _confusion_table(items: Sequence[Classed]) -> str:
     counts = confusion(items)
-    called = [*IncidentClass, *([None] if any(item.final is None for item in items) else [])]
+    called = [named for named in IncidentClass if any(item.final is named for item in items)]
     rows = [
         (truth, *(counts.get((truth, final), "") for final in called))
         for truth in IncidentClass
         if any(item.truth is truth for item in items)
     ]
-    return table(("truly", *(final or "no class" for final in called)), rows)
+    return table(("truly", *called), rows)
 
 
 def _wrong_table(items: Sequence[Classed]) -> str:
     rows = [
-        (item.name, item.truth, item.final or "no class", f"{item.onset_error:+,}")
+        (item.name, item.truth, item.final, f"{item.onset_error:+,}")
         for item in items
         if not item.is_right()
     ]
@@ -93,20 +91,10 @@ def _wrong_table(items: Sequence[Classed]) -> str:
 def _certainty_table(items: Sequence[Classed], splits: Sequence[str]) -> str:
     rows = []
     for look in LOOKS:
-        for foreseen in IncidentClass:
-            cells = []
-            certainty = None
-            for split in splits:
-                said = [
-                    (item, outlook.certainty)
-                    for item in items
-                    if item.split == split
-                    and (outlook := item.provisional[look])
-                    and outlook.incident_class is foreseen
-                    and outlook.certainty < 1  # one that was over by then was no outlook
-                ]
-                cells.append(share_of(sum(item.is_right(look) for item, _ in said), len(said)))
-                certainty = said[0][1] if said else certainty
-            if certainty is not None:
-                rows.append((look, foreseen, f"{100 * certainty:.0f} %", *cells))
-    return table(("records", "foreseen", "certainty told", *(f"right, {s}" for s in splits)), rows)
+        for named in IncidentClass:
+            said = [item for item in items if item.said[look][0] is named]
+            if said and named is not IncidentClass.OPEN:
+                told = sum(item.said[look][1] for item in said) / len(said)
+                shares = [_share([i for i in said if i.split == split], look) for split in splits]
+                rows.append((look, named, f"{100 * told:.0f} %", *shares))
+    return table(("records", "said", "certainty told", *(f"right, {s}" for s in splits)), rows)

@@ -17,14 +17,14 @@ from benchmarks.true_class import true_class
 from benchmarks.twins import Pair
 from trimtab.core.block import Block
 from trimtab.core.findings import Severity
-from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Outlook, Transition
+from trimtab.core.incidents import Incident, IncidentChange, IncidentClass, Transition
 from trimtab.judge import Judge
 
 LOOKS = (8, 32)
-"""Records after the alarm at which a provisional class is asked for."""
+"""Records after the alarm at which the class of that moment is asked for."""
 
 OUTCOMES = {
-    "recovered": IncidentClass.RECOVERABLE,
+    "recovered": IncidentClass.RECOVERED,
     "lingering": IncidentClass.LINGERING,
     "divergent": IncidentClass.DIVERGENT,
 }
@@ -38,8 +38,9 @@ class Classed:
     name: str
     split: str
     truth: IncidentClass
-    final: IncidentClass | None
-    provisional: dict[int, Outlook | None]
+    final: IncidentClass
+    said: dict[int, tuple[IncidentClass, float]]
+    """Class and certainty that were said so many records after the alarm."""
     onset_error: int
     """Steps from the true onset to the one that trimtab dated."""
     is_from_start: bool = False
@@ -47,10 +48,8 @@ class Classed:
 
     def is_right(self, look: int | None = None) -> bool:
         """Whether the class is right: the final one, or the one at a look."""
-        if look is None:
-            return self.final is self.truth
-        outlook = self.provisional[look]
-        return outlook is not None and outlook.incident_class is self.truth
+        said = self.final if look is None else self.said[look][0]
+        return (IncidentClass.RECOVERED if said is IncidentClass.RECOVERING else said) is self.truth
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +96,7 @@ class Judged:
             split=run.split,
             truth=truth,
             final=incident.incident_class,
-            provisional={look: _outlook_at(look, changes) for look in LOOKS},
+            said={look: _said_at(opening.tick + look, changes) for look in LOOKS},
             onset_error=incident.onset.step - onset,
             is_from_start=isinstance(run, LabRun) and run.onset == 0,
         )
@@ -133,9 +132,9 @@ def real_classed(runs: Sequence[RealRun]) -> list[Classed]:
     return found
 
 
-def confusion(items: Sequence[Classed]) -> dict[tuple[IncidentClass, IncidentClass | None], int]:
+def confusion(items: Sequence[Classed]) -> dict[tuple[IncidentClass, IncidentClass], int]:
     """How often what was called what."""
-    counts: dict[tuple[IncidentClass, IncidentClass | None], int] = {}
+    counts: dict[tuple[IncidentClass, IncidentClass], int] = {}
     for item in items:
         key = item.truth, item.final
         counts[key] = counts.get(key, 0) + 1
@@ -148,14 +147,7 @@ def onset_errors(items: Sequence[Classed]) -> tuple[float, int]:
     return float(np.median(errors)), int(errors.max())
 
 
-def _outlook_at(look: int, changes: Sequence[IncidentChange]) -> Outlook | None:
-    """The outlook given so many records after the alarm; of one that was over by then, its end."""
-    for change in changes:
-        outlook = change.incident.outlook
-        if change.transition is Transition.FORECAST and outlook and outlook.records == look:
-            return outlook
-        if change.transition is Transition.CLOSED and change.incident.incident_class:
-            return Outlook(
-                incident_class=change.incident.incident_class, certainty=1.0, records=look
-            )
-    return None
+def _said_at(tick: int, changes: Sequence[IncidentChange]) -> tuple[IncidentClass, float]:
+    """The class of an incident, and its certainty, as they stood at a record."""
+    latest = [change.incident for change in changes if change.tick <= tick][-1]
+    return latest.incident_class, latest.certainty

@@ -43,10 +43,10 @@ def test_an_incident_of_the_lab_is_scored_against_the_twin() -> None:
     run = lab_run("F02", excess=spike(20))
     found = lab_classed(run, lab_run(), Judged.of(run.block))
     assert found is not None
-    assert found.truth is found.final is IncidentClass.RECOVERABLE
+    assert found.truth is found.final is IncidentClass.RECOVERED
     assert found.is_right()
     assert abs(found.onset_error) <= 1
-    assert set(found.provisional) == {8, 32}
+    assert set(found.said) == {8, 32}
     calm = lab_run("F01")
     assert lab_classed(calm, lab_run(), Judged.of(calm.block)) is None
 
@@ -57,9 +57,9 @@ def test_a_wrong_class_is_told_with_the_run() -> None:
     examined = examine([lab_run(), lab_run("F05", excess=excess, norm=20.0)])
     lab = [item.classed for item in examined if item.classed]
     text = class_section(lab, [], ("held-out",))
-    assert "| F05-severe-seed2 | lingering | recoverable | +0 |" in text
+    assert "| F05-severe-seed2 | lingering | recovered | +0 |" in text
     assert "| lab, held-out |" in text
-    assert re.search(r"\| lingering \| +\| 1 \|", text)
+    assert re.search(r"\| lingering \| 1 \|", text)
 
 
 def test_the_bars_tell_what_was_missed_and_who_was_alarmed() -> None:
@@ -83,7 +83,7 @@ def test_a_labelled_incident_is_scored_against_its_label() -> None:
     block.columns["loss"].values[900:930] += 1.0
     run = labelled(block, event(900, 930))
     (found,) = real_classed([run])
-    assert found.truth is IncidentClass.RECOVERABLE
+    assert found.truth is IncidentClass.RECOVERED
     assert found.is_right()
     assert real_classed([labelled(block)]) == []
 
