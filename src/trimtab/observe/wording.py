@@ -83,18 +83,20 @@ def describe(change: IncidentChange, diagnosis: Diagnosis) -> str:
     steps = f"step {incident.onset.step}"
     if incident.last.step > incident.onset.step:
         steps = f"steps {incident.onset.step} to {incident.last.step}"
-    words = [symptoms_text(incident.symptoms, 1)] if change.transition in _NEWS else []
-    if incident.incident_class is not IncidentClass.OPEN:
-        words.append(incident.incident_class)
-    if change.transition is not Transition.CLOSED:
-        words.append(f"do: {clause(diagnosis.action.instruction)}")
-        cause = _IN_BRACKETS.sub("", short_cause(diagnosis)).replace("about ", "")
-        words.append(f"cause: {cause}")
+    what = symptoms_text(incident.symptoms, 1) if change.transition in _NEWS else ""
+    named = "" if incident.incident_class is IncidentClass.OPEN else incident.incident_class
+    do = cause = ""
+    if change.transition is not Transition.CLOSED or not diagnosis.needs_nothing:
+        do = f"do: {clause(diagnosis.action.instruction)}"
+        cause = f"cause: {_IN_BRACKETS.sub('', short_cause(diagnosis)).replace('about ', '')}"
     head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
-    line = f"{head}{': ' if words else ''}{'; '.join(words)}"
-    if len(line) > MAX_CHARS and len(words) == 4:
-        line = f"{head}: {'; '.join([words[0], *words[2:]])}"  # the class comes again, at the end
-    return line if len(line) <= MAX_CHARS else f"{line[: MAX_CHARS - 1]}…"
+    # Where all has no room, the class goes first: it comes again, at the end.
+    for parts in ((what, named, do, cause), (what, do, cause), (what, named, do), (what, do)):
+        words = "; ".join(filter(None, parts))
+        line = f"{head}: {words}" if words else head
+        if len(line) <= MAX_CHARS:
+            return line
+    return f"{line[: MAX_CHARS - 1]}…"
 
 
 def dismissal_text(event: Event) -> str:

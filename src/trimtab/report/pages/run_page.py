@@ -152,11 +152,12 @@ def _card(
         links.append(tag("a", "post-mortem", href=f"#incident-{number}"))
     if incident.number in files:
         links.append(tag("a", "file", href=files[incident.number]))
-    if like == incident.number:
-        cause = tag("p", tag("b", "Cause"), f" {cause_text(diagnosis)}")
-        said = [cause, tag("p", tag("b", "Do"), f" {diagnosis.action.instruction}")]
-    else:
-        said = [tag("p", f"Cause and advice as in incident {like}.")]
+    is_first = like == incident.number
+    cause = cause_text(diagnosis) if is_first else f"as in incident {like}."
+    said = [
+        tag("p", tag("b", name), f" {text}")
+        for name, text in (("Cause", cause), ("Do", diagnosis.action.instruction))
+    ]
     if diagnosis.dismissal:
         said.append(tag("p", tag("b", "Note"), f" {diagnosis.dismissal}"))
     loss = f"loss {digits(symptoms.loss_before)} → {digits(symptoms.loss_peak)}"
