@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 import torch
-from tests.kit.cases import one_of_each
+from tests.kit.cases import one_of_each, some_of
 from tests.kit.tiny import (
     Outcome,
     Setup,
@@ -128,7 +128,11 @@ def bare() -> Outcome:
     return train(SETUP, None)
 
 
-@pytest.mark.parametrize("place", [*NUMBERS, *JOURNAL, *AT_THE_END])
+@pytest.mark.parametrize(
+    "place",
+    # Every function that a run calls is broken in test_fault_injection.py.
+    [*some_of(NUMBERS, *NUMBERS[::3]), *some_of(JOURNAL, *JOURNAL[::2]), *AT_THE_END],
+)
 def test_training_goes_on_and_the_failure_is_reported(
     place: str, bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

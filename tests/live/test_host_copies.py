@@ -6,11 +6,13 @@ shows as a read.
 
 import traceback
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.kit.cases import one_of_each
 from tests.kit.tiny import batches, loss_of, make_model
 from torch import nn, optim
 from torch.overrides import TorchFunctionMode
@@ -73,8 +75,9 @@ def edit(model: nn.Module, number: int) -> None:
 
 
 @pytest.mark.usefixtures("device_path")
-@pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
-@pytest.mark.parametrize("edits", [False, True])
+@pytest.mark.parametrize(
+    ("mode", "edits"), one_of_each(product(["observe", "protect", "recover"], [True, False]))
+)
 def test_nothing_is_read_and_no_list_copied_in_a_step(
     mode: str, edits: bool, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.kit.cases import RUNS_ALL
+from tests.kit.cases import RUNS_ALL, some_of
 from tests.kit.tiny import (
     Setup,
     adamw,
@@ -76,12 +76,11 @@ def _fresh_compiler() -> None:
 
 
 def check(setup: Setup, tmp_path: Path) -> None:
-    setup = dataclasses.replace(setup, steps=200 if RUNS_ALL else 50)  # telemetry at each tenth
+    setup = dataclasses.replace(setup, steps=200 if RUNS_ALL else 22)  # telemetry at each tenth
     bare = train(setup, None)
     torch._dynamo.reset()
-    watched = train(setup, tmp_path / "user clips")
-    assert_same_bits(bare, watched)
-    torch._dynamo.reset()
+    if setup.compile is None:  # compiling takes longer than the steps
+        assert_same_bits(bare, train(setup, tmp_path / "user clips"))
     clipped = train(dataclasses.replace(setup, guard_clips=True), tmp_path / "guard clips")
     assert_same_bits(bare, clipped)
 
@@ -96,7 +95,9 @@ def check(setup: Setup, tmp_path: Path) -> None:
     np.testing.assert_allclose(block.column("loss").values, losses, rtol=1e-5)
 
 
-@pytest.mark.parametrize("name", SETUPS)
+@pytest.mark.parametrize(
+    "name", some_of(SETUPS, *SETUPS.keys() - {"AdamW for-loop", "compiled per block"})
+)
 def test_the_trained_bits_are_identical_and_the_norm_is_from_before_clipping(
     name: str, tmp_path: Path
 ) -> None:

@@ -195,8 +195,8 @@ def test_a_pass_whose_gradients_are_gone_is_dropped_and_the_next_is_made(
     assert journal_of(tmp_path).step.tolist() == list(range(40))
 
 
-def on_rank(rank: int, folder: Path, fails: int) -> list[int]:
-    """Train on a rank; return the updates that it has measured. The second rank is slower."""
+def on_rank(rank: int, folder: Path) -> list[int]:
+    """Return the updates that a rank has measured. Each is slower than the last; the third fails."""
     model = DistributedDataParallel(make_model())
     (optimizer,) = adamw(fused=True)(model)
     measured: list[int] = []
@@ -204,16 +204,16 @@ def on_rank(rank: int, folder: Path, fails: int) -> list[int]:
 
     def noted(self: telemetry.SlowMeter, one: Any) -> None:
         measured.append(self.num_updates)
-        if rank == fails and len(measured) == 2:
+        if rank == 2 and len(measured) == 2:
             self._shields.telemetry.catch("test", RuntimeError("planted"))
             self._shields.activations.catch("test", RuntimeError("planted"))
         begin(self, one)
         time.sleep(0.02 * rank)
 
     telemetry.SlowMeter._begin = noted  # type: ignore[method-assign]
-    pass_schedule.SHARE = 0.2  # a test has no time for more steps
+    pass_schedule.SHARE = 0.4  # a test has no time for more steps
     with trimtab.watch(model, optimizer, run_dir=folder, observer=False) as guard:
-        for batch in batches(300, rank):
+        for batch in batches(150, rank):
             loss = loss_of(model, batch)
             guard.record(loss=loss)
             loss.backward()
@@ -223,17 +223,12 @@ def on_rank(rank: int, folder: Path, fails: int) -> list[int]:
     return measured
 
 
-def test_ranks_of_different_speed_measure_the_same_updates(tmp_path: Path) -> None:
-    first, second = run_ranks(on_rank, 2, tmp_path, -1)
+def test_ranks_measure_the_same_updates_though_one_is_slower_and_one_has_failed(
+    tmp_path: Path,
+) -> None:
+    first, second, failed = run_ranks(on_rank, 3, tmp_path)
     assert first == second
-    assert len(first) >= 3
-    assert present(tmp_path, "param_norm") == first
-
-
-def test_a_rank_that_failed_changes_nothing_for_the_others(tmp_path: Path) -> None:
-    whole, other, failed = run_ranks(on_rank, 3, tmp_path, 2)
-    assert whole == other
-    assert len(whole) > len(failed) == 2
+    assert len(first) > len(failed) == 2
 
 
 def test_an_interval_of_0_is_the_default_and_less_is_refused() -> None:

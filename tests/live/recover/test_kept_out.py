@@ -55,7 +55,7 @@ def run_with_nans(
 @pytest.mark.parametrize(
     ("mode", "count", "every", "skips_itself"),
     [
-        ("protect", 100, 1, False),
+        ("protect", 40, 1, False),
         ("recover", 3, 1, False),
         pytest.param("recover", 8, 17, False, marks=pytest.mark.slow),
         ("recover", 5, 1, True),

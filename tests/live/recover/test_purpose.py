@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from tests.kit.cases import one_of_each, some_of
 from tests.kit.launch import run_ranks
 from tests.kit.tiny import journal_of
 from tests.kit.undo import KINDS, Edit, Loop, flip_weight, lose_weight, refusals, train, undos
@@ -61,8 +63,8 @@ def double_two_gates(loop: Loop) -> None:
 @pytest.mark.parametrize(
     "edit",
     [
-        *(halve_column, double_column_by_numpy, halve_half_of_a_column_by_numpy),
-        *(halve_one, negate_one, double_two_gates),
+        *some_of([halve_column, halve_one, negate_one], halve_one),
+        *(double_column_by_numpy, halve_half_of_a_column_by_numpy, double_two_gates),
     ],
 )
 def test_powers_of_two_written_past_torch_are_no_flipped_bit(edit: Edit, tmp_path: Path) -> None:
@@ -181,16 +183,16 @@ def clear(loop: Loop) -> None:
     loop.optimizers[0].state.clear()
 
 
-@pytest.mark.parametrize(
-    "edit", [zero_squares, shrink_squares, prune_moments, load_other_moments, clear]
-)
-@pytest.mark.parametrize("at", [27, 29])
+MOMENTS = [zero_squares, shrink_squares, prune_moments, load_other_moments, clear]
+
+
+@pytest.mark.parametrize(("edit", "at"), one_of_each(product(MOMENTS, [27, 29])))
 def test_moments_that_code_writes_are_no_proof(edit: Edit, at: int, tmp_path: Path) -> None:
     train(KINDS["plain"], tmp_path, "recover", edits={at: edit})
     assert undos(tmp_path) == refusals(tmp_path) == []
 
 
-@pytest.mark.parametrize("at", range(20, 30))
+@pytest.mark.parametrize("at", some_of(range(20, 30), 20, 24, 29))
 def test_at_no_step_are_zeroed_moments_undone(at: int, tmp_path: Path) -> None:
     """An audit follows every tenth update: the outcome must not depend on when that is."""
     train(KINDS["fused"], tmp_path, "recover", edits={at: zero_squares}, steps=45)

@@ -96,14 +96,14 @@ def local(tensor: Any) -> torch.Tensor:
     return part.detach()
 
 
-@pytest.mark.parametrize("kind", some_of(MESHES, "replicated_tensor_parallel", "hybrid_sharded"))
+@pytest.mark.parametrize("kind", some_of(MESHES, "tensor_parallel"))
 def test_the_norm_on_a_mesh_is_that_of_one_process(kind: str, tmp_path: Path) -> None:
     run_ranks(train_on_mesh, MESHES[kind][1], kind, tmp_path, "observe", {})
     expected = norms_of_one_process(batches(STEPS))
     assert column(tmp_path, "grad_norm") == pytest.approx(expected, rel=1e-5)
 
 
-@pytest.mark.parametrize("kind", some_of(MESHES, "tensor_parallel", "sharded_tensor_parallel"))
+@pytest.mark.parametrize("kind", some_of(MESHES, "sharded_tensor_parallel"))
 def test_a_nan_in_one_shard_is_kept_out_on_every_rank(kind: str, tmp_path: Path) -> None:
     world = MESHES[kind][1]
     faults = {BAD: world - 1}
