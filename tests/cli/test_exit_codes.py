@@ -1,11 +1,10 @@
 """The page of exit codes is what the code says."""
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 from tests.cli.test_json_schema import COMMANDS
+from tests.kit import forked
 
 from trimtab.cli.options import ExitCode
 from trimtab.journal.exit_request import RunExit
@@ -48,8 +47,7 @@ def test_an_error_that_nobody_expected_is_no_finding() -> None:
         "m.app = broken\n"
         "m.main()\n"
     )
-    command = [sys.executable, "-c", script]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = forked.run("-c", script)
     assert done.returncode == ExitCode.BUG
     assert "ZeroDivisionError" in done.stderr
     assert "please report it" in done.stderr

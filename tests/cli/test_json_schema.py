@@ -3,8 +3,6 @@
 import json
 import multiprocessing
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +11,7 @@ import pytest
 import typer
 from jsonschema import Draft202012Validator, ValidationError
 from tests.cli import test_commands, test_live_commands
+from tests.kit import forked
 from tests.kit.printed_json import SCHEMA, call, validate
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from tests.kit.token_files import make_documents, write_bin
@@ -105,11 +104,9 @@ def test_live_runs(tmp_path: Path) -> None:
     assert call("observe", tmp_path, "--once")["text"].startswith("ended")
     assert call("follow", tmp_path)["ended"] == "closed"
     tracked = {"TENSORBOARD_LOGDIR": str(tmp_path / "events")}
-    program = [sys.executable, "-m", "trimtab.cli", "ship", str(tmp_path), "--to", "tensorboard"]
+    program = ("-m", "trimtab.cli", "ship", tmp_path, "--to", "tensorboard", "--json")
     # In a process of its own: it ends its process without asking anyone.
-    sent = subprocess.run(
-        [*program, "--json"], env={**os.environ, **tracked}, capture_output=True, check=True
-    )
+    sent = forked.run(*program, env={**os.environ, **tracked})
     printed = json.loads(sent.stdout)
     validate("ship", printed)
     assert printed["sinks"][0]["records"] == 300

@@ -5,13 +5,13 @@ import getpass
 import io
 import re
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 from rich.console import Console
+from tests.kit import forked
 from tests.kit.synthetic import add_spike, block_of, falling_loss
 from typer.testing import CliRunner
 
@@ -98,10 +98,8 @@ class TestFollow:
 
     def test_a_live_run_is_followed_to_its_end(self, tmp_path: Path) -> None:
         journal = write_run(tmp_path, close=False)
-        follower = subprocess.Popen(
-            [sys.executable, "-m", "trimtab.cli", "follow", str(tmp_path)],
-            stdout=subprocess.PIPE,
-            text=True,
+        follower = forked.Forked(
+            ["-m", "trimtab.cli", "follow", str(tmp_path)], stdout=subprocess.PIPE
         )
         time.sleep(1.5)
         assert follower.poll() is None

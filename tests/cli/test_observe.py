@@ -4,10 +4,10 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 from tests.cli.test_commands import write_run
+from tests.kit import forked
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from typer.testing import CliRunner
 
@@ -43,10 +43,9 @@ def test_once_judges_every_run_of_a_folder_and_json_has_a_line_for_each(tmp_path
 
 
 def test_each_change_is_a_line_and_new_runs_appear(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "trimtab.cli", "observe", str(tmp_path)],
+    process = forked.Forked(
+        ["-m", "trimtab.cli", "observe", str(tmp_path)],
         stdout=subprocess.PIPE,
-        text=True,
         env={**os.environ, "PYTHONUNBUFFERED": "1"},
     )
     assert process.stdout is not None
@@ -80,12 +79,9 @@ def test_the_old_names_say_the_new_one(tmp_path: Path) -> None:
     assert runner.invoke(app, ["follow", str(root)]).stderr == (
         "trimtab: follow is now: trimtab observe RUN\n"
     )
-    sent = subprocess.run(
-        [sys.executable, "-m", "trimtab.cli", "ship", str(root), "--to", "tensorboard"],
+    sent = forked.run(
+        *("-m", "trimtab.cli", "ship", root, "--to", "tensorboard"),
         env={**os.environ, "TENSORBOARD_LOGDIR": str(tmp_path / "events")},
-        capture_output=True,
-        check=True,
-        text=True,
     )
     assert sent.stderr == "trimtab: ship is now: trimtab observe RUN --to tensorboard\n"
     assert sent.stdout.startswith("tensorboard: 300 records sent")

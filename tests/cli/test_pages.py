@@ -3,11 +3,11 @@
 import signal
 import socket
 import subprocess
-import sys
 import urllib.request
 from pathlib import Path
 
 from tests.cli.test_commands import write_csv, write_run
+from tests.kit import forked
 from tests.kit.synthetic import troubled_run
 from typer.testing import CliRunner
 
@@ -45,9 +45,9 @@ def test_a_page_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
 class TestFollowInTheBrowser:
     def test_it_serves_until_it_is_interrupted(self, tmp_path: Path) -> None:
         write_run(troubled_run(), tmp_path / "x1")
-        command = [sys.executable, "-m", "trimtab.cli", "follow", str(tmp_path), "--web"]
+        command = ["-m", "trimtab.cli", "follow", str(tmp_path), "--web"]
         command += ["--address", "127.0.0.1:0"]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        with forked.Forked(command, stdout=subprocess.PIPE) as process:
             assert process.stdout is not None
             line = process.stdout.readline()
             assert line.startswith("1 runs at http://127.0.0.1:")

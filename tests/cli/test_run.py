@@ -2,13 +2,13 @@
 
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
 from pathlib import Path
 
 import pytest
+from tests.kit import forked
 
 from trimtab.journal import RunDirectory
 from trimtab.journal.exit_request import ExitRequest, RunExit, announce_run, announced_run
@@ -49,14 +49,9 @@ def write_script(folder: Path, body: str) -> Path:
 def supervise(folder: Path, body: str, *options: str, **environment: str) -> tuple[int, str, int]:
     """Exit code, standard error and number of launches of a script under `trimtab run`."""
     script = write_script(folder, body)
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "trimtab.cli", "run", "--delay", "0", *options, "--"),
-            *(sys.executable, str(script), str(folder)),
-        ],
-        capture_output=True,
-        text=True,
-        timeout=120,
+    done = forked.run(
+        *("-m", "trimtab.cli", "run", "--delay", "0", *options, "--"),
+        *(sys.executable, script, folder),
         env={**os.environ, **environment},
     )
     return done.returncode, done.stderr, int((folder / "launches").read_text())
@@ -118,12 +113,8 @@ def test_sigterm_reaches_the_run_and_ends_the_supervisor(tmp_path: Path) -> None
         time.sleep(60)
         """,
     )
-    supervisor = subprocess.Popen(
-        [
-            *(sys.executable, "-m", "trimtab.cli", "run", "--"),
-            *(sys.executable, str(script), str(tmp_path)),
-        ],
-    )
+    command = ["-m", "trimtab.cli", "run", "--", sys.executable, str(script), str(tmp_path)]
+    supervisor = forked.Forked(command)
     deadline = time.monotonic() + 60
     while not (tmp_path / "ready").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -133,11 +124,7 @@ def test_sigterm_reaches_the_run_and_ends_the_supervisor(tmp_path: Path) -> None
 
 
 def test_a_command_that_does_not_exist_is_a_usage_error() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "trimtab.cli", "run", "--", "no-such-command-here"],
-        capture_output=True,
-        text=True,
-    )
+    done = forked.run("-m", "trimtab.cli", "run", "--", "no-such-command-here")
     assert done.returncode == 2
     assert "the command 'no-such-command-here' was not found" in done.stderr
 

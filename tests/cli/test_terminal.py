@@ -2,11 +2,10 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.kit import forked
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
@@ -22,10 +21,7 @@ def trimtab(*arguments: str, **variables: str) -> str:
     """Return what the command prints, with these environment variables."""
     environment = {name: value for name, value in os.environ.items() if name not in UNSET}
     script = "from trimtab.cli.main import app; app(prog_name='trimtab')"
-    command = [sys.executable, "-c", script, *arguments]
-    done = subprocess.run(
-        command, env={**environment, **variables}, capture_output=True, text=True, check=False
-    )
+    done = forked.run("-c", script, *arguments, env={**environment, **variables})
     return done.stdout + done.stderr
 
 

@@ -3,10 +3,10 @@
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.kit import forked
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
@@ -62,8 +62,8 @@ def test_pasted_text_and_what_is_known_of_the_run(tmp_path: Path) -> None:
 
 def test_a_pipe_that_stays_open_is_read_until_ctrl_c() -> None:
     pipe = subprocess.PIPE
-    command = [sys.executable, "-m", "trimtab.cli", "diagnose", "-", "--json"]
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
+    command = ["-m", "trimtab.cli", "diagnose", "-", "--json"]
+    with forked.Forked(command, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         assert process.stderr is not None

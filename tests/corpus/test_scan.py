@@ -4,12 +4,12 @@ import itertools
 import os
 import signal
 import subprocess
-import sys
 import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kit import forked
 from tests.kit.token_files import make_documents, write_bin, write_megatron
 
 from trimtab.core.errors import CorpusError
@@ -137,12 +137,12 @@ def test_killed_jobs_of_an_array_that_run_again_count_nothing_twice(tmp_path: Pa
     options, shards = ScanOptions(separator=0), 3
     expected = scan(plan_scan([path], options, num_shards=shards), tmp_path / "expected")
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "trimtab.cli", "corpus", "scan", str(path), "--out", str(out)]
+    command = ["-m", "trimtab.cli", "corpus", "scan", str(path), "--out", str(out)]
     command += ["--separator", "0", "--shard"]
     killed = 0
     for index in range(shards):  # killed later and later, until it ends before
         for tenths in itertools.count(1, 4):
-            job = subprocess.Popen([*command, f"{index}/{shards}"])
+            job = forked.Forked([*command, f"{index}/{shards}"])
             try:
                 assert job.wait(timeout=tenths / 10) == 0
                 break
@@ -150,7 +150,7 @@ def test_killed_jobs_of_an_array_that_run_again_count_nothing_twice(tmp_path: Pa
                 job.kill()
                 killed += job.wait() == -signal.SIGKILL
     assert killed >= shards
-    subprocess.run([*command, f"1/{shards}"], check=True)  # the scheduler starts it once too often
+    forked.run(*command, f"1/{shards}")  # the scheduler starts it once too often
     found = merge_folder(out)
     assert facts(out) == facts(tmp_path / "expected")
     assert found.digest == expected.digest

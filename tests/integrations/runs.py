@@ -3,12 +3,13 @@
 import math
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+from tests.kit import forked
 
 from trimtab.core.block import Block, Event
 from trimtab.core.config import ShipConfig
@@ -119,11 +120,11 @@ def ship(run: RunDirectory, *sinks: Sink, config: ShipConfig | None = None) -> b
 
 def start_shipper(
     run: RunDirectory, *names: str, environment: Mapping[str, str] | None = None
-) -> "subprocess.Popen[bytes]":
+) -> forked.Forked:
     """`trimtab ship` in a process of its own."""
     options = [option for name in names for option in ("--to", name)]
-    return subprocess.Popen(
-        [sys.executable, "-m", "trimtab.cli", "ship", str(run.root), *options],
+    return forked.Forked(
+        ["-m", "trimtab.cli", "ship", str(run.root), *options],
         env={**os.environ, **(environment or {})},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

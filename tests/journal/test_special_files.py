@@ -2,11 +2,10 @@
 
 import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from tests.kit import forked
 from tests.kit.synthetic import falling_loss
 
 from trimtab.journal import JournalWriter, RunDirectory
@@ -69,13 +68,7 @@ def test_no_file_of_a_run_makes_a_reader_wait(kind: str, run: RunDirectory, tmp_
         shutil.copytree(run.root, folder)
         replace_by(kind, folder / path.relative_to(run.root))
         folders.append(str(folder))
-    done = subprocess.run(
-        [sys.executable, "-c", READ, *folders],
-        timeout=120,
-        check=False,
-        capture_output=True,
-        text=True,
-    )
+    done = forked.run("-c", READ, *folders)
     assert done.stdout.endswith("done\n"), done.stdout + done.stderr[-2000:]
     assert len(files) >= 9
 

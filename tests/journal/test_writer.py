@@ -4,13 +4,13 @@ import errno
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kit import forked
 from tests.kit.journal_rows import row, rows_of, wait_until
 
 from trimtab.core.errors import JournalError
@@ -140,9 +140,7 @@ def test_a_dead_owner_does_not_block(run: RunDirectory) -> None:
         "    print(os.getpid(), flush=True)\n"
         "time.sleep(60)\n"
     )
-    owner = subprocess.Popen(
-        [sys.executable, "-c", script, str(run.root)], stdout=subprocess.PIPE, text=True
-    )
+    owner = forked.Forked(["-c", script, str(run.root)], stdout=subprocess.PIPE)
     assert owner.stdout is not None
     child = int(owner.stdout.readline())
     try:

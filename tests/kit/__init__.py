@@ -14,5 +14,5 @@ Ranks: `ranks` and `launch` (processes with gloo), `threads`, `recover_schedules
 `traffic`.
 Trainers: `hf`, `lightning`, `torchtitan`, `trainer_runs` (one run in each of them).
 The rest of the world: `servers`, `ray_cluster`, `chromium`, `plugins`, `disks`, `killed_writers`,
-`following`, `printed_json`.
+`following`, `printed_json`, `forked` (scripts and commands without the time to import).
 """

@@ -1,9 +1,7 @@
 """The guard as its user meets it."""
 
-import os
 import signal
 import subprocess
-import sys
 import textwrap
 import zlib
 from collections.abc import Iterable
@@ -13,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit import forked
 from tests.kit.observing import observe
 from tests.kit.tiny import (
     EVERY_10,
@@ -437,13 +436,8 @@ class TestEndings:
         """
     )
 
-    def start(self, run_dir: Path, what: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-W", "ignore", "-c", self.SCRIPT, str(run_dir), what],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
+    def start(self, run_dir: Path, what: str) -> forked.Forked:
+        return forked.Forked(["-c", self.SCRIPT, str(run_dir), what], stdout=subprocess.PIPE)
 
     def test_sigterm(self, tmp_path: Path) -> None:
         with self.start(tmp_path, "wait") as process:

@@ -1,8 +1,6 @@
 """What happens to a run is reported while it happens."""
 
 import logging
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -10,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit import forked
 from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.tiny import batches, loss_of, make_model
 
@@ -93,7 +92,6 @@ with trimtab.watch(model, optimizer, run_dir=sys.argv[1]):
 
 
 def test_a_script_that_configures_no_logging_shows_that_the_run_is_watched(tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    done = forked.run("-c", SCRIPT, tmp_path)
     lines = done.stderr.splitlines()
     assert [line.split()[:2] for line in lines] == [["trimtab", "observes"], ["trimtab:", "ended"]]

@@ -196,7 +196,7 @@ def test_a_pass_whose_gradients_are_gone_is_dropped_and_the_next_is_made(
 
 
 def on_rank(rank: int, folder: Path) -> list[int]:
-    """Return the updates that a rank has measured. Each is slower than the last; the third fails."""
+    """Return the updates that a rank has measured; each is slower, and the third one fails."""
     model = DistributedDataParallel(make_model())
     (optimizer,) = adamw(fused=True)(model)
     measured: list[int] = []

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit import forked
 from tests.kit.cases import some_of
 from tests.kit.ended_run import SPIKE, STEPS, children, started, train
 from tests.kit.observing import observe, with_observer  # noqa: F401
@@ -131,9 +131,8 @@ def test_an_observer_that_is_killed_again_and_again_ends_with_the_same_bytes(
     observe(tmp_path)
     expected = files(tmp_path)
     forget(tmp_path)
-    for delay in (0.35, 0.45, 0.6):
-        command = [sys.executable, "-P", "-m", "trimtab.observe", str(tmp_path), "--once"]
-        with subprocess.Popen(command) as process:
+    for delay in (0.05, 0.15, 0.3):
+        with forked.Forked(["-m", "trimtab.observe", str(tmp_path), "--once"]) as process:
             time.sleep(delay)
             process.kill()
     observe(tmp_path)

@@ -1,8 +1,6 @@
 """Which messages are sent: one per matter, the worse and the end of it, a digest of many."""
 
 import json
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 import pytest
 from tests.integrations.alerts.test_channels import an_alert
 from tests.integrations.runs import append, open_incident, say, ship, wait_until
+from tests.kit import forked
 from tests.kit.servers import Receiver, serving
 
 from trimtab.core.block import Event
@@ -135,8 +134,7 @@ def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
     log = (run.home / "ship" / "ship.log").read_text()
     assert log.count("webhook (address 1) cannot be reached") == 1
     assert "webhook (address 1) can be reached again" in log
-    command = [sys.executable, "-m", "trimtab.cli", "diagnose", str(tmp_path), "--write"]
-    subprocess.run(command, check=False)
+    forked.run("-m", "trimtab.cli", "diagnose", tmp_path, "--write")
     assert (run.home / "dashboard.html").exists()
     written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert b"T0K3N" not in written

@@ -4,7 +4,6 @@ import contextlib
 import os
 import signal
 import subprocess
-import sys
 import textwrap
 import threading
 import time
@@ -14,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit import forked
 from tests.kit.tiny import make_model
 from tests.kit.user_loop import (
     adamw,
@@ -107,11 +107,10 @@ WAITING = """
 
 
 def test_a_sigterm_ends_a_process_that_waits_in_a_collective(tmp_path: Path) -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WAITING), str(tmp_path)],
+    with forked.Forked(
+        ["-c", textwrap.dedent(WAITING), str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
     ) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "ready\n"

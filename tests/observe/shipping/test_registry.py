@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.integrations.runs import append, ship, write_run
+from tests.kit import forked
 from tests.kit.plugins import install_plugin
 from tests.kit.servers import Mlflow, serving
 from typer.testing import CliRunner
@@ -94,16 +95,12 @@ def test_a_name_that_is_none_lists_the_known_ones() -> None:
 
 def test_the_command_ships_a_run_and_says_where_it_is(tmp_path: Path) -> None:
     import os
-    import subprocess
-    import sys
 
     run = write_run(tmp_path / "x1")
     with serving(server := Mlflow()):
         settings = {"MLFLOW_TRACKING_URI": server.url, "NO_PROXY": "127.0.0.1"}
-        command = [sys.executable, "-m", "trimtab.cli", "ship", str(run.root), "--to", "mlflow"]
-        done = subprocess.run(
-            command, env=os.environ | settings, capture_output=True, text=True, check=False
-        )
+        command = ("-m", "trimtab.cli", "ship", run.root, "--to", "mlflow")
+        done = forked.run(*command, env=os.environ | settings)
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(f"mlflow: 30 records sent; {server.url}/#/experiments/0/runs/")
     assert run.tracker_link() == done.stdout.split()[-1]

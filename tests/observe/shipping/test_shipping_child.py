@@ -6,9 +6,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.integrations.runs import wait_until
+from tests.kit import forked
 from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.servers import Mlflow, Receiver, serving
 
@@ -44,30 +46,31 @@ with trimtab.watch(model, optimizer, run_dir=sys.argv[1], config=config) as guar
         time.sleep(0.002)
         if os.path.exists(os.path.join(sys.argv[1], "stop")):
             break
-    modules = {name.partition(".")[0] for name in sys.modules}
-    assert not modules & {"mlflow", "wandb", "trackio", "apprise"}, modules
-    outside = ("trimtab.integrations", "trimtab.observe")
-    assert not any(name.startswith(outside) for name in sys.modules)
 print("done", flush=True)
+"""
+CHECK = """
+modules = {name.partition(".")[0] for name in sys.modules}
+assert not modules & {"mlflow", "wandb", "trackio", "apprise"}, modules
+outside = ("trimtab.integrations", "trimtab.observe")
+assert not any(name.startswith(outside) for name in sys.modules)
 """
 
 
 def start_training(
-    folder: Path, steps: int, tracker: str, alerts: str, *options: str
+    folder: Path, steps: int, tracker: str, alerts: str, *options: str, is_new: bool = False
 ) -> "subprocess.Popen[str]":
+    """Start it as a fork, or as a new process, which says what it has imported."""
     environment = {
         **os.environ,
         "NO_PROXY": "127.0.0.1",
         "MLFLOW_TRACKING_URI": tracker,
         "TRIMTAB_ALERT_URLS": f"webhook+{alerts}/hook",
     }
-    return subprocess.Popen(
-        [sys.executable, "-c", TRAIN, str(folder), str(steps), *options],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    pipes: Any = dict.fromkeys(("stdout", "stderr"), subprocess.PIPE)
+    command = ["-c", TRAIN + CHECK * is_new, str(folder), str(steps), *options]
+    if is_new:
+        return subprocess.Popen([sys.executable, *command], env=environment, text=True, **pipes)
+    return forked.Forked(command, env=environment, **pipes)
 
 
 def losses(server: Mlflow) -> list[int]:
@@ -76,7 +79,7 @@ def losses(server: Mlflow) -> list[int]:
 
 def test_a_run_is_sent_while_it_trains_and_no_tracker_is_imported_there(tmp_path: Path) -> None:
     with serving(tracker := Mlflow()), serving(people := Receiver()):
-        training = start_training(tmp_path, 100_000, tracker.url, people.url)
+        training = start_training(tmp_path, 100_000, tracker.url, people.url, is_new=True)
         wait_until(lambda: len(tracker.metrics) > 100, 150)
         (tmp_path / "stop").touch()
         # The pipes of the trainer end with the trainer, not with its shipper.

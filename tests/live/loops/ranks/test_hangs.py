@@ -1,8 +1,6 @@
 """A run that stands still says where, on every rank."""
 
 import logging
-import subprocess
-import sys
 import textwrap
 import time
 from pathlib import Path
@@ -11,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit import forked
 from tests.kit.launch import run_ranks, take_step
 from tests.kit.tiny import batches, make_model
 from tests.kit.user_loop import adamw
@@ -113,9 +112,7 @@ def test_a_recovering_run_ends_with_75_and_leaves_its_request(tmp_path: Path) ->
         HangWatchdog(run, 0, 0.2, monitor, Part(training=True), ends_run=True)
         time.sleep(60)
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script), str(tmp_path)], timeout=60, check=False
-    )
+    done = forked.run("-c", textwrap.dedent(script), tmp_path)
     assert done.returncode == RunExit.RELAUNCH
     request = ExitRequest.read(RunDirectory(tmp_path).home)
     assert request is not None
