@@ -1,31 +1,27 @@
 """`trimtab selftest` passes here, and fails when what it checks is broken."""
 
 import json
-import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.kit import forked
+from tests.kit.cases import some_of
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.protect.discard import Discard
-from trimtab.selftest import run
+from trimtab.live.ranks.exchange import RankSync
+from trimtab.selftest import run, two_ranks
 from trimtab.selftest.promises import PAPER_LAUNCHES
 from trimtab.selftest.run import CHECKS, Cost, Outcome, SelfTestResult, Size
 from trimtab.state.host_copy import CopyToLive
 
 GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
-
-BROKEN_RANKS = """
-import trimtab.live.ranks.exchange as broken
-broken.RankSync._reduce = lambda self, tensor, how: None
-"""
 
 _head = StepMeter.head
 
@@ -49,9 +45,21 @@ def nothing(*_: object, **__: object) -> None:
     return None
 
 
+def fork_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fork the ranks of the self-test, so that they have what is broken here, and import less."""
+
+    def fork(command: list[str], **options: Any) -> forked.Forked:
+        return forked.Forked(command[1:], **options)
+
+    monkeypatch.setattr(two_ranks.subprocess, "Popen", fork)
+
+
+@pytest.mark.parametrize("forks", some_of([True, False], True))
 def test_every_check_passes_here_and_the_file_to_send_has_what_is_printed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    forks: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    if forks:
+        fork_ranks(monkeypatch)
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("trimtab.selftest.run.SIZES", {"cpu": Size(32, 1, 8)})
     result = CliRunner().invoke(app, ["selftest", "--device", "cpu"])
@@ -112,9 +120,9 @@ def test_it_fails_when_what_it_checks_is_broken(
     assert "planted" not in check.reason
 
 
-def test_ranks_that_do_not_meet_are_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "sitecustomize.py").write_text(BROKEN_RANKS)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), *sys.path]))
+def test_ranks_that_do_not_meet_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    fork_ranks(monkeypatch)
+    monkeypatch.setattr(RankSync, "_reduce", nothing)
     line = only(monkeypatch, "two ranks agree").line()
     assert line.startswith("FAIL  two ranks agree: rank 0 applied step 8")
 
