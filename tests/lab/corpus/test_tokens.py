@@ -76,9 +76,17 @@ def test_two_builds_are_equal_and_the_second_call_builds_nothing(tmp_path: Path)
     assert list((tmp_path / "a" / "tokens").iterdir()) == [first.folder]  # no draft is left
 
 
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a cache with one corpus; a test that damages it builds it again."""
+    folder = tmp_path_factory.mktemp("built")
+    prepare_corpus(TINY, cache_dir=folder)
+    return folder
+
+
 @pytest.mark.parametrize("damage", ["flipped", "missing", "manifest", "not a folder"])
-def test_a_damaged_cache_is_rebuilt(damage: str, tmp_path: Path) -> None:
-    whole = prepare_corpus(TINY, cache_dir=tmp_path)
+def test_a_damaged_cache_is_rebuilt(damage: str, built: Path) -> None:
+    whole = prepare_corpus(TINY, cache_dir=built)
     shard = whole.folder / "train-code.npy"
     if damage == "flipped":
         content = bytearray(shard.read_bytes())
@@ -94,9 +102,9 @@ def test_a_damaged_cache_is_rebuilt(damage: str, tmp_path: Path) -> None:
         whole.folder.rmdir()
         whole.folder.write_text("?")
     assert TokenCorpus.load(whole.folder) is None
-    again = prepare_corpus(TINY, cache_dir=tmp_path)
+    again = prepare_corpus(TINY, cache_dir=built)
     assert again.manifest == whole.manifest
-    assert list((tmp_path / "tokens").iterdir()) == [whole.folder]
+    assert list((built / "tokens").iterdir()) == [whole.folder]
 
 
 def test_processes_that_build_at_the_same_time_do_not_harm_each_other(tmp_path: Path) -> None:
@@ -107,10 +115,10 @@ def test_processes_that_build_at_the_same_time_do_not_harm_each_other(tmp_path: 
     assert list((tmp_path / "tokens").iterdir()) == [one.folder]
 
 
-def test_a_different_vocabulary_has_a_different_folder(tmp_path: Path) -> None:
-    one = prepare_corpus(TINY, cache_dir=tmp_path)
+def test_a_different_vocabulary_has_a_different_folder(built: Path, tmp_path: Path) -> None:
+    one = prepare_corpus(TINY, cache_dir=built)
     two = prepare_corpus(CorpusConfig(vocab_size=301, max_bytes=100_000), cache_dir=tmp_path)
-    assert one.folder != two.folder
+    assert one.folder.name != two.folder.name
     assert json.loads((two.folder / "manifest.json").read_text())["vocab_size"] == 301
 
 

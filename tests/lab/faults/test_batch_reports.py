@@ -67,6 +67,7 @@ def test_rare_tokens_and_repeated_phrases_are_named(
     assert f"of the batch at position {batch.data_position}" in text
 
 
+@pytest.mark.slow
 def test_a_repeated_batch_is_named(trial: Trial) -> None:
     run_dir = trial(Scenario(kind="F03", seed=0, steps=STEPS, severity=0.5))
     truth = read_truth(run_dir)

@@ -8,6 +8,7 @@ pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
 import torch
+from tests.kit.cases import some_of
 from tests.lab.observing import ONSET, STEPS, STILL, Arrays, Bench, Observed, differing
 
 from trimtab.lab.faults.machine_faults import GradientBitFlip, WeightBitFlip
@@ -33,7 +34,7 @@ def _flip_in_truth(loop: Observed) -> tuple[str, int, int]:
     return loop.truth["tensor"], loop.truth["element"], loop.truth["bit"]
 
 
-@pytest.mark.parametrize(("severity", "bit"), BITS)
+@pytest.mark.parametrize(("severity", "bit"), some_of(BITS, BITS[1]))
 def test_one_bit_of_one_gradient_flips_at_one_step(bench: Bench, severity: float, bit: int) -> None:
     fault = GradientBitFlip(onset=ONSET, severity=severity, seed=bit)
     run, clean = (one.loop for one in bench.pair(fault, optimizer=STILL))
@@ -47,7 +48,7 @@ def test_one_bit_of_one_gradient_flips_at_one_step(bench: Bench, severity: float
     assert run.truth["after"] == run.gradients[ONSET][name].ravel()[element]
 
 
-@pytest.mark.parametrize(("severity", "bit"), BITS)
+@pytest.mark.parametrize(("severity", "bit"), some_of(BITS, BITS[2]))
 def test_one_bit_of_one_weight_flips_and_stays(bench: Bench, severity: float, bit: int) -> None:
     fault = WeightBitFlip(onset=ONSET, severity=severity, seed=bit)
     run, clean = (one.loop for one in bench.pair(fault, optimizer=STILL))
@@ -69,10 +70,10 @@ def test_torch_does_not_count_a_flip_as_written() -> None:
 
 def test_seeds_choose_other_tensors_and_elements(bench: Bench) -> None:
     chosen = set()
-    for seed in range(6):
+    for seed in range(4):
         loop = bench.broken(GradientBitFlip(onset=0, severity=1.0, seed=seed), steps=1).loop
         chosen.add(_flip_in_truth(loop))
-    assert len(chosen) == 6
+    assert len(chosen) == 4
     assert len({tensor for tensor, _, _ in chosen}) > 2
 
 
@@ -96,6 +97,9 @@ def test_only_the_last_rank_is_hit(bench: Bench) -> None:
     assert run.ranks[0].truth == {}
     assert run.ranks[1].truth["rank"] == 1
 
+
+@pytest.mark.slow
+def test_a_weight_flips_on_the_last_rank_only(bench: Bench) -> None:
     run, clean = bench.pair(_WeightOnRanks(onset=ONSET, severity=1.0, seed=0), optimizer=STILL)
     assert not differing(run.ranks[0].weights[ONSET], clean.ranks[0].weights[ONSET])
     found = _flipped_bits(run.ranks[1].weights[ONSET], clean.ranks[1].weights[ONSET])

@@ -63,6 +63,7 @@ def test_f10_grows_the_last_gain(bench: Bench) -> None:
     assert found > expected
 
 
+@pytest.mark.slow
 def test_f11_overflows_and_the_scale_collapses(bench: Bench) -> None:
     fault = Fp16Overflow(onset=ONSET, severity=1.0, seed=0)
     run, clean = bench.pair(fault, steps=56)

@@ -7,6 +7,7 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
+from tests.kit.cases import some_of
 from tests.lab.observing import ONSET, STEPS, Bench, differing
 from tests.lab.training import per_step
 
@@ -15,7 +16,7 @@ from trimtab.lab.faults.machine_faults import WrongPosition, WrongWeights
 from trimtab.lab.faults.training_faults import StateLost
 
 
-@pytest.mark.parametrize(("severity", "lost"), [(0.0, 4), (1.0, 16)])
+@pytest.mark.parametrize(("severity", "lost"), some_of([(0.0, 4), (1.0, 16)], (0.0, 4)))
 def test_f06_loses_the_moments_of_some_and_keeps_the_others(
     bench: Bench, severity: float, lost: int
 ) -> None:
@@ -34,7 +35,7 @@ def test_f06_loses_the_moments_of_some_and_keeps_the_others(
     assert set(map(float, counts.values())) == {1.0}
 
 
-@pytest.mark.parametrize(("severity", "source"), [(0.0, 7), (0.5, 6), (1.0, 1)])
+@pytest.mark.parametrize(("severity", "source"), some_of([(0.0, 7), (0.5, 6), (1.0, 1)], (0.5, 6)))
 def test_f18_resumes_with_old_weights_and_everything_else_current(
     bench: Bench, severity: float, source: int
 ) -> None:

@@ -69,8 +69,8 @@ def test_a_resume_at_any_step_is_bit_identical(
     config = small(**VARIANTS[variant], checkpoint_steps=1, steps=8)
     train(config, tmp_path / "whole", cache_dir=cache)
     whole = journal(tmp_path / "whole")
-    # In CI: while the scale overflows, in the middle, before the last step.
-    for stop in range(1, 8) if RUNS_ALL else (1, 4, 7):
+    # In CI: while the scale overflows, and before the last step.
+    for stop in range(1, 8) if RUNS_ALL else (2, 7):
         folder = tmp_path / f"stopped-{stop}"
         run_until(stop, config, folder, cache)
         outcome = train(config, folder, cache_dir=cache, resume=True)
@@ -111,7 +111,7 @@ def test_steps_since_the_last_checkpoint_are_done_again(tmp_path: Path, cache: P
 def test_an_interrupted_step_is_repeated_completely(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = small(accumulate=4, checkpoint_steps=1)
+    config = small(accumulate=4, checkpoint_steps=1, steps=5)
     train(config, tmp_path / "whole", cache_dir=cache)
     read = WindowDataset.__getitem__
 
