@@ -3,6 +3,7 @@
 import math
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -13,15 +14,19 @@ pytest.importorskip("torch")
 
 from typer.testing import CliRunner
 
+from tests.kit import forked
 from trimtab.cli.main import app
 from trimtab.journal import RunDirectory, read_journal
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+FORKED = ("two ranks",)
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2")
 
 
 def _run(name: str, folder: Path, *launcher: str) -> str:
     shutil.copy(EXAMPLES / name, folder)
+    if launcher == FORKED:
+        return _run_ranks(folder / name)
     done = subprocess.run(
         [sys.executable, *launcher, name],
         cwd=folder,
@@ -34,11 +39,33 @@ def _run(name: str, folder: Path, *launcher: str) -> str:
     return done.stdout
 
 
+def _run_ranks(script: Path) -> str:
+    """Run two ranks with what torchrun tells them, and without the time to import torch thrice."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
+    pipe = subprocess.PIPE
+    ranks = [
+        forked.Forked(
+            [str(script)],
+            cwd=script.parent,
+            env=os.environ | place | {"WORLD_SIZE": "2", "RANK": rank, "LOCAL_RANK": rank},
+            stdout=pipe,
+            stderr=pipe,
+        )
+        for rank in "01"
+    ]
+    printed = [rank.communicate(timeout=120) for rank in ranks]
+    assert [rank.returncode for rank in ranks] == [0, 0], printed
+    return "".join(output for output, _ in printed)
+
+
 @pytest.mark.parametrize(
     ("name", "launcher", "tokens"),
     [
         ("plain_loop.py", ("-W", "error"), 64),
-        ("ddp.py", TORCHRUN, 128),
+        ("ddp.py", FORKED, 128),
+        pytest.param("fsdp2.py", FORKED, 128, marks=pytest.mark.slow),
+        pytest.param("ddp.py", TORCHRUN, 128, marks=pytest.mark.slow),
         pytest.param("fsdp2.py", TORCHRUN, 128, marks=pytest.mark.slow),
     ],
 )
@@ -74,9 +101,7 @@ def test_a_protected_example_keeps_one_bad_batch_out_of_the_weights(tmp_path: Pa
     code = code[:start] + changed.split("```")[0] + code[end:]
     code = code.replace('run_dir="runs/plain")', 'run_dir="runs/plain", mode="protect")')
     (tmp_path / "protected.py").write_text(code, encoding="utf-8")
-    done = subprocess.run(
-        [sys.executable, "protected.py"], cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    done = forked.run("protected.py", cwd=tmp_path)
     assert "step 200 discarded, loss not finite and grad norm not finite" in done.stderr
     assert math.isfinite(float(done.stdout.split("last loss ")[1].split(";")[0]))
     report = CliRunner().invoke(app, ["diagnose", str(tmp_path / "runs" / "plain")])

@@ -25,6 +25,16 @@ OF_TRL = ("SFTTrainer", "GRPOTrainer")
 EACH = pytest.mark.parametrize(
     "trainer", [pytest.param(name, marks=TRL) if name in OF_TRL else name for name in RUNS]
 )
+ONE_WITH_A_LOOP = pytest.mark.parametrize(
+    "trainer",
+    # A loop with Accelerate has the Trainer's parts, and one with Fabric has Lightning's.
+    [
+        pytest.param(name, marks=TRL if name in OF_TRL else pytest.mark.slow)
+        if name in (*OF_TRL, "Accelerate", "Fabric")
+        else name
+        for name in RUNS
+    ],
+)
 
 
 @EACH
@@ -38,7 +48,7 @@ def test_a_bit_that_flips_in_a_weight_is_undone_and_the_run_goes_on(
     assert left.num_records == STEPS  # every batch was trained on, or discarded, once
 
 
-@EACH
+@ONE_WITH_A_LOOP
 def test_a_step_that_is_not_finite_is_discarded_and_nothing_is_undone(
     trainer: str, tmp_path: Path
 ) -> None:
@@ -49,7 +59,7 @@ def test_a_step_that_is_not_finite_is_discarded_and_nothing_is_undone(
     assert left.undone == []
 
 
-@EACH
+@ONE_WITH_A_LOOP
 def test_a_head_that_is_reset_and_another_learning_rate_are_the_users(
     trainer: str, tmp_path: Path
 ) -> None:
@@ -58,7 +68,7 @@ def test_a_head_that_is_reset_and_another_learning_rate_are_the_users(
     assert left.num_updates == STEPS
 
 
-@EACH
+@ONE_WITH_A_LOOP
 def test_a_healthy_run_has_the_bits_of_a_protected_one(
     trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

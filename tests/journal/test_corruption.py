@@ -1,4 +1,4 @@
-"""300 damaged files: never a crash, never a wrong number, never a loss that is not told."""
+"""Damaged files: never a crash, never a wrong number, never a loss that is not told."""
 
 import random
 import shutil
@@ -19,6 +19,7 @@ from tests.journal.damaging import (
     may_be_lost,
     wound,
 )
+from tests.kit.cases import some_of
 
 from trimtab.core.block import Block
 from trimtab.journal import Damage, Follower, JournalRun, RunDirectory, read_journal
@@ -57,7 +58,7 @@ def test_the_healthy_journal_is_all_there(truth: Truth, healthy: RunDirectory) -
 
 @pytest.mark.parametrize("kind", WOUNDS)
 @pytest.mark.parametrize("file", FILES)
-@pytest.mark.parametrize("trials", [17, pytest.param(500, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("trials", some_of([6, 500], 6))
 def test_damage_is_reported_and_costs_only_itself(
     truth: Truth, healthy: RunDirectory, tmp_path: Path, kind: str, file: str, trials: int
 ) -> None:

@@ -25,6 +25,7 @@ KINDS = {
     "integrations/sinks": PURE,
     "lab": TORCH,
     "live": TORCH,
+    "old_runs": TORCH,
     "observe/shipping/test_shipping_child.py": TORCH,
     "selftest": TORCH,
     "state": TORCH,

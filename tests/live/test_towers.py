@@ -186,7 +186,7 @@ def test_the_trained_bits_are_the_same_with_and_without_an_observer(
 
 RAISES = "raise ZeroDivisionError('planted')"
 LOOPS = "while True: pass"
-EATS = "self.taken = [bytearray(2**28) for _ in range(2**10)]"
+EATS = "self.taken = [__import__('numpy').zeros(2**28, 'b') for _ in range(2**10)]"
 
 
 @pytest.mark.parametrize("what", some_of([RAISES, LOOPS, EATS], LOOPS, EATS))

@@ -14,13 +14,12 @@ import math
 import os
 import shutil
 import sqlite3
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.kit import forked
 from tests.readers.written import FIRST, ROWS, SECOND
 
 HF_LOSSES = [4.0 - step / 4 for step in range(12)]
@@ -223,8 +222,8 @@ MAKERS: dict[str, Callable[[Path], None]] = {
 
 def make_anew(name: str, folder: Path) -> None:
     """Write a fixture in a process of its own: the packages warn, and keep settings and threads."""
-    command = [sys.executable, "-m", "tests.readers.make_fixtures", "--into", str(folder), name]
-    subprocess.run(command, check=True, cwd=ROOT, capture_output=True)
+    done = forked.run("-m", "tests.readers.make_fixtures", "--into", folder, name, cwd=ROOT)
+    assert not done.returncode, done.stderr
 
 
 def main() -> None:

@@ -74,10 +74,10 @@ def leg(layout: str, first: int, last: int, folder: Path, rank: int) -> Any:
 @pytest.mark.parametrize(
     "legs",
     [
-        [("fsdp2", 2), ("fsdp2", 4), ("fsdp2", 2)],
         [("ddp", 2), ("fsdp2", 2), ("ddp", 4)],
+        pytest.param([("fsdp2", 2), ("fsdp2", 4), ("fsdp2", 2)], marks=pytest.mark.slow),
     ],
-    ids=["2-4-2 ranks", "ddp-fsdp2-ddp"],
+    ids=["ddp-fsdp2-ddp", "2-4-2 ranks"],
 )
 def test_a_run_goes_on_over_other_ranks_and_layouts(
     tmp_path: Path, legs: list[tuple[str, int]]

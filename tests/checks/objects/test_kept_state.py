@@ -41,12 +41,12 @@ def assert_exact(make_run: Callable[[], Run], until: int = 70, **back: Any) -> N
 @pytest.mark.parametrize(
     ("name", "at", "to"),
     one_of_each(
-        ((name, *back) for name, back in product(OPTIMIZERS, [(60, 40), (25, 0)])),
+        ((name, *back) for name, back in product(OPTIMIZERS, [(30, 20), (15, 0)])),
         lambda case: case[:2],
     ),
 )
 def test_every_optimizer_returns_exactly(name: str, at: int, to: int) -> None:
-    assert_exact(lambda: plain_run(OPTIMIZERS[name]), back={at: to})
+    assert_exact(lambda: plain_run(OPTIMIZERS[name]), until=35, back={at: to})
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
@@ -102,8 +102,7 @@ class Noisy(Dataset[Any]):
         return inputs, inputs.sum(dim=0, keepdim=True)
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("own_generator", [False, True])
+@pytest.mark.parametrize(("workers", "own_generator"), one_of_each(product([0, 2], [False, True])))
 def test_every_loader_returns_exactly(workers: int, own_generator: bool) -> None:
     def make() -> Run:
         generator = torch.Generator().manual_seed(3) if own_generator else None
@@ -117,7 +116,7 @@ def test_every_loader_returns_exactly(workers: int, own_generator: bool) -> None
         )
         return plain_run(loader=loader)
 
-    assert_exact(make, until=70)
+    assert_exact(make, until=35, back={30: 20})
 
 
 def test_group_options_and_frozen_parameters_return() -> None:

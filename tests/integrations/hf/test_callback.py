@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from tests.kit.cases import some_of
 from tests.kit.hf import Sequences, TinyForCausalLM, bits, make_trainer, use_fp16
 from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.tiny import EVERY_10, journal_of
@@ -69,7 +70,7 @@ def prepared(folder: Path, callback: Any, precision: str = "fp32", **arguments: 
 
 @pytest.mark.parametrize(
     ("precision", "accumulate"),
-    [("fp32", 1), pytest.param("bf16", 4, marks=pytest.mark.slow), ("fp16", 4)],
+    some_of([("fp32", 1), ("bf16", 4), ("fp16", 4)], ("fp16", 4)),
 )
 def test_observing_has_the_same_bits_and_the_true_numbers(
     precision: str, accumulate: int, tmp_path: Path

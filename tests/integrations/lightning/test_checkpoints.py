@@ -6,6 +6,7 @@ from typing import Any
 import lightning as L
 import pytest
 from lightning.pytorch.callbacks import ModelCheckpoint
+from tests.kit.cases import some_of
 from tests.kit.lightning import BEGINS_AGAIN, Module, Run, watched
 from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of
@@ -55,7 +56,7 @@ def fit_on(
 
 
 @pytest.mark.skipif(L.__version__.startswith("2.1."), reason="it saves no state of a loader")
-@pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
+@pytest.mark.parametrize("mode", some_of(["observe", "protect", "recover"], "recover"))
 def test_a_resumed_run_goes_on_where_it_was(mode: str, tmp_path: Path) -> None:
     """The journal is one run without a gap, and a right resume opens no incident."""
     stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.readers.make_fixtures import FIXTURES, HF_LOSSES, make_anew
+from tests.readers.make_fixtures import FIXTURES, HF_LOSSES
 from tests.readers.shapes import Write, values
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
@@ -44,16 +44,6 @@ def test_the_mean_since_the_last_record_is_called_one() -> None:
     assert reading.block.quality(LOSS) is Quality.WINDOW_MEAN
     assert reading.block.quality("grad_norm") is Quality.RAW
     assert "logs the mean of 'loss' since the previous record" in reading.notes[0]
-
-
-def test_the_real_trainer_still_writes_so(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    make_anew("hf", tmp_path)
-    for name in ("every_1.json", "every_2.json"):
-        anew, kept = read_log(tmp_path / name).block, read_log(FIXTURES / "hf" / name).block
-        assert anew.step.tolist() == kept.step.tolist()
-        for signal in ("loss", "grad_norm", "lr"):
-            assert values(anew, signal) == pytest.approx(values(kept, signal), nan_ok=True)
 
 
 @pytest.mark.parametrize(

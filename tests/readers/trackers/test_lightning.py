@@ -1,7 +1,6 @@
 from pathlib import Path
 
-import pytest
-from tests.readers.make_fixtures import FIXTURES, make_anew
+from tests.readers.make_fixtures import FIXTURES
 from tests.readers.shapes import values
 from tests.readers.written import FIRST, SECOND, assert_reads_back
 
@@ -41,9 +40,3 @@ def test_a_cut_line_is_left_out(tmp_path: Path) -> None:
     reading = read_log(tmp_path)
     assert_reads_back(reading.block, SECOND[:-1])
     assert "Last line cut off in the middle, left out: 1." in reading.notes
-
-
-def test_the_real_logger_still_writes_so(tmp_path: Path) -> None:
-    pytest.importorskip("lightning")
-    make_anew("lightning", tmp_path)
-    assert_reads_back(read_log(tmp_path).block, SECOND)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.readers.make_fixtures import FIXTURES, make_anew
+from tests.readers.make_fixtures import FIXTURES
 from tests.readers.shapes import Write, values
 from tests.readers.trackers.protobytes import (
     event,
@@ -39,19 +39,6 @@ def test_several_event_files_of_one_run() -> None:
 @pytest.mark.parametrize(("path", "rows"), [(OLD_STYLE, FIRST), (NEW_STYLE, SECOND)])
 def test_both_styles_of_scalars(path: Path, rows: list[object]) -> None:
     assert_reads_back(read_log(path).block, rows)  # type: ignore[arg-type]
-
-
-def test_the_real_writer_still_writes_so_and_its_own_reader_agrees(tmp_path: Path) -> None:
-    stock = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    make_anew("tensorboard", tmp_path)
-    block = read_log(tmp_path).block
-    assert_reads_back(block, ROWS)
-    accumulator = stock.EventAccumulator(str(tmp_path), size_guidance={"scalars": 0, "tensors": 0})
-    accumulator.Reload()
-    old = [(e.step, e.value) for e in accumulator.Scalars("train/loss")]
-    new = [(e.step, e.tensor_proto.float_val[0]) for e in accumulator.Tensors("train/loss")]
-    ours = zip(block.step.tolist(), block.column("loss").values.tolist(), strict=True)
-    assert str(sorted(old + new, key=str)) == str(sorted(ours, key=str))
 
 
 def test_cut_anywhere_in_its_last_event(write: Write) -> None:
