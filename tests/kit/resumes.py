@@ -203,13 +203,13 @@ def rate(step: int) -> float:
 def resume(kind: str, seed: int, folder: Path) -> Outcome:
     """Train, stop, and resume in one of the ways of WRONG or RIGHT."""
     setup = Setup.of(seed, kind)
-    length = 100 + seed % 7
+    length = 60 + seed % 7
     checkpoints: dict[int, Any] = {}
     script = Script(setup)
     with script.watch(folder, 0) as guard:
         script.train(guard, 0, length, checkpoints)
     goes_back = kind == "earlier checkpoint" or (kind in WRONG and seed % 2 == 1)
-    first = 80 if goes_back else length
+    first = 40 if goes_back else length
     if kind == "twice":
         script = Script(setup)
         script.load(checkpoints[first])
@@ -222,7 +222,7 @@ def resume(kind: str, seed: int, folder: Path) -> Outcome:
     _load(script, kind, seed, state, checkpoints)
     before = len(read_journal(RunDirectory(folder)).block)
     with _logged(script) as named_at, script.watch(folder, first) as guard:
-        source = checkpoints[40] if kind == "wrong checkpoint" and seed % 2 == 0 else state
+        source = checkpoints[20] if kind == "wrong checkpoint" and seed % 2 == 0 else state
         guard.load_state_dict(source["guard"])
         if kind in ("planned change", "larger batch"):
             guard.event("planned change", what=kind)
@@ -263,9 +263,9 @@ def _load(
                 script.loader.load_state_dict(_loader_state(script, state, by))
             set_random_state(state["random"])
         case "wrong checkpoint":
-            script.load(checkpoints[40] if is_even else state)
+            script.load(checkpoints[20] if is_even else state)
             if not is_even:
-                script.model.load_state_dict(checkpoints[40]["model"])
+                script.model.load_state_dict(checkpoints[20]["model"])
         case "scaler lost":
             script.load(state, without="scaler")
         case "larger batch":

@@ -30,17 +30,18 @@ DANGEROUS = (
     "trimtab.live.protect.discard.*",
     "trimtab.live.ranks.exchange.RankSync.*",
 )
-"""Functions around the update itself, all of which are tried."""
+"""Functions around the update itself, all of which are tried in the mode that has them all."""
 
-COUNTS = {"observe": 40, "protect": 25, "recover": 20}
-"""Other functions that are tried; together with the dangerous ones, under a minute."""
+COUNTS = {"observe": 25, "protect": 25, "recover": 12}
+"""Other functions that are tried; `scripts/bench attack faults` tries each of them."""
 
 
 @pytest.mark.parametrize("mode", MODES)
 def test_a_broken_function_never_reaches_the_training_loop(mode: str) -> None:
     whole = reference(mode)
     kinds = list(FAULTS.values())
-    chosen = sample(called_targets(mode), COUNTS[mode], DANGEROUS)
+    always = DANGEROUS if mode == "recover" else ()
+    chosen = sample(called_targets(mode), COUNTS[mode], always)
     verdicts = [
         inject(target, kinds[index % len(kinds)], mode, whole)
         for index, target in enumerate(chosen)
