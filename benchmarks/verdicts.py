@@ -1,7 +1,7 @@
 """Verdicts: class and instruction where the truth is known.
 
 scripts/bench verdicts drawn               curves drawn to published numbers, judged from the log
-scripts/bench verdicts labelled [SPLIT]    labelled spikes of public runs, cut at rows around their end
+scripts/bench verdicts labelled [SPLIT]    labelled spikes of public runs, cut near their end
 scripts/bench verdicts healthy [SPLIT]     an alarm planted at random rows of healthy public runs
 scripts/bench verdicts all                 all three, published
 """
@@ -91,27 +91,114 @@ def _for_a_while(since: FloatArray) -> FloatArray:
 
 
 KINDS = (
-    Kind("a slow return over 500 steps", 2000, 1200, lambda t: np.where(t < 20, t / 9, _up(2.2, 125)(t - 20)), BACK),
+    Kind(
+        "a slow return over 500 steps",
+        2000,
+        1200,
+        lambda t: np.where(t < 20, t / 9, _up(2.2, 125)(t - 20)),
+        BACK,
+    ),
     Kind("settles 0.55 higher", 2000, 1200, lambda t: 0.55 + _up(2, 20)(t), UP),
     Kind("climbs by 0.03 a step to 9.5", 2000, 1200, lambda t: np.minimum(0.03 * t, 7.5), LOST),
-    Kind("LR x10 for ten steps", 2000, 1200, lambda t: 1.8 * np.exp(-np.clip(t - 10, 0, None) / 60), BACK, rate=_for_a_while),
+    Kind(
+        "LR x10 for ten steps",
+        2000,
+        1200,
+        lambda t: 1.8 * np.exp(-np.clip(t - 10, 0, None) / 60),
+        BACK,
+        rate=_for_a_while,
+    ),
     Kind("one burst, norm x78", 1200, 700, _up(3.5, 12), BACK, norm=78),
     Kind("settles 0.8 higher", 1200, 700, lambda t: 0.8 + _up(2, 20)(t), UP),
     Kind("climbs, then NaN", 1200, 700, lambda t: np.where(t < 350, 0.02 * t, np.nan), LOST),
     Kind("three NaN, then as before", 1500, 600, _nan_for(3), BACK),
     Kind("NaN to the end", 1200, 900, _nan_for(np.inf), LOST),
     Kind("rises by 0.0025 a step", 2000, 1000, lambda t: 0.0025 * t, LOST),
-    Kind("LR x40 to the end", 1200, 700, lambda t: 0.4 + _up(0.9, 40)(t), UP, rate=lambda t: np.full_like(t, 40.0), norm=3),
+    Kind(
+        "LR x40 to the end",
+        1200,
+        700,
+        lambda t: 0.4 + _up(0.9, 40)(t),
+        UP,
+        rate=lambda t: np.full_like(t, 40.0),
+        norm=3,
+    ),
     Kind("tripled", 1200, 700, lambda t: 4.4 - 0.0005 * t, UP | LOST),
     Kind("grows slowly by a half", 1200, 700, lambda t: 1 - np.exp(-t / 150), UP | LOST),
-    Kind("three spikes in a row", 1200, 700, lambda t: np.where(t < 180, 3 * np.exp(-(t % 60) / 8), 0), BACK),
-    Kind("LR x40 in a small model", 600, 272, lambda t: 0.38 + _up(0.6, 40)(t), UP, noise=0.06, start=6.2, floor=5.0, pace=80),
-    Kind("labels scrambled in a fine-tuning", 260, 121, lambda t: 0.65 - _up(0.4, 60)(t), UP | LOST, noise=0.23, start=3.5, floor=2.4, pace=60, rate=np.ones_like),
-    Kind("LR x100 in a fine-tuning", 260, 121, lambda t: 0.45 + _up(1.2, 15)(t), UP, noise=0.23, start=3.5, floor=2.4, pace=60, rate=np.ones_like),
-    Kind("a table of 40 rows, tripled", 40, 25, lambda t: np.full_like(t, 5.8), UP | LOST, noise=0.05, start=3.0, floor=2.5, pace=15),
-    Kind("eight rows, 0.35 to 124", 8, 6, lambda t: np.full_like(t, 120.0), LOST, noise=0.01, start=0.9, floor=0.33, pace=1.5),
-    Kind("loss exactly 0 to the end", 150, 100, lambda t: np.full_like(t, -np.inf), LOST, start=3.0, pace=40),
-)  # fmt: skip
+    Kind(
+        "three spikes in a row",
+        1200,
+        700,
+        lambda t: np.where(t < 180, 3 * np.exp(-(t % 60) / 8), 0),
+        BACK,
+    ),
+    Kind(
+        "LR x40 in a small model",
+        600,
+        272,
+        lambda t: 0.38 + _up(0.6, 40)(t),
+        UP,
+        noise=0.06,
+        start=6.2,
+        floor=5.0,
+        pace=80,
+    ),
+    Kind(
+        "labels scrambled in a fine-tuning",
+        260,
+        121,
+        lambda t: 0.65 - _up(0.4, 60)(t),
+        UP | LOST,
+        noise=0.23,
+        start=3.5,
+        floor=2.4,
+        pace=60,
+        rate=np.ones_like,
+    ),
+    Kind(
+        "LR x100 in a fine-tuning",
+        260,
+        121,
+        lambda t: 0.45 + _up(1.2, 15)(t),
+        UP,
+        noise=0.23,
+        start=3.5,
+        floor=2.4,
+        pace=60,
+        rate=np.ones_like,
+    ),
+    Kind(
+        "a table of 40 rows, tripled",
+        40,
+        25,
+        lambda t: np.full_like(t, 5.8),
+        UP | LOST,
+        noise=0.05,
+        start=3.0,
+        floor=2.5,
+        pace=15,
+    ),
+    Kind(
+        "eight rows, 0.35 to 124",
+        8,
+        6,
+        lambda t: np.full_like(t, 120.0),
+        LOST,
+        noise=0.01,
+        start=0.9,
+        floor=0.33,
+        pace=1.5,
+    ),
+    Kind(
+        "loss exactly 0 to the end",
+        150,
+        100,
+        lambda t: np.full_like(t, -np.inf),
+        LOST,
+        start=3.0,
+        pace=40,
+    ),
+)
 
 
 @dataclass(frozen=True)

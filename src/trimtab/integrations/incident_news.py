@@ -7,6 +7,7 @@ from trimtab.core.block import Event
 from trimtab.core.findings import Severity
 from trimtab.core.incidents import Incident, IncidentClass, Transition, symptoms_text
 
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentNews:
     """What changed about an incident, from an event or from the incident itself."""
