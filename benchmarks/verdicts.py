@@ -378,7 +378,7 @@ def main() -> None:
     if arguments.what in ("labelled", "all"):
         body, told = labelled_section(split)
         bodies.append(f"Labelled spikes, {split}; all of them come back.\n\n{body}")
-        for name, bar in (("end", "8 %"), ("end + 200", 0)):
+        for name, bar in (("end", "8 %"), ("end + 200", "0")):
             title = f"labelled spikes, {split}: told to act at their {name}"
             headlines.append((title, share_of(*told[name]), bar))
     if arguments.what in ("healthy", "all"):

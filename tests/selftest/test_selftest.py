@@ -16,7 +16,7 @@ from trimtab.cli.main import app
 from trimtab.live.measure.step_meter import StepMeter
 from trimtab.live.protect.discard import Discard
 from trimtab.live.ranks.exchange import RankSync
-from trimtab.selftest import run, two_ranks
+from trimtab.selftest import run
 from trimtab.selftest.promises import PAPER_LAUNCHES
 from trimtab.selftest.run import CHECKS, Cost, Outcome, SelfTestResult, Size
 from trimtab.state.host_copy import CopyToLive
@@ -51,7 +51,7 @@ def fork_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
     def fork(command: list[str], **options: Any) -> forked.Forked:
         return forked.Forked(command[1:], **options)
 
-    monkeypatch.setattr(two_ranks.subprocess, "Popen", fork)
+    monkeypatch.setattr("trimtab.selftest.two_ranks.subprocess.Popen", fork)
 
 
 @pytest.mark.parametrize("forks", some_of([True, False], True))

@@ -49,14 +49,13 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
         append(journal, 0)
         open_incident(journal, 20)
         open_incident(journal, 21, transition="worsened")  # no worse class: not a message
-        rolls_back = {"incident_class": "lingering", "action": "Roll back to step-20."}
-        rolls_back |= {"tone": "alarm", "checkpoint": "step-20", "onset": 20}
+        rolls_back: dict[str, Any] = {"incident_class": "lingering", "onset": 20}
+        rolls_back |= {"action": "Roll back to step-20.", "tone": "alarm", "checkpoint": "step-20"}
         open_incident(journal, 22, transition="classified", **rolls_back)
         open_incident(journal, 30, number=2, is_alarm=False)
-        open_incident(
-            journal, 35, transition="closed", **rolls_back
-        )  # it needs an act all the same
-        restored = {"incident_class": "restored", "tone": "good", "onset": 20}
+        # Closed, it needs an act all the same.
+        open_incident(journal, 35, transition="closed", **rolls_back)
+        restored: dict[str, Any] = {"incident_class": "restored", "tone": "good", "onset": 20}
         open_incident(journal, 40, transition="closed", **restored)
         journal.event("undo", 41, updates_lost=12, why="head.weight not finite")
     with serving(receiver := Receiver()):

@@ -304,7 +304,7 @@ def is_open(facts: Mapping[str, Any]) -> bool:
 
 def _needs_act(facts: Mapping[str, Any]) -> bool:
     if "tone" in facts:
-        return facts["tone"] == "alarm"
+        return bool(facts["tone"] == "alarm")
     is_over = facts.get("transition") == Transition.CLOSED
     return facts.get("incident_class") in _LOST and not is_over
 
