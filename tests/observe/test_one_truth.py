@@ -10,9 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 from tests.kit.cases import some_of
-from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.shown import (
     Shown,
     disagreements,
@@ -173,40 +171,6 @@ def entry(step: int, attempt: int, serial: int) -> CheckpointEntry:
         step=step, data_position=step, attempt=attempt, world=1, num_bytes=1, serial=serial
     )
     return CheckpointEntry(folder=folder, facts=facts)
-
-
-class TestTraining:
-    """The same of real training, with the observer that `watch` starts."""
-
-    pytestmark = pytest.mark.usefixtures("with_observer")
-
-    @pytest.mark.parametrize("factor", [30.0, math.nan])
-    def test_every_output_of_training_says_the_same(self, factor: float, tmp_path: Path) -> None:
-        torch.manual_seed(0)
-        model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
-        optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-        heard: dict[int, Incident] = {}
-        checkpoints = trimtab.Checkpoints(model, optimizer, run_dir=tmp_path)
-        with trimtab.watch(
-            model,
-            optimizer,
-            run_dir=tmp_path,
-            checkpoints=checkpoints,
-            on_incident=lambda incident: heard.update({incident.number: incident}),
-        ) as guard:
-            for step in range(300):
-                batch = torch.randn(32, 8)
-                loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-                loss = loss * (factor if step >= 200 else 1.0)
-                guard.record(loss=loss)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                if step == 150:
-                    guard.checkpoint()
-        assert heard
-        assert said_wrongly(RunDirectory(tmp_path), heard, []) == []
-        assert {one.checkpoint for one in trimtab.diagnose(tmp_path).incidents} == {"step-00000151"}
 
 
 def said_wrongly(run: RunDirectory, heard: dict[int, Incident], lines: list[str]) -> list[str]:

@@ -94,10 +94,13 @@ def conclude(
     Both are written from the same ranking, so that no two parts of a report can disagree.
     `mechanism` is what happened whatever the cause, if that is known.
     """
-    given = map(conclusions.hypothesis_of, incident.findings)
+    conclusion = _conclude(incident, ranking)
+    given = [found for found in map(conclusions.hypothesis_of, incident.findings) if found]
     ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
-    hypotheses = tuple(conclusions.each_cause_once((*given, mechanism, *ranked)))
-    return _conclude(incident, ranking), hypotheses
+    # The cause comes first, whether a finding names it or the evidence does.
+    is_given = any(found.cause == conclusion.cause for found in given)
+    every = (*given, mechanism, *ranked) if is_given else (mechanism, *ranked, *given)
+    return conclusion, tuple(conclusions.each_cause_once(every))
 
 
 def _listed(ranking: Ranking) -> Iterable[Candidate]:

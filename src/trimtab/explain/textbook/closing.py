@@ -95,7 +95,7 @@ class TextbookIncidents(IncidentRules):
 
         A finite level then becomes the new normal; a non-finite incident stays open.
         """
-        if incident.is_loud and incident.found is SILENT:
+        if incident.is_loud and incident.found == SILENT:
             incident.found = OPEN  # an alarm about the loss has joined it
         kept = _kept(incident)
         if is_calm and self._is_back(incident):

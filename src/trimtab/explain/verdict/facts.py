@@ -16,7 +16,7 @@ from trimtab.core.block import FloatArray
 from trimtab.core.incident_facts import Course, Evaluation, Facts, Level, Reward, Schedule
 from trimtab.core.incidents import Moment
 from trimtab.explain.verdict.level import fit_line, level_error, longest_repeat, midmean, noise
-from trimtab.explain.verdict.reference import EXPECTED_SHARE, REACH, Reference
+from trimtab.explain.verdict.reference import EXPECTED_SHARE, MIN_NOISE, REACH, Reference
 from trimtab.explain.verdict.rows import Losses, Row
 
 RETURN_STEPS, RETURN_TIMES = 500, 3.0
@@ -127,13 +127,13 @@ def measure(past: Past, rows: Sequence[Row], evaluations: Sequence[float] = ()) 
 def _is_frozen(reference: Reference, losses: FloatArray) -> bool:
     """Return whether the loss repeats itself for longer than a rounded loss ever did."""
     count = max(FROZEN_RECORDS, 3 * reference.longest_repeat)
-    was_moving = reference.has_level and reference.noise > 1e-9
+    was_moving = reference.has_level and reference.noise > MIN_NOISE
     return len(losses) >= count and was_moving and longest_repeat(losses[-count:]) == count
 
 
 def _level(reference: Reference, known: Losses, records: int, steps: int) -> Level:
     """Return the present level of the loss against the trend from before, and where it goes."""
-    past, sigma = reference.past, reference.noise
+    past, sigma = reference.past, max(reference.noise, MIN_NOISE)
     values = reference.to_scale(known.loss)
     log_steps = reference.log_steps(known.step)
     expected = reference.expected(log_steps)
@@ -306,7 +306,7 @@ def _reward(before: Sequence[float], since: Sequence[float | None]) -> Reward | 
         return None
     newest = min(len(later), max(MIN_REWARDS[1], min(32, len(later) // 2)))
     was, now = midmean(earlier[-32:]), midmean(later[-newest:])
-    scatter = max(noise(earlier), noise(later), 1e-9)
+    scatter = max(noise(earlier), noise(later), MIN_NOISE)
     error = scatter * math.sqrt(1 / newest + 1 / min(len(earlier), 32))
     # A reward that was negative has no level of its own: what counts is how far it ever moved.
     whole = abs(was) if was > 0 else max(float(np.ptp(np.concatenate((earlier, later)))), 1e-9)

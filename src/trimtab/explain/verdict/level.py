@@ -81,7 +81,8 @@ def fit_line(x: FloatArray, y: FloatArray) -> tuple[float, float, float, float]:
         slope = (weights @ (apart * (y - y_mean))) / width
         rest = y - y_mean - slope * apart
         scale = SIGMA * float(np.median(np.abs(rest))) + TINY
-        weights = np.minimum(1.0, HUBER * scale / np.maximum(np.abs(rest), TINY))
+        limit = HUBER * scale
+        weights = limit / np.maximum(np.abs(rest), limit)
     scale *= math.sqrt(count / (count - 2))
     value = float(y_mean - slope * x_mean)
     value_error = scale * math.sqrt(1 / total + x_mean * x_mean / width)

@@ -44,6 +44,9 @@ public tuning runs: longer ones run 10 to 20 % too low."""
 LEVEL_RECORDS, NOISE_RECORDS = 32, 128
 """Newest records whose level decides on the scale, and that show the noise of one record."""
 
+MIN_NOISE = 1e-9
+"""Noise of a loss that never changed: nothing is divided by zero."""
+
 EXPECTED_SHARE, REACH = 0.5, math.log(2)
 """The share of the certain slope that is expected to go on, and until when, in the logarithm of the
 step. Chosen as above: with the whole slope 30 to 60 % of recovered runs were called lingering."""
@@ -130,7 +133,7 @@ def reference_of(
     is_log = bool(loss.min() > 0 and usual > 3 * noise(loss[-NOISE_RECORDS:]))
     reference = dataclasses.replace(reference, is_log=is_log)
     values = reference.to_scale(loss)
-    sigma = max(noise(values[-NOISE_RECORDS:]), 1e-9)
+    sigma = max(noise(values[-NOISE_RECORDS:]), MIN_NOISE)
     level, error, slope, likely = _level_and_slope(reference.log_steps(step), values, sigma)
     return dataclasses.replace(
         reference,
