@@ -253,7 +253,7 @@ class State:
 
 def test_the_history_of_hf_is_read_as_its_file(tmp_path: Path) -> None:
     rows = history()
-    path = tmp_path / "trainer_state.json"
+    path = tmp_path / "history.json"
     path.write_text(json.dumps({"global_step": 3000, "log_history": rows}))
     expected = trimtab.diagnose(path).to_dict()
     document = json.loads(path.read_text())

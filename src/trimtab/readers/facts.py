@@ -90,8 +90,11 @@ _SAYS_SAVED = re.compile(
 )
 """A line that says that a checkpoint was saved, and the last part of its path."""
 
-_FOLDERS = (".", "checkpoints", "..", "../checkpoints", "../../checkpoints")
+_FOLDERS = (".", "checkpoints", "../checkpoints", "../../checkpoints")
 """Where checkpoints are, from the folder of a log."""
+
+_STATE_OF_HF = "trainer_state.json"
+"""A log that HF's Trainer keeps inside each checkpoint: the others are beside its folder."""
 
 MAX_SAVED, MAX_ENTRIES = 256, 4096
 """Checkpoints that are remembered, and names in a folder that are looked at."""
@@ -101,7 +104,8 @@ def find_checkpoints(path: Path, text: str) -> dict[int, str]:
     """Return the checkpoints whose names stand beside a log or in its text, by their step."""
     said = [m[1] for line in text.split("\n") if (m := _SAYS_SAVED.search(line.rstrip()))]
     folder = path if path.is_dir() else path.parent
-    beside = [name for place in _FOLDERS for name in _names_in(folder / place)]
+    places = (*_FOLDERS, "..") if path.name == _STATE_OF_HF else _FOLDERS
+    beside = [name for place in places for name in _names_in(folder / place)]
     found = {int(m[1]): name for name in (*said, *beside) if (m := _SAVED.match(name))}
     return dict(sorted(found.items())[-MAX_SAVED:])
 
