@@ -120,3 +120,43 @@ def test_a_run_whose_rewards_are_all_equal_from_the_start_has_no_signal(
     found = findings(PolicySignals, block(20, reward=0.0, **equal))
     assert [(one.symptom, one.severity) for one in found] == [(Symptom.NO_SIGNAL, Severity.ALARM)]
     assert found[0].step < 12
+
+
+def rewards(*values: float, every: int = 5) -> Block:
+    return block(len(values), step=np.arange(len(values)) * every, reward=np.array(values))
+
+
+def alarms(run: Block) -> list[tuple[Symptom, int]]:
+    return [(one.symptom, one.tick) for one in findings(PolicySignals, run)]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (0.9, 0.75, 0.95, 0.175, 0.025, 0.0, 0.025),
+        (0.85, 0.975, 0.85, 0.725, 1.0, 0.95, 0.875, 0.225, 0.0, 0.0, 0.0),
+        (0.825, 0.95, 1.0, 0.775, 0.525, 0.0, 0.0, 0.05),
+        (0.6, 0.55, 0.0, 0.0, 0.0),
+    ],
+)
+def test_a_reward_that_is_gone_is_seen_in_the_first_records(values: tuple[float, ...]) -> None:
+    assert alarms(rewards(*values, *[0.0] * 20)) == [(Symptom.REWARD_FELL, len(values) - 1)]
+
+
+def test_a_reward_that_is_rare_noisy_or_unbounded_is_not_gone() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(12):
+        rare = draw.binomial(8, 0.15, 27) / 8
+        noisy = draw.binomial(4, 0.5, 27) / 4
+        unbounded = 3 * draw.random(27) * (np.arange(27) < 10)
+        for values in (rare, noisy, unbounded):
+            assert alarms(rewards(*values)) == []
+
+
+def test_a_reward_that_never_comes_is_said_once() -> None:
+    draw = np.random.default_rng(1)
+    nothing = draw.binomial(40, 0.02, 60) / 40
+    assert alarms(rewards(*nothing)) == [(Symptom.NO_SIGNAL, 16)]
+    assert alarms(rewards(*nothing, every=1)) == []  # too early to say
+    slow_start = np.where(np.arange(60) < 10, nothing, 0.3)
+    assert alarms(rewards(*slow_start)) == []

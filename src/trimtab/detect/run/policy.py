@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
+from statistics import pstdev
 from typing import Any
 
 import numpy as np
@@ -97,6 +98,24 @@ NEAR_ZERO, DEAD_SHARE = 0.05, 0.1
 """Nats, and share of the first entropies, under which a policy has stopped exploring. Chosen: an
 entropy collapse of a public thread ends at 0.001."""
 
+EARLY, EARLY_LEVEL, EARLY_LOST = 3, 0.5, 0.1
+"""Rewards in a row that say that a reward between 0 and 1 is gone before there is a reference, the
+level it must have had, and the fraction of it that they stay under. Source: eight policies that
+collapsed in public runs, from 0.9 to 0.0 within 2 to 7 records, of which logs have 20 to 40."""
+
+EARLY_NOISE = 3.0
+"""Deviations of one reward that the level must have. Chosen: of groups of four responses, half of
+them right, three in a row may well be all wrong."""
+
+STRAY = 0.25
+"""The fraction of the level under which a reward before a collapse is stray, and the fraction of
+rewards that may be: the collapse may have begun among them."""
+
+UNLEARNT, UNLEARNT_RECORDS, UNLEARNT_STEPS = 0.05, 16, 80
+"""Mean reward, of at most 1, under which a policy has learnt nothing since its first record, and
+the records and steps that it must have had. Source: a public run that stays at 0.02 for 100
+steps."""
+
 BELOW_BEST = 0.9
 """A policy whose reward is under this share of its best has not converged."""
 
@@ -130,6 +149,7 @@ class PolicySignals(Detector):
         """The latest ones, with their steps."""
         self._best_reward = -math.inf
         """The highest mean of `LONG` rewards."""
+        self._rewards = _FirstRewards()
         self._evaluations: deque[float] = deque(maxlen=HACK_RECORDS)
         self._best_held_out, self._reward_then = -math.inf, math.inf
         """The best held-out reward, and the reward in training at that time."""
@@ -154,6 +174,7 @@ class PolicySignals(Detector):
                 track = self._tracks[name]
                 track.add(value, record.tick)
                 found += [self._judge(record, name, rule, track) for rule in rules]
+        found.append(self._judge_first_rewards(record))
         found.append(self._judge_signal(record))
         found.append(self._judge_entropy(record))
         found.append(self._judge_held_out(record))
@@ -204,6 +225,21 @@ class PolicySignals(Detector):
         return self.finding(
             record, symptom, severity, signal, value=value, expected=expected, **details
         )
+
+    def _judge_first_rewards(self, record: Record) -> Finding | None:
+        """Judge rewards of at most 1 that are gone, or never came, before there is a reference."""
+        value = record.signals.get(signals.REWARD, math.nan)
+        if not math.isfinite(value):
+            return None
+        self._rewards.add(value, record)
+        if gone := self._rewards.gone():
+            level, now, since = gone
+            return self._say(
+                record, Symptom.REWARD_FELL, signals.REWARD, now, level, onset_tick=since
+            )
+        if (mean := self._rewards.never_came(record.step)) is not None:
+            return self._say(record, Symptom.NO_SIGNAL, signals.REWARD, mean, UNLEARNT)
+        return None
 
     def _judge_signal(self, record: Record) -> Finding | None:
         """Judge the share of groups that teach nothing."""
@@ -303,6 +339,51 @@ def arrival(entropies: Sequence[tuple[int, float]]) -> dict[str, float]:
 _JUDGED = frozenset(
     {*RULES, signals.NO_SIGNAL_SHARE, signals.REWARD_STD, *ADVANTAGE_RANGE, signals.EVAL_REWARD}
 )
+
+
+class _FirstRewards(Stateful):
+    """The first rewards of a run, where all lie between 0 and 1."""
+
+    def __init__(self) -> None:
+        self._values: list[float] = []
+        self._ticks: list[int] = []
+        self._first_step = 0
+
+    def add(self, value: float, record: Record) -> None:
+        if not self._values:
+            self._first_step = record.step
+        if len(self._values) < MIN_REFERENCE + SHORT + 1:  # one more than are judged
+            self._values.append(value if 0 <= value <= 1 else math.nan)
+            self._ticks.append(record.tick)
+
+    def gone(self) -> tuple[float, float, int] | None:
+        """Return the level that was lost, the mean of what is left, and the tick of the loss."""
+        before, now = self._values[:-EARLY], self._values[-EARLY:]
+        if not 2 <= len(before) < MIN_REFERENCE + SHORT - EARLY + 1 or self._is_unbounded:
+            return None
+        level = median(before)
+        usual = [value for value in before if value >= STRAY * level]
+        if level < EARLY_LEVEL or len(usual) < (1 - STRAY) * len(before):
+            return None
+        if max(now) >= EARLY_LOST * level or level < EARLY_NOISE * pstdev(usual):
+            return None
+        since = len(before)
+        while self._values[since - 1] < level / 2:
+            since -= 1
+        return level, sum(now) / EARLY, self._ticks[since]
+
+    def never_came(self, step: int) -> float | None:
+        """Return the mean reward if it is next to nothing, and has been since the first record."""
+        count, steps = len(self._values), step - self._first_step
+        is_full = UNLEARNT_RECORDS <= count <= MIN_REFERENCE + SHORT
+        if not is_full or steps < UNLEARNT_STEPS or self._is_unbounded:
+            return None
+        mean = sum(self._values) / count
+        return mean if mean < UNLEARNT and max(self._values) < EARLY_LEVEL else None
+
+    @property
+    def _is_unbounded(self) -> bool:
+        return any(map(math.isnan, self._values))
 
 
 class _Track(Stateful):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.core.actions import Action, ActionKind
-from trimtab.core.findings import HARMLESS, NOT_RESTORED, Symptom
+from trimtab.core.findings import HARMLESS, NOT_RESTORED, OF_POLICY, Symptom
 from trimtab.core.incident_facts import Course, Facts, Level
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.text import counted, digits
@@ -158,12 +158,17 @@ def _while_open(incident: Incident, around: Surroundings) -> Action:
 def _after_silence(incident: Incident, around: Surroundings) -> Action:
     if around.recurs:
         return _again(incident, around)
-    first = incident.findings[0]
-    reason = f"{_capital(_level_text(incident.facts))}."
+    first, facts = incident.findings[0], incident.facts
+    reason = f"{_capital(_level_text(facts))}."
     if first.symptom == Symptom.FROZEN:
         part = first.signal.partition("/")[2] or "the model"
         return _wait(f"Nothing to do if {part} was frozen on purpose; else unfreeze it.", reason)
-    return _wait(f"Look at {first.signal}; act if the loss follows.", reason)
+    if first.symptom == Symptom.NO_SIGNAL:
+        return _wait("Check the prompts and the reward function: groups teach nothing.", reason)
+    if first.symptom == Symptom.REWARD_FELL:
+        return _wait("Read some responses; act if the reward stays down.", reason)
+    follows = "the reward" if first.symptom in OF_POLICY or facts.reward is not None else "the loss"
+    return _wait(f"Look at {first.signal}; act if {follows} follows.", reason)
 
 
 _QUIET = {
