@@ -98,6 +98,9 @@ class TestFollow:
 
     def test_a_live_run_is_followed_to_its_end(self, tmp_path: Path) -> None:
         journal = write_run(tmp_path, close=False)
+        folder = RunDirectory(tmp_path).folder("journal")
+        while not any(file.stat().st_size for file in folder.glob("*.log")):
+            time.sleep(0.01)  # it is written by a thread
         follower = forked.Forked(
             ["-m", "trimtab.cli", "follow", str(tmp_path)], stdout=subprocess.PIPE
         )

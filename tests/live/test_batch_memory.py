@@ -101,6 +101,16 @@ class TestBatchMemory:
         assert [batch.step for batch in kept.around] == list(range(onset - 8, steps))
         assert len(kept.before) == min(STEPS_BEFORE, onset - 8)
 
+    def test_reports_of_one_step_are_written_one_after_the_other(self, run: RunDirectory) -> None:
+        memory = filled(BatchMemory(LiveConfig(batch_memory_steps=100), run), 100)
+        for step in range(100, 130):
+            memory.freeze(incident(1, 90))
+            memory._examine(memory._frozen[90])
+            add(memory, step, rows(step))
+        (report,) = written(run, memory)
+        assert report.num_batches == 130 - (90 - 8)  # the last one has all of them
+        assert not memory._shield.is_down
+
     def test_frozen_batches_stay_while_the_memory_moves_on(self, run: RunDirectory) -> None:
         memory = filled(BatchMemory(LiveConfig(batch_memory_steps=100), run), 100)
         memory.freeze(incident(1, 90))

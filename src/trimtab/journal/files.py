@@ -10,6 +10,7 @@ import os
 import re
 import socket
 import stat
+import threading
 from contextlib import suppress
 from dataclasses import dataclass
 from io import BufferedWriter, FileIO
@@ -94,7 +95,7 @@ def replace_file(path: Path, content: str | bytes) -> None:
     It is written under another name, and renamed once it is on disk.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    draft = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}.tmp")
     try:
         with open_new(draft) as file:
             file.write(content.encode("utf-8") if isinstance(content, str) else content)

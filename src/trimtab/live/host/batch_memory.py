@@ -107,6 +107,7 @@ class _Examination:
         self._kept = kept
         self._run = run
         self._shield = shield
+        self.onset_tick = kept.onset_tick
         self._report: BatchReport | None = None
         self._thread = self._start(self._examine)
 
@@ -201,11 +202,12 @@ class BatchMemory:
             for onset in list(self._frozen):
                 self._extend(onset, self._frozen[onset].peak_tick)
                 self._examine(self._frozen.pop(onset))
-            for examination in self._examinations:
-                examination.wait()
-            self._write_examined()
-            for examination in self._writing:
-                examination.wait()
+            while self._examinations:
+                for examination in self._examinations:
+                    examination.wait()
+                self._write_examined()
+                for examination in self._writing:
+                    examination.wait()
 
     def _add(self, record: Record, train_step: TrainStep) -> None:
         losses = [
@@ -255,12 +257,15 @@ class BatchMemory:
         self._examinations.append(_Examination(kept, self._run, self._shield))
 
     def _write_examined(self) -> None:
-        """Begin to write the reports that are known."""
-        done = [one for one in self._examinations if one.is_done]
-        self._examinations = [one for one in self._examinations if one not in done]
-        self._writing = [one for one in self._writing if not one.is_done] + done
-        for one in done:
-            one.write(self._decode)
+        """Begin to write the reports that are known; those of one onset one after the other."""
+        self._writing = [one for one in self._writing if not one.is_done]
+        busy = {one.onset_tick for one in self._writing}
+        for one in list(self._examinations):
+            if one.is_done and one.onset_tick not in busy:
+                self._examinations.remove(one)
+                self._writing.append(one)
+                one.write(self._decode)
+            busy.add(one.onset_tick)
 
     def _freeze_first(self, onset: int, peak: int) -> KeptBatches:
         first = onset - MARGIN
