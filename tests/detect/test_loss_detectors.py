@@ -117,6 +117,41 @@ def test_one_high_loss_in_a_thinned_log_is_an_alarm() -> None:
     assert [finding.tick for finding in detectors().update(block)] == [AT]
 
 
+def even_loss(stride: int) -> np.ndarray:
+    steps, dice = np.arange(1200), np.random.default_rng(stride)
+    return np.asarray((2.2 + 7 * np.exp(-steps / 150)) * np.exp(dice.normal(0, 0.0065, 1200)))
+
+
+def alarmed(loss: np.ndarray, stride: int) -> np.ndarray:
+    block = Block.from_columns({"loss": Column.complete(loss)}, step=stride * np.arange(len(loss)))
+    found = detectors().update(block)
+    return np.array([one.tick for one in found if one.severity is Severity.ALARM])
+
+
+@pytest.mark.parametrize(("stride", "tail"), [(1, 8.0), (5, 3.0), (50, 2.0)])
+@pytest.mark.parametrize("times_higher", [1.0, 1.5])
+def test_spikes_that_keep_coming_do_not_become_usual(
+    stride: int, tail: float, times_higher: float
+) -> None:
+    loss = even_loss(stride)
+    onsets = range(700, 940, 30)
+    for onset in onsets:
+        height = 0.25 * (times_higher if onset == onsets[-1] else 1.0)
+        loss[onset:] *= (1 + height) ** np.exp(-np.arange(1200 - onset) / tail)
+    ticks = alarmed(loss, stride)
+    assert all(((onset <= ticks) & (ticks < onset + 10)).any() for onset in onsets)
+
+
+@pytest.mark.parametrize("stride", [1, 5, 50])
+def test_a_second_level_becomes_usual_and_what_is_above_it_does_not(stride: int) -> None:
+    loss = even_loss(stride)
+    upper = np.random.default_rng(stride).random(1200) < 0.1
+    loss[upper] *= 1.35
+    assert (alarmed(loss, stride) < 300).all()
+    loss[900:908] = 1.35 * 1.25 * 2.2
+    assert (alarmed(loss, stride) >= 900).any()
+
+
 def thinned(loss: np.ndarray) -> Block:
     return Block.from_columns({"loss": Column.complete(loss)}, step=100 * np.arange(len(loss)))
 
