@@ -1,6 +1,7 @@
 """Losses that do not continue after a resume, or never become better than guessing."""
 
 import numpy as np
+import pytest
 from tests.detect.feeding import alarms, at, block
 
 from trimtab.core.findings import Symptom
@@ -89,7 +90,34 @@ def test_an_even_start_that_rises_is_gross() -> None:
     assert alarms(GrossLoss, block(10, loss=np.linspace(2.6, 2.3, 10))) == []
 
 
-def test_a_loss_of_0_from_the_first_record_is_reported_unless_there_is_a_gradient() -> None:
-    (alarm,) = alarms(NoLearning, block(16, loss=0.0))
-    assert alarm.step == 7
-    assert alarms(NoLearning, block(16, loss=0.0, grad_norm=0.3)) == []
+DICE = np.random.default_rng(0)
+MOVING, CONSTANT = DICE.uniform(0.2, 0.4, 400), np.where(np.arange(400) < 300, 0.5, 1.414)
+LEARNT = 1.0 + np.exp(-np.arange(400) / 60) + DICE.normal(0, 0.02, 400)
+GONE = np.where(np.arange(400) < 300, LEARNT, 0.0)
+HINGE = np.maximum(DICE.normal(0.4, 0.2, 400) * np.exp(-np.arange(400) / 50), 0.0)
+BF16 = np.where(np.arange(400) < 11, 10.5, 10.5 - 0.0625 * (np.arange(400) // 4 - 1))
+PLATEAU = np.round(1.3 + 1.7 * np.exp(-np.arange(400) / 40) + DICE.normal(0, 0.001, 400), 2)
+
+
+@pytest.mark.parametrize(
+    ("signals", "steps"),
+    [
+        ({"loss": np.zeros(16)}, [7]),
+        ({"loss": np.zeros(16), "grad_norm": np.full(16, 1.414)}, [7]),
+        ({"loss": np.zeros(16), "grad_norm": MOVING[:16]}, []),
+        ({"loss": GONE}, [307]),
+        ({"loss": GONE, "grad_norm": CONSTANT}, [307]),
+        ({"loss": GONE, "reward": MOVING}, []),
+        ({"loss": np.where(HINGE > 0.02, HINGE, 0.0)}, []),
+        ({"loss": BF16}, []),
+        ({"loss": PLATEAU}, []),
+        ({"loss": np.append(PLATEAU, np.full(32, 11.76))}, [431]),
+        ({"loss": np.full(16, 10.4983)}, [7]),
+        ({"loss": np.full(64, 10.5)}, [63]),
+    ],
+)
+def test_a_loss_that_stands_still_is_reported_unless_it_is_rounded_or_has_learnt(
+    signals: dict[str, np.ndarray], steps: list[int]
+) -> None:
+    run = block(len(signals["loss"]), **signals)
+    assert [alarm.step for alarm in alarms(NoLearning, run)] == steps

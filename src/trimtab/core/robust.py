@@ -75,3 +75,27 @@ def _medians_in_place(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     if rows.shape[1] % 2:
         return rows[:, half]
     return np.asarray(0.5 * (rows[:, half - 1] + rows[:, half]))
+
+
+MAX_DIGITS = 12
+"""Decimals after which a number was not printed with a few digits."""
+
+
+def grain(value: float) -> float:
+    """Return the largest 10^-k or 2^-k of which a number is a multiple: how finely it can have been
+    rounded."""
+    binary = 1 / value.as_integer_ratio()[1]
+    for places in range(MAX_DIGITS):
+        if 10.0**-places <= binary or round(value, places) == value:
+            return max(10.0**-places, binary)
+    return binary
+
+
+def is_one_grain(before: float, after: float) -> bool:
+    """Return whether two numbers are as near to each other as rounding allows them to differ."""
+    return abs(after - before) <= GRAINS * min(grain(before), grain(after))
+
+
+GRAINS = 2.5
+"""Grains by which neighbours of a rounded series differ that hardly moves. Chosen: a plateau that
+repeats a value 32 times has less noise than one."""

@@ -25,6 +25,7 @@ import numpy as np
 
 from trimtab.core.block import FloatArray
 from trimtab.core.findings import Finding, Severity, Symptom
+from trimtab.core.robust import MAX_DIGITS, grain
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
 from trimtab.detect.loss.meaning import Domain, LossStart
@@ -160,6 +161,10 @@ def limits_at(stride: float) -> Limits:
     return EVERY_STEP if stride < 2 else EVERY_FEW_STEPS
 
 
+MIN_GRAINS = 1.5
+"""Steps of the grid that losses are rounded to beyond which a rise counts: where most neighbours
+are equal, their scale is 0. Chosen: one step up is what a level between two of them looks like."""
+
 HIGHEST_NEAR = 8.0
 """Scores against neighbours are clipped at this: they alarm only where they are rare."""
 
@@ -217,8 +222,8 @@ class LossSpike(Stateful):
         self._joint_sums = RunningSums(JOINT_SUMS)
         self._near_sums = RunningSums(NEAR_SUMS)
         self._history = ScoreHistory(len(LENGTHS))
-        self._recent: deque[tuple[int, int, float]] = deque(maxlen=_LONGEST)
-        """Tick, step and score, not clipped, of the records since the last alarm."""
+        self._recent: deque[tuple[int, int, float, float]] = deque(maxlen=_LONGEST)
+        """Tick, step, score, not clipped, and value of the records since the last alarm."""
         self._best = math.inf
         """The lowest level that was expected so far."""
         self._num_records = 0
@@ -239,7 +244,7 @@ class LossSpike(Stateful):
         near_z = near.z if near is not None else 0.0
         both = min(max(z, near_z), NORM_SHARE * norm_z) if norm_z == norm_z else NO_NORM
         score = min(max(z, LOWEST), HIGHEST)
-        self._recent.append((point.tick, point.step, z))
+        self._recent.append((point.tick, point.step, z, point.value))
         sums = self._sums.add(score)
         joint_sums = self._joint_sums.add(min(max(both, LOWEST), HIGHEST))
         near_sums = self._near_sums.add(min(max(near_z, LOWEST), HIGHEST_NEAR))
@@ -329,8 +334,9 @@ class LossSpike(Stateful):
             self._best = min(self._best, float(loss.expected[part][:quiet].min()))
         self._num_records += quiet
         recent = slice(max(first + quiet - _LONGEST, first), first + quiet)
-        ticks, steps = series.tick[recent].tolist(), series.step[recent].tolist()
-        self._recent.extend(zip(ticks, steps, z[:quiet][-_LONGEST:].tolist(), strict=True))
+        columns = series.tick[recent], series.step[recent], z[:quiet][-_LONGEST:]
+        lists = (part.tolist() for part in (*columns, series.value[recent]))
+        self._recent.extend(zip(*lists, strict=True))
         return quiet
 
     def _exceeded(
@@ -358,7 +364,7 @@ class LossSpike(Stateful):
             whole = self._rise(LENGTHS[test]) * loss.scale
             is_high = self._domain.share(rise, known.expected) > MIN_RISE[test]
             is_high |= self._domain.share(whole, loss.expected) > CALM_RISE
-            if score <= threshold or not is_high:
+            if score <= threshold or not is_high or not self._exceeds_rounding(loss, rise):
                 continue
             level = min(bounds.max_level, self._history.return_level(test))
             is_news = self._start.is_news(
@@ -374,7 +380,14 @@ class LossSpike(Stateful):
 
     def _rise(self, length: int) -> float:
         """Return the mean of the latest scores: clipped ones would hide the rise of a calm loss."""
-        return sum(z for _, _, z in islice(reversed(self._recent), length)) / length
+        return sum(z for _, _, z, _ in islice(reversed(self._recent), length)) / length
+
+    def _exceeds_rounding(self, loss: Score, rise: float) -> bool:
+        """Return whether a rise is more than the losses are rounded by."""
+        back = self._domain.back
+        losses = (float(f"{back(value):.{MAX_DIGITS}g}") for _, _, _, value in self._recent)
+        finest = min(map(grain, losses))
+        return back(loss.expected + rise) - back(loss.expected) > MIN_GRAINS * finest
 
     def _warn(self, hit: _Hit, point: Point, loss: Score) -> Finding | None:
         """Return the finding, unless there was one just before; its evidence stays."""
@@ -422,7 +435,7 @@ class LossSpike(Stateful):
         self._recent.clear()
 
 
-def _onset(recent: Sequence[tuple[int, int, float]]) -> tuple[int, int]:
+def _onset(recent: Sequence[tuple[int, int, float, float]]) -> tuple[int, int]:
     """Return where the rise that ends with the last record most likely began."""
     onset, excess, best = recent[-1], 0.0, -math.inf
     for entry in reversed(recent):

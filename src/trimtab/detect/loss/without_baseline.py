@@ -13,7 +13,7 @@ import numpy as np
 from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.robust import median, sigma_around
+from trimtab.core.robust import grain, is_one_grain, median, sigma_around
 from trimtab.core.signals import GRAD_NORM, LOSS, POLICY_SIGNALS, TOKEN_RARITY
 from trimtab.core.state import Stateful
 from trimtab.detect.loss.meaning import LossMeaning
@@ -300,10 +300,17 @@ of the lab, with a batch that grows or a long warm-up, are 0.2 nats under the to
 after 256 records and 0.35 after 384."""
 
 
-SAME_AT_START, SAME_LATER = 8, 32
-"""Losses in a row, from the first of the run or later, that are equal to the last digit:
-the model does not move, or its output does not depend on its weights. Chosen: the first eight
-losses of a run that learns differ even with three digits; later a log with few digits repeats."""
+SAME_AT_START, SAME_IF_ROUNDED, SAME_LATER = 8, 64, 32
+"""Losses in a row, from the first of the run or later, that are equal to the last digit: the model
+does not move, or its output does not depend on its weights. Chosen: the first eight losses of a run
+that learns differ even with four digits; in bf16 they are equal for dozens of steps of a warm-up.
+Later a loss with few digits repeats on any plateau, so its last move must have been a real one."""
+
+FEW_GRAINS = 2048
+"""A loss of at most so many grains is rounded: bf16 has 8 bits, fp16 11, a short log 3 digits."""
+
+LOSS_GONE = 0.25
+"""The share of the first loss from which no loss falls to exactly 0 at once, to stay there."""
 
 
 class NoLearning(Detector):
@@ -316,14 +323,18 @@ class NoLearning(Detector):
         self._in_mean, self._total = 0, 0.0
         self._is_reported = False
         self._fall = FallFromStart()
-        self._last, self._num_same, self._is_first = math.nan, 0, False
-        """The last loss, how often it came in a row, and whether it was the first of the run."""
+        self._last, self._num_same, self._same_limit = math.nan, 0, 0
+        """The last loss, how often it came in a row, and how often it must; 0: it may for ever."""
+        self._first = math.nan
+        self._norm: float | None = None
+        """The gradient norm beside the last loss."""
+        self._was_zero = False
 
     def update(self, record: Record) -> list[Finding]:
         loss, rarity = record.signals.get(LOSS), record.signals.get(TOKEN_RARITY)
         if loss is None:
             return []
-        if self._is_stuck(loss, record.signals.get(GRAD_NORM, 0.0)):
+        if self._is_stuck(loss, record):
             return [self._finding(record, loss, 0.0)]
         if loss < 0 or not POLICY_SIGNALS.isdisjoint(record.signals):
             self._fall.stop()  # a surrogate need not fall
@@ -351,23 +362,41 @@ class NoLearning(Detector):
         # Equal losses, and those around them: each is compared with the one before.
         values = column.values[rows]
         same = np.concatenate(([True], np.diff(values) == 0, [True, True]))
-        matters = same[:-2] | same[1:-1] | same[2:] | rarity[rows]
+        matters = same[:-2] | same[1:-1] | same[2:] | rarity[rows] | (values == 0)
         matters[1:] |= same[:-3]
         return rows[matters]
 
-    def _is_stuck(self, loss: float, norm: float) -> bool:
-        """Return whether the loss has just been the same for long enough.
-
-        A loss of 0 is usual later (a hinge), or with gradients (a policy's), but not from the first
-        record without any: no target counts.
-        """
+    def _is_stuck(self, loss: float, record: Record) -> bool:
+        """Return whether the loss has just been the same for long enough."""
+        norm = record.signals.get(GRAD_NORM)
         if loss != self._last:
-            self._is_first = self._num_same == 0
-            self._last, self._num_same = loss, 0
+            self._same_limit = self._limit_of(loss, norm)
+            self._first = loss if math.isnan(self._first) else self._first
+            self._last, self._num_same, self._norm = loss, 0, norm
+        if loss == 0:
+            self._was_zero = True
+            if norm and norm == self._norm and self._num_same:
+                self._same_limit = SAME_AT_START  # no target counts, as DeepSpeed prints it
+            elif norm != self._norm:
+                self._same_limit, self._norm = 0, norm  # gradients move: a policy's
+            if not POLICY_SIGNALS.isdisjoint(record.signals):
+                self._same_limit = 0
         self._num_same += 1
-        limit = SAME_AT_START if self._is_first else SAME_LATER
-        counts = loss != 0 or (self._is_first and norm == 0)
-        return self._num_same == limit and counts and math.isfinite(loss)
+        return self._num_same == self._same_limit
+
+    def _limit_of(self, loss: float, norm: float | None) -> int:
+        """Return how often a loss must come in a row after the one before; 0 if it may for ever."""
+        if not math.isfinite(loss):
+            return 0
+        is_first = math.isnan(self._first)
+        if loss == 0:  # usual for a hinge that has learnt, and for a policy with its gradients
+            is_gone = not self._was_zero and self._last > LOSS_GONE * self._first
+            return SAME_AT_START if is_gone or (is_first and not norm) else 0
+        if is_first:
+            is_rounded = abs(loss) <= FEW_GRAINS * grain(loss)
+            return SAME_IF_ROUNDED if is_rounded else SAME_AT_START
+        is_rounded = math.isfinite(self._last) and is_one_grain(self._last, loss)
+        return 0 if is_rounded else SAME_LATER
 
     def _mean_gain(self, gain: float) -> float | None:
         """Return the mean of the last gains over the token frequencies, when it is due."""

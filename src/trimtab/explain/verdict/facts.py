@@ -15,6 +15,7 @@ import numpy as np
 from trimtab.core.block import FloatArray
 from trimtab.core.incident_facts import Course, Evaluation, Facts, Level, Reward, Schedule
 from trimtab.core.incidents import Moment
+from trimtab.core.robust import is_one_grain
 from trimtab.explain.verdict.level import fit_line, level_error, longest_repeat, midmean, noise
 from trimtab.explain.verdict.reference import EXPECTED_SHARE, MIN_NOISE, REACH, Reference
 from trimtab.explain.verdict.rows import Losses, Row
@@ -116,7 +117,7 @@ def measure(past: Past, rows: Sequence[Row], evaluations: Sequence[float] = ()) 
         ),
         nonfinite_at_end=next((at for at, one in enumerate(bad[::-1]) if not one), len(bad)),
         nonfinite_fraction=sum(recent) / len(recent) if len(recent) >= MIN_RECENT else 0.0,
-        is_frozen=len(known) > 0 and _is_frozen(reference, known.loss),
+        is_frozen=past.is_measure and len(known) > 0 and _is_frozen(reference, known.loss),
         level=_level(reference, known, len(applied), steps) if has_level else None,
         reward=_reward(past.rewards, [row.reward for row in rows]),
         evaluation=_evaluation(past.evaluations, evaluations),
@@ -125,10 +126,16 @@ def measure(past: Past, rows: Sequence[Row], evaluations: Sequence[float] = ()) 
 
 
 def _is_frozen(reference: Reference, losses: FloatArray) -> bool:
-    """Return whether the loss repeats itself for longer than a rounded loss ever did."""
+    """Return whether the loss repeats itself for longer than ever, not because it is rounded."""
     count = max(FROZEN_RECORDS, 3 * reference.longest_repeat)
-    was_moving = reference.has_level and reference.noise > MIN_NOISE
-    return len(losses) >= count and was_moving and longest_repeat(losses[-count:]) == count
+    if len(losses) < count or longest_repeat(losses[-count:]) < count:
+        return False
+    now = float(losses[-1])
+    if reference.records <= FROZEN_RECORDS:
+        return now == 0
+    others = losses[losses != now]
+    before = float(others[-1]) if len(others) else reference.to_loss(reference.level)
+    return reference.noise > MIN_NOISE and not is_one_grain(before, now)
 
 
 def _level(reference: Reference, known: Losses, records: int, steps: int) -> Level:
