@@ -68,7 +68,7 @@ def test_a_gross_loss_among_the_first_records_is_reported_once() -> None:
     assert alarms(GrossLoss, block(60, loss=values)) == []
     values[12:15] = 6e7
     (alarm,) = alarms(GrossLoss, block(60, loss=values))
-    assert (alarm.symptom, alarm.step) == (Symptom.LOSS_SPIKE, 14)
+    assert (alarm.symptom, alarm.step) == (Symptom.LOSS_SPIKE, 13)
 
 
 def test_a_loss_that_triples_at_every_record_from_the_start_is_gross() -> None:
@@ -80,7 +80,7 @@ def test_a_gross_loss_shortly_after_a_planned_change_is_reported() -> None:
     values = loss()
     values[AT + 5 : AT + 8] = 1e4
     run = block(LENGTH, loss=values, events=[at("planned change", AT)])
-    assert [alarm.step for alarm in alarms(GrossLoss, run)] == [AT + 7]
+    assert [alarm.step for alarm in alarms(GrossLoss, run)] == [AT + 6]
 
 
 def test_an_even_start_that_rises_is_gross() -> None:

@@ -54,9 +54,9 @@ class RunReport:
         """Return what became of the run in one sentence: "Dead since step 900: roll back."."""
         dismissed = len(self.incidents) - len(self.undismissed)
         note = f"; {dismissed} dismissed" if dismissed else ""
+        records, is_short = counted(len(self.block), "record"), len(self.block) < MIN_RECORDS
         if not self.undismissed:
-            records = counted(len(self.block), "record")
-            if len(self.block) < MIN_RECORDS:
+            if is_short:
                 return f"No incident in {records}, which are few to be sure of it{note}."
             return f"Healthy: no incident in {records}{note}."
         worst = self.by_severity()[0]
@@ -65,6 +65,7 @@ class RunReport:
             over = f"{counted(more + 1, 'incident')}, {'all ' * bool(more)}over"
             return f"{over}: nothing to do{note}."
         rest = f"; {counted(more, 'more incident')}" if more else ""
+        rest += f"; {records} are too few to say more" if is_short else ""
         return f"{_what(worst)}: {clause(worst.action.instruction)}{rest}{note}."
 
     @property

@@ -38,7 +38,14 @@ import numpy as np
 
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.robust import TINY, median, medians, sigma_around, sigmas_around
+from trimtab.core.robust import (
+    TINY,
+    mean_and_deviation,
+    median,
+    medians,
+    sigma_around,
+    sigmas_around,
+)
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
 from trimtab.detect.loss.cells import REFERENCE, SPANS, Cell, CellArrays, Rise, SpanSums
@@ -161,6 +168,11 @@ BURN_IN_CELLS, BURN_IN = 192, 2.0
 """Added to the threshold in the first cells of a run, as for spikes: 1,536 records, because slow
 waves show late. Chosen on the tuning half of `scripts/bench judge`."""
 
+YOUNG_SPANS, YOUNG_SCORE, YOUNG_SHARE = 2, 4.5, 0.08
+"""Spans, the shortest first, that are judged before the usual difference is known, the score, and
+the share of the loss by which it must have risen: a fine-tuning is over by then, and the order of
+its data moves its level by less. Chosen; no healthy public tuning run rises so for 96 records."""
+
 FLOOR = 0.0005
 """The smallest scale, as a share of the loss."""
 
@@ -237,7 +249,11 @@ class LevelShift(Stateful):
             if at == 0:
                 self._best = min(self._best, rise.reference)
             usual = self._usual[at]
-            if usual is not None:
+            if usual is None and finding is None and not self._lasting.is_waiting:
+                finding = self._judge_young(at, rise, cell)
+                if finding is not None:
+                    self._after_finding(finding, rise)
+            elif usual is not None:
                 scores[at] = (rise.height - usual[0]) / self._scale(usual[1], rise.reference)
                 if finding is None and scores[at] > self._bounds.prior:
                     finding = self._judge(at, scores[at], rise, cell)
@@ -252,6 +268,21 @@ class LevelShift(Stateful):
         floor = FLOOR if self._domain.is_log else FLOOR * abs(reference)
         return max(spread, floor, TINY)
 
+    def _judge_young(self, at: int, rise: Rise, cell: Cell) -> Finding | None:
+        """Return the warning for a large rise in a run too young to show what is usual, by the
+        scatter of its cells."""
+        span = SPANS[at]
+        share = self._domain.share(rise.height, rise.reference)
+        if at >= YOUNG_SPANS or share <= YOUNG_SHARE:
+            return None
+        before = [mean for mean, _ in self._cells][-(1 + REFERENCE) * span : -span]
+        # Not by medians, which of nine cells are off by a third; single cells are clipped already.
+        _, spread = mean_and_deviation(before)
+        score = rise.height / self._scale(spread * math.sqrt(1 / span + 1 / len(before)), 0.0)
+        if score <= YOUNG_SCORE:
+            return None
+        return self._finding(at, score, YOUNG_SCORE, rise, cell)
+
     def _judge(self, at: int, score: float, rise: Rise, cell: Cell) -> Finding | None:
         """Return the warning for a rise over one span; None if it is too small."""
         burn_in = BURN_IN if self._num_cells <= BURN_IN_CELLS else 0.0
@@ -260,6 +291,12 @@ class LevelShift(Stateful):
         may_last = share > ALARM_SHARE
         if score <= threshold or share <= WARN_SHARES[at] or (self._has_warned and not may_last):
             return None
+        return self._finding(at, score, threshold, rise, cell)
+
+    def _finding(
+        self, at: int, score: float, threshold: float, rise: Rise, cell: Cell
+    ) -> Finding | None:
+        """Return the warning, unless the hard cells did not rise."""
         if self._rise_of_hard_cells(SPANS[at]) <= HARD_SHARE * rise.height:
             return None
         return Finding(

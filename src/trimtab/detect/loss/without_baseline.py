@@ -28,7 +28,7 @@ from trimtab.detect.tools.baseline import MIN_WINDOW, RECORDS_PER_CELL
 NUM_JUDGED = MIN_WINDOW + 2 * RECORDS_PER_CELL
 """Losses until the baseline of the loss is ready: its window, its gap and a cell."""
 
-MIN_BEFORE = 3
+MIN_BEFORE = 2
 """Losses that must have come before."""
 
 GROSS_TIMES = {LOSS: 2.5, GRAD_NORM: 10.0}
@@ -36,6 +36,9 @@ GROSS_RECORDS, RISING_RECORDS = 3, 4
 """Times the largest value before the latest four (it may take some records to rise), and records in
 a row. Source: no start of 42 public tuning runs, nor of the healthy kinds of `scripts/bench judge`,
 does this; one batch that is many times larger is ordinary where losses have heavy tails."""
+
+HUGE_TIMES, HUGE_RECORDS = 20.0, 2
+"""The same for a loss that leaves no doubt: a log may end with it. Chosen."""
 
 EVEN_RECORDS, EVEN_WIDTHS, EVEN_SHARE = 6, 8.0, 0.08
 """Values before, widths of their range and share by which a loss counts as gross too: a start that
@@ -78,7 +81,7 @@ class GrossLoss(Detector):
                 if record.step > last + 1:
                     start.num_left -= 1
                     continue  # between two records of a thinned log a warm-up may raise it
-            found = start.update(value)
+            found = start.update(value, record.tick)
             if found is not None:
                 usual, limit = found
                 is_measure = signal != LOSS or not self._meaning.is_surrogate(record.tick)
@@ -90,6 +93,7 @@ class GrossLoss(Detector):
                         signal,
                         expected=usual,
                         limit=limit,
+                        onset_tick=start.onset_tick,
                     )
                 )
         return findings
@@ -126,16 +130,26 @@ class _Start(Stateful):
         self._before: list[float] = []
         self._gross: list[float] = []
         """The present stretch."""
+        self.onset_tick = 0
+        """Of the newest stretch."""
+        self._is_reported = False
 
-    def update(self, value: float) -> tuple[float, float] | None:
+    def update(self, value: float, tick: int) -> tuple[float, float] | None:
         """Add a value; return what was usual and the limit if it completes a gross stretch."""
         self.num_left -= 1
         usual, limit = self._limit()
         if value > limit > 0:
+            if not self._gross:
+                self.onset_tick = tick
             self._gross.append(value)
-            return (usual, limit) if len(self._gross) == GROSS_RECORDS else None
+            is_huge = self._may_be_even and min(self._gross) > HUGE_TIMES * usual
+            needed = HUGE_RECORDS if is_huge else GROSS_RECORDS
+            is_due = len(self._gross) >= needed and not self._is_reported
+            self._is_reported |= is_due
+            return (usual, limit) if is_due else None
         # The stretch is over: it was a part of the start.
         self._before, self._gross = [*self._before, *self._gross, value][-NUM_JUDGED:], []
+        self._is_reported = False
         return None
 
     def _limit(self) -> tuple[float, float]:
@@ -143,7 +157,7 @@ class _Start(Stateful):
         before = self._before
         if len(before) < MIN_BEFORE:
             return math.inf, math.inf
-        usual = max(before[: max(len(before) - RISING_RECORDS, MIN_BEFORE)])
+        usual = max(before[: max(len(before) - RISING_RECORDS, 3)])
         limit = self._times * usual
         if self._may_be_even and len(before) >= EVEN_RECORDS:
             low, high = min(before), max(before)
@@ -328,7 +342,8 @@ class NoLearning(Detector):
         self._first = math.nan
         self._norm: float | None = None
         """The gradient norm beside the last loss."""
-        self._was_zero = False
+        self._was_zero = self._is_gone = False
+        """Whether a loss was 0, and whether it fell to 0 at once."""
 
     def update(self, record: Record) -> list[Finding]:
         loss, rarity = record.signals.get(LOSS), record.signals.get(TOKEN_RARITY)
@@ -375,12 +390,12 @@ class NoLearning(Detector):
             self._last, self._num_same, self._norm = loss, 0, norm
         if loss == 0:
             self._was_zero = True
-            if norm and norm == self._norm and self._num_same:
-                self._same_limit = SAME_AT_START  # no target counts, as DeepSpeed prints it
-            elif norm != self._norm:
-                self._same_limit, self._norm = 0, norm  # gradients move: a policy's
             if not POLICY_SIGNALS.isdisjoint(record.signals):
                 self._same_limit = 0
+            elif norm and norm == self._norm and self._num_same:
+                self._same_limit = SAME_AT_START  # no target counts, as DeepSpeed prints it
+            elif norm != self._norm and not self._is_gone:
+                self._same_limit, self._norm = 0, norm  # gradients move: a policy's
         self._num_same += 1
         return self._num_same == self._same_limit
 
@@ -390,8 +405,8 @@ class NoLearning(Detector):
             return 0
         is_first = math.isnan(self._first)
         if loss == 0:  # usual for a hinge that has learnt, and for a policy with its gradients
-            is_gone = not self._was_zero and self._last > LOSS_GONE * self._first
-            return SAME_AT_START if is_gone or (is_first and not norm) else 0
+            self._is_gone = not self._was_zero and self._last > LOSS_GONE * self._first
+            return SAME_AT_START if self._is_gone or (is_first and not norm) else 0
         if is_first:
             is_rounded = abs(loss) <= FEW_GRAINS * grain(loss)
             return SAME_IF_ROUNDED if is_rounded else SAME_AT_START

@@ -35,6 +35,9 @@ OFTEN = 0.25
 BLOWN_UP = 4.0
 """A loss this many times the start is lost, whatever its course. Source: GrossLoss."""
 
+WITHOUT_DOUBT = 20.0
+"""The same where only a few records came before. Chosen: no batch is so hard."""
+
 FAR_ABOVE_START = 2.0
 """A loss that stays this many times above the start has lost everything, and more. Chosen: losses
 of policies and adversaries rise by a half at once."""
@@ -127,7 +130,8 @@ def _classify(facts: Facts) -> Classified:
 def _classify_start(facts: Facts) -> Classified:
     """Return the class of an incident that has too few records before it: the start has to do."""
     if facts.times_start > BLOWN_UP:
-        return Classified(incident_class=IncidentClass.DIVERGENT, certainty=0.6)
+        certainty = 0.9 if facts.times_start > WITHOUT_DOUBT else 0.6
+        return Classified(incident_class=IncidentClass.DIVERGENT, certainty=certainty)
     if facts.records >= 2 * PATIENCE and facts.times_start <= 1:
         return Classified(incident_class=IncidentClass.RECOVERED, certainty=0.6)
     return OPEN
@@ -139,9 +143,8 @@ def _classify_level(facts: Facts, level: Level) -> Classified:
     is_short = facts.records < MIN_SINCE or facts.records_before <= MIN_SINCE
     has_blown_up = facts.records >= 2 and facts.times_start > BLOWN_UP and z > ABOVE
     if has_blown_up and not level.is_back_just_now:
-        return Classified(
-            incident_class=IncidentClass.DIVERGENT, certainty=0.6 if is_short else 0.9
-        )
+        is_sure = facts.times_start > WITHOUT_DOUBT or not is_short
+        return Classified(incident_class=IncidentClass.DIVERGENT, certainty=0.9 if is_sure else 0.6)
     if facts.records < MIN_SINCE:
         return OPEN
     evaluation = facts.evaluation
