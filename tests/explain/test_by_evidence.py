@@ -160,6 +160,27 @@ def test_a_nan_that_stays_is_first_of_all_a_destructive_update() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "standing"),
+    [
+        ("param_norm/mlp", np.nan, Standing.SUPPORTED),
+        ("param_norm/mlp", 28.3, Standing.RULED_OUT),
+        ("weight_hash/mlp", 7.0, Standing.RULED_OUT),
+        ("discarded", 1.0, Standing.RULED_OUT),
+    ],
+)
+def test_what_the_weights_hold_tells_whether_an_update_destroyed_them(
+    name: str, value: float, standing: Standing
+) -> None:
+    loss, column = falling_loss(LENGTH), np.full(LENGTH, 0.0 if name == "discarded" else 7.0)
+    loss[AT:], column[AT:] = np.nan, value
+    diagnosis = first(block_of({"loss": loss, name: column}), RunFacts(dtype="fp32"))
+    (told,) = (h for h in diagnosis.hypotheses if "destructive update" in h.statement)
+    assert told.standing is standing
+    assert (diagnosis.hypotheses[0] is told) is (standing is Standing.SUPPORTED)
+    assert ("param_norm/mlp not finite at step" in told.statement) is (value != value)
+
+
+@pytest.mark.parametrize(
     ("dtype", "cause"), [("fp32", Cause.LOGIC_NAN), ("fp16", Cause.FP16_OVERFLOW)]
 )
 def test_the_dtype_tells_an_overflow_from_a_logic_nan(dtype: str, cause: Cause) -> None:
@@ -189,7 +210,10 @@ def test_a_bit_that_was_seen_to_flip_names_the_cause(kind: str) -> None:
     assert first(run).cause is not Cause.BIT_FLIP
     facts = {"why": "one bit of lm_head flipped in memory", "is_hardware": True}
     flip = Event(kind=kind, tick=int(run.tick[AT + 4]), step=int(run.step[AT + 4]), facts=facts)
-    assert first(dataclasses.replace(run, events=(flip,))).cause is Cause.BIT_FLIP
+    proven = first(dataclasses.replace(run, events=(flip,)))
+    assert proven.cause is Cause.BIT_FLIP
+    assert "ne bit of lm_head flipped in memory" in proven.root_cause
+    assert (proven.hypotheses[0].probability or 0) > 0.95
     other = dataclasses.replace(flip, facts={"why": "lm_head not finite"})
     assert first(dataclasses.replace(run, events=(other,))).cause is first(run).cause
 
@@ -205,6 +229,19 @@ def test_a_loss_that_comes_back_is_no_factor_in_the_code(comes_back: bool) -> No
     assert (Cause.LOSS_REDUCTION_BUG in named) is not comes_back
 
 
+@pytest.mark.parametrize("records", [20, 60, 300])
+@pytest.mark.parametrize("seed", range(3))
+def test_a_loss_that_is_on_its_way_back_is_no_factor_in_the_code(seed: int, records: int) -> None:
+    noise = np.random.default_rng(seed).normal(size=(2, 700))
+    after = np.clip(np.arange(700) - 400, 0, None)
+    is_after = np.arange(700) >= 400
+    loss = 2.3 - 0.0002 * np.arange(700) + 0.02 * noise[0]
+    loss += np.where(is_after, 4 * np.exp(-after / 150), 0)
+    norm = 0.35 * (1 + np.where(is_after, 10 * np.exp(-after / 8), 0)) * (1 + 0.04 * noise[1])
+    diagnosis = first(block_of({"loss": loss, "grad_norm": norm})[: 400 + records])
+    assert Cause.LOSS_REDUCTION_BUG not in {item.cause for item in diagnosis.hypotheses}
+
+
 def test_a_factor_is_found_where_odd_gradients_before_it_date_the_onset() -> None:
     loss, norm = falling_loss(LENGTH), noisy(0.5, 0.05)
     loss[AT:] *= 5.0
@@ -218,6 +255,7 @@ def test_a_factor_is_found_where_odd_gradients_before_it_date_the_onset() -> Non
     assert incident.onset.tick < AT - 1
     diagnosis = judge.explain(incident, run)
     assert diagnosis.cause is Cause.LOSS_REDUCTION_BUG
+    assert (diagnosis.hypotheses[0].probability or 0) <= 0.7  # curves alone
 
 
 def test_every_input_of_an_incident_is_found_once(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.kit.synthetic import Array, block_of, falling_loss
 
 from trimtab.core.block import Block, Event
-from trimtab.core.causes import Cause
+from trimtab.core.causes import Cause, Evidence, Standing
 from trimtab.core.config import Config, DetectConfig
 from trimtab.core.events import EXPERIMENT
 from trimtab.core.run import RunFacts
@@ -33,6 +33,10 @@ def spiked(facts: RunFacts | None = None, **signals: np.ndarray) -> Diagnosis:
     return judge.explain(judge.incidents[0], run, facts)
 
 
+def evidence_of(diagnosis: Diagnosis, at: int = 0) -> tuple[Evidence, ...]:
+    return diagnosis.hypotheses[at].evidence
+
+
 def possible(diagnosis: Diagnosis) -> set[Cause | None]:
     assert diagnosis.ranking is not None
     return {candidate.cause for candidate in diagnosis.ranking.candidates}
@@ -42,7 +46,10 @@ def test_curves_alone_name_no_cause() -> None:
     diagnosis = spiked()
     assert diagnosis.cause is None
     assert "Not known; possibly F02" in diagnosis.root_cause
-    assert "guard.record" in diagnosis.remedy
+    # What is likely has its remedy, and the gradient that speaks for it is said.
+    assert "If it is F02: look at the batch" in diagnosis.remedy
+    assert "guard.steps(loader)" in diagnosis.remedy
+    assert any("gradient norm 40, usually 0.5" in e.observation for e in evidence_of(diagnosis))
     assert all((h.probability or 0) < SUPPORTED for h in diagnosis.hypotheses if h.cause)
 
 
@@ -55,6 +62,7 @@ def test_curves_alone_name_no_cause() -> None:
         (RunFacts(ranks=1), (), {Cause.REPLICAS_OUT_OF_SYNC}),
         (RunFacts(), ("eval/wer",), {Cause.RARE_TOKENS, Cause.ATTENTION_LOGIT_GROWTH}),
         (RunFacts(), ("reward",), {Cause.RARE_TOKENS}),
+        (RunFacts(), ("param_norm/mlp",), {Cause.RARE_TOKENS, Cause.ATTENTION_LOGIT_GROWTH}),
     ],
 )
 def test_what_a_run_cannot_have_is_not_a_hypothesis(
@@ -126,7 +134,10 @@ def test_an_experiment_names_the_cause(name: str, answer: str, cause: Cause) -> 
     assert explained(block_of(with_nan()))[0].cause is not cause
     found = after_experiment(name, answer)
     assert found.cause is cause
-    assert any("as it was found" in item.observation for item in found.hypotheses[0].evidence)
+    assert any("as it was found" in item.observation for item in evidence_of(found))
+    assert ("as it was found" in found.root_cause) is (cause is Cause.LOGIC_NAN)
+    assert "not recorded" not in found.root_cause
+    assert "finiteness check" not in found.remedy
 
 
 def test_a_nan_is_not_explained_by_what_keeps_numbers_finite() -> None:
@@ -134,6 +145,47 @@ def test_a_nan_is_not_explained_by_what_keeps_numbers_finite() -> None:
     run = block_of({**with_nan(), "tokens": tokens})
     finite = {Cause.HARD_BATCH, Cause.DUPLICATE_BATCH, Cause.BATCH_SIZE_CHANGE}
     assert possible(explained(run)[0]).isdisjoint(finite)
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+@pytest.mark.parametrize("name", ["param_norm", "param_norm/mlp"])
+def test_a_weight_norm_that_doubles_or_halves_is_weight_decay(direction: int, name: str) -> None:
+    noise = np.random.default_rng(1).normal(size=(2, 1400))
+    after = np.clip(np.arange(1400) - 800, 0, None)
+    signals = {
+        "loss": falling_loss(1400) + 0.0025 * after,
+        "grad_norm": 0.6 * np.exp(0.12 * noise[0]),
+        "lr": np.linspace(3e-4, 1e-4, 1400),
+        name: 30 * np.exp(2e-4 * noise[1]) * 2.0 ** (direction * after / 150),
+    }
+    found = explained(block_of(signals))[0]
+    assert found.cause is Cause.WEIGHT_DECAY
+    assert Cause.LR_DISCONTINUITY in ruled_out(found)
+    signals[name] = np.where(after > 0, 60.0, 30.0)  # at once: other weights were loaded
+    assert explained(block_of(signals))[0].cause is not Cause.WEIGHT_DECAY
+
+
+def ruled_out(diagnosis: Diagnosis) -> set[object]:
+    return {h.cause for h in diagnosis.hypotheses if h.standing is Standing.RULED_OUT}
+
+
+def test_what_is_ruled_out_is_said_with_the_number() -> None:
+    (found,) = explained(block_of({**with_nan(), "lr": np.full(LENGTH, 1e-3)}))
+    out = next(h for h in found.hypotheses if h.cause is Cause.LR_DISCONTINUITY)
+    assert out.standing is Standing.RULED_OUT
+    assert "in a record: 1 times" in out.evidence[0].observation
+    assert Cause.FP16_OVERFLOW not in ruled_out(found)  # the dtype is not recorded
+
+
+def test_a_batch_that_is_served_again_at_once_is_named() -> None:
+    prints = np.random.default_rng(5).integers(1, 2**31, LENGTH).astype(float)
+    prints[AT : AT + 3] = prints[AT - 1]
+    loss = falling_loss(LENGTH)
+    loss[AT + 40] = np.nan
+    plain = explained(block_of({"loss": falling_loss(LENGTH), "fingerprint": prints}))
+    assert [item.cause for item in plain] == [Cause.DUPLICATE_BATCH]
+    later = explained(block_of({"loss": loss, "fingerprint": prints}), RunFacts(dtype="fp32"))
+    assert Cause.LOGIC_NAN in {item.cause for item in later}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@
 finding, as an explanation.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from trimtab.core.causes import AnyCause, Cause, Evidence, Hypothesis, Standing,
 from trimtab.core.findings import Explanation, Finding, Symptom
 from trimtab.core.incidents import Incident
 from trimtab.core.text import digits
+from trimtab.explain.evidence.checks import Answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,10 @@ def by_users_alarm(incident: Incident) -> Conclusion:
     )
 
 
+NO_TENSOR = "which tensor is not recorded"
 DESTRUCTIVE_UPDATE = (
     "a destructive update wrote NaN into a parameter, and it has stayed there since (first seen at "
-    "step {step}; which tensor is not recorded)"
+    f"step {{step}}; {NO_TENSOR})"
 )
 """What a loss that stays non-finite means, whatever caused it."""
 
@@ -115,8 +118,30 @@ CONCLUSIONS: Mapping[AnyCause | None, Conclusion] = {
 }
 """By cause of the catalogue; the texts are in conclusions.json."""
 
+_FOUND_OPERATION = _TEXTS["operation found"]
+
+
+def conclusion_of(cause: Cause, answers: Answers) -> Conclusion:
+    """Return the conclusion about a cause, with what a proof or an experiment has found."""
+    said = CONCLUSIONS[cause]
+    if cause is Cause.BIT_FLIP and answers["bit_flipped"].is_yes:
+        proof = answers["bit_flipped"].observation
+        text = f"{proof[:1].upper()}{proof[1:]}, and no code had written to it."
+        return dataclasses.replace(said, root_cause=text)
+    if not answers["module_nonfinite"].is_yes:
+        return said
+    # The sizes of values follow behind a semicolon: the hypothesis lists them.
+    found = answers["module_nonfinite"].observation.partition(";")[0]
+    if cause is Cause.LOGIC_NAN:
+        text = _FOUND_OPERATION["root_cause"].format(found=found)
+        return Conclusion(cause, **{**_FOUND_OPERATION, "root_cause": text})
+    if cause is Cause.FP16_OVERFLOW:
+        return dataclasses.replace(said, root_cause=f"{said.root_cause} Found: {found}.")
+    return said
+
+
 _WATCHED = "`trimtab.watch(model, optimizer)` records it"
-_OF_BATCH = "`guard.record(loss=loss, batch=batch)` records it"
+_OF_BATCH = "a loop over `guard.steps(loader)` records it"
 
 RECORDED_BY: Mapping[str, str] = {
     "grad_norm": "`guard.clip_grad_norm_(1.0)` records it",

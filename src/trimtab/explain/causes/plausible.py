@@ -31,18 +31,19 @@ OUTSIDE = "outside"
 MIN_USUAL = 8
 """With fewer records before the onset, nothing is known about what is usual."""
 
-MIN_RISE, STILL_UP = 4, 0.8
-"""Losses that say whether one is still up, and the share of its rise that is left then."""
+MIN_RISE, STILL_UP = 3, 0.8
+"""Losses that say whether one is still up, and the share of its rise that is left then. Source: two
+rises in a row are the largest of a run by chance more seldom than one in 500."""
 
 MAX_FIRST_STEP = 100
 """A log that begins later does not show where the loss began."""
 
-LONG_TAIL = 30.0
-"""Times the usual gradient norm at one step. Source: the stability guides."""
-
 TIME_SYMPTOMS = frozenset({Symptom.STALL, Symptom.SLOW})
 TIME_CAUSES = frozenset({Cause.LOADER_STALL, Cause.SLOW_RANK})
 """What slow steps look like, and the causes that have them as their only symptom."""
+
+RISING = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT, Symptom.RISING_LOSS})
+"""What a detector says of a loss that rises."""
 
 LASTING_CAUSES = frozenset(
     {Cause.LOSS_REDUCTION_BUG, Cause.WEIGHT_DECAY, Cause.PARAMETERS_NOT_UPDATING}
@@ -58,6 +59,10 @@ ADAM_CAUSES = frozenset(
 """What needs Adam's moments."""
 
 LOGIT_CAUSES = frozenset({Cause.ATTENTION_LOGIT_GROWTH, Cause.OUTPUT_LOGIT_DRIFT})
+NO_TOKENS = frozenset(f"{signals.PARAM_NORM}/{role}" for role in ("norm", "head", "mlp", "other"))
+"""Groups of weights of a model without tokens and attention: nothing in it is called so, and it has
+no embedding, which attention of an unknown name would have, too."""
+
 RATE_CAUSES = frozenset({Cause.LR_DISCONTINUITY, Cause.WRONG_SCHEDULE})
 RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
 """What a run of one rank cannot have: there is no other to differ from."""
@@ -181,7 +186,9 @@ def shape_of(context: IncidentContext, answers: Answers) -> str:
         return "divergence" if _rose_first(context) else "not finite"
     if Symptom.NO_LEARNING in incident.symptoms:
         return "never learnt"
-    if _is_burst(context):
+    # A silent incident has no rise of the loss that a gradient could begin.
+    is_silent = incident.incident_class is IncidentClass.SILENT
+    if "gradient_long_tail" in answers.yes and not is_silent:
         return "gradient burst"
     if came_back(context):
         return "spike"
@@ -206,23 +213,6 @@ def _share_left(context: IncidentContext) -> float | None:
     usual, peak = float(np.median(before)), float(during.max())
     now = float(np.median(during[-min(max(len(during) // 4, 1), 4) :]))
     return (now - usual) / (peak - usual) if peak > usual else None
-
-
-def _is_burst(context: IncidentContext) -> bool:
-    """Return whether a gradient was beyond a long tail just before the loss rose, or as it did."""
-    onset, shown = context.onset_row, context.shown_row
-    norms = context.block.column(signals.GRAD_NORM)
-    usual = norms.values[max(onset - 68, 0) : max(onset - 4, 0)]
-    usual = usual[np.isfinite(usual)]
-    near = norms.values[max(onset - 4, 0) : shown + 4]
-    near = near[np.isfinite(near)]
-    if (
-        len(usual) < MIN_USUAL
-        or not len(near)
-        or context.incident.incident_class is IncidentClass.SILENT
-    ):
-        return False
-    return bool(near.max() > LONG_TAIL * np.median(usual))
 
 
 def _rose_first(context: IncidentContext) -> bool:
@@ -277,6 +267,7 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
 
     symptoms, is_back = set(incident.symptoms), came_back(context)
     is_finite = NOT_FINITE.isdisjoint(symptoms)
+    is_multiplied = "loss_multiplied" in answers.yes
     looks_finite = answers.yes.isdisjoint({"loss_nonfinite", "gradient_nonfinite_first"})
     adaptive = "adam|lamb|lion|adafactor|sophia|muon|shampoo|soap|rmsprop"
     certain: list[tuple[Collection[Cause], bool]] = [
@@ -287,6 +278,8 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
         (TIME_CAUSES, TIME_SYMPTOMS.isdisjoint(symptoms)),
         (RANK_CAUSES, answers["several_ranks"].is_no),
         (LASTING_CAUSES, is_back),
+        # A factor that leaves the loss as it was is in the gradient alone; else it is in both.
+        ([Cause.LOSS_REDUCTION_BUG], bool(symptoms & RISING) and not is_multiplied),
         ([Cause.LOGIC_NAN], is_finite and looks_finite),
         # The scaler skipped what overflowed: it followed the spike.
         ([Cause.FP16_OVERFLOW], is_finite and looks_finite and is_back),
@@ -294,8 +287,8 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
         (ADAM_CAUSES, not re.search(adaptive, (context.facts.optimizer or "adam").lower())),
     ]
     has_tokens = recorded(signals.TOKENS, signals.TOKEN_RARITY, signals.UNIQUE_TOKEN_SHARE)
-    has_groups = any(name.startswith(f"{signals.PARAM_NORM}/") for name in block.columns)
-    has_logits = has_groups or recorded("max_attention_logit", "max_log_z")
+    groups = {name for name in block.columns if name.startswith(f"{signals.PARAM_NORM}/")}
+    has_logits = bool(groups) or recorded("max_attention_logit", "max_log_z")
     is_nan = not (
         is_finite
         and nonfinite_loss(context).is_no
@@ -307,9 +300,10 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
         ([Cause.BATCH_SIZE_CHANGE], not has_tokens),
         ([Cause.RARE_TOKENS], not has_tokens and kind in ("other", "reinforcement learning")),
         (LOGIT_CAUSES, not has_logits and kind not in ("pretraining", "fine-tuning")),
+        ([Cause.ATTENTION_LOGIT_GROWTH, Cause.RARE_TOKENS], bool(groups) and groups <= NO_TOKENS),
         ([Cause.FP16_OVERFLOW], not (is_nan and _may_overflow(context))),
     ]
-    decides, yes = base_rates()["decides"], answers.yes - {"half_precision"}
+    decides, yes = base_rates()["decides"], answers.yes - CURVES - {"half_precision"}
     out = {cause for causes, is_out in certain if is_out for cause in causes}
     unseen = (cause for causes, is_out in unless_seen if is_out for cause in causes)
     return frozenset(out.union(cause for cause in unseen if yes.isdisjoint(decides[cause.id])))

@@ -98,7 +98,7 @@ def all_weights() -> Weights:
 
 def with_constructed(fitted: Weights) -> Weights:
     """Return fitted weights, with those of observations that mean what they are."""
-    given = base_rates()["by construction"]
+    given, not_planted = base_rates()["by construction"], base_rates()["not planted"]
     of_policy = [cause for cause in Cause if cause.is_of_policy]
     shares = {
         name: {cause: row.get(cause.id, row["others"]) for cause in (*fitted.causes, *of_policy)}
@@ -106,7 +106,10 @@ def with_constructed(fitted: Weights) -> Weights:
     }
     # What was fitted on language models says nothing about a policy: its mean has no weight.
     known = {
-        name: {**row, **dict.fromkeys(of_policy, fmean(row.values()))}
+        name: {
+            cause: not_planted.get(name, {}).get(cause.id, share)
+            for cause, share in {**row, **dict.fromkeys(of_policy, fmean(row.values()))}.items()
+        }
         for name, row in fitted.shares.items()
     }
     unknown = {name: row.get("unknown", given["unknown"]) for name, row in given["shares"].items()}

@@ -10,9 +10,20 @@ from enum import StrEnum
 
 import numpy as np
 
+from trimtab.core.block import BoolArray
 from trimtab.core.causes import Evidence
 from trimtab.core.findings import Symptom
-from trimtab.core.signals import ADAM_V_NORM, GRAD_NORM, LOSS, LR, PARAM_NORM, UPDATE_NORM
+from trimtab.core.signals import (
+    ADAM_V_NORM,
+    DISCARDED,
+    GRAD_NORM,
+    LOSS,
+    LR,
+    PARAM_NORM,
+    UPDATE_NORM,
+    WEIGHT_HASH,
+)
+from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
 
 
@@ -121,6 +132,42 @@ def stays_nonfinite(context: IncidentContext) -> Observed:
         return unrecorded(LOSS, "the losses of the incident were lost")
     count = int(np.argmin(bad[::-1])) if not bad.all() else len(bad)
     return answered(LOSS, count > 1, f"the last {count} recorded losses are non-finite")
+
+
+def nonfinite_weights(context: IncidentContext) -> Observed:
+    """Do the weights hold NaN, where the loss is not finite?"""
+    bad_loss = context.during(LOSS).nonfinite
+    names = [name for name in context.block.columns if name.startswith(PARAM_NORM)]
+    norms = {name: context.during(name) for name in sorted(names, reverse=True)}
+    bad = np.flatnonzero(np.any([norm.nonfinite for norm in norms.values()], axis=0))
+    if len(bad):
+        first = [name for name, norm in norms.items() if norm.nonfinite[bad[0]]]
+        groups = [name for name in first if name != PARAM_NORM] or first
+        step = int(context.block.step[context.onset_row + bad[0]])
+        return answered(groups[0], True, f"{', '.join(groups)} not finite at step {step}")
+    for name, norm in reversed(norms.items()):
+        rows = np.flatnonzero(norm.finite & bad_loss)
+        if len(rows):
+            step = int(context.block.step[context.onset_row + rows[-1]])
+            value = digits(float(norm.values[rows[-1]]))
+            return answered(name, False, f"{name} {value} at step {step}, the loss not finite")
+    return _unchanged_weights(context, bad_loss)
+
+
+def _unchanged_weights(context: IncidentContext, bad_loss: BoolArray) -> Observed:
+    """Return no if all weights have the checksums from before, or no such step was applied."""
+    pairs = []
+    for name in context.block.columns:
+        before, during = context.before(name, 1), context.during(name)
+        if name.startswith(WEIGHT_HASH) and len(before) and (during.finite & bad_loss).any():
+            pairs.append((before[0], during.values[during.finite & bad_loss][-1]))
+    if pairs and all(then == now for then, now in pairs):
+        return answered(WEIGHT_HASH, False, "the checksums of the weights have not changed")
+    discarded = context.during(DISCARDED)
+    if bad_loss.any() and bool((discarded.finite & (discarded.values > 0))[bad_loss].all()):
+        text = f"{counted(int(bad_loss.sum()), 'step')} with such a loss, each discarded"
+        return answered(DISCARDED, False, text)
+    return unrecorded(PARAM_NORM, "weight norms not recorded")
 
 
 def gradient_first(context: IncidentContext) -> Observed:

@@ -23,13 +23,14 @@ _USUAL, _MULTIPLIED, _STEADY = 1.2, 1.4, 1.6
 """Times the usual: less than the first is noise, more than the second is a multiple. A constant
 multiple of a loss varies by less than the third in 8 records; a spike that decays by more."""
 
+_SAME, _LOSS_STAYS, _NORM_STAYS = 1.5, 1.15, 1.4
+"""One constant multiplies loss and gradient norm alike, and both stay: medians of 8 records may
+differ by these factors. Chosen: a norm is noisier than a loss, and a spike that is slow to come
+back loses over a quarter of its height in 64 records."""
+
 _SETTLED = 3.0
 """Largest over smallest loss of 64 records of a run that has a usual level. Chosen: noise and
 learning together stay far below it after the warm-up."""
-
-_BURST = 8.0
-"""A gradient norm this many times the lowest of the next ones is a burst of its own. Chosen: norms
-of small models vary by a factor of 3 from step to step."""
 
 _MAX_LEAD = 16
 """Records between an onset that is dated to an odd gradient and the fault: twice the lead of a
@@ -84,21 +85,29 @@ def _first_multiplied(signal: SignalView, spread: float = math.inf) -> int:
 def loss_multiplied(
     loss: SignalView, grad_norm: SignalView, context: IncidentContext
 ) -> YesNo | None:
-    """Are all losses and gradient norms from the onset on a multiple of the usual ones?"""
+    """Are loss and gradient norm multiplied by the same constant from the onset on?"""
     # A loss that falls far before has no usual level that could be multiplied.
-    if len(loss.after) < 8 or loss.before.max() > _SETTLED * loss.before.min():
+    if loss.before.max() > _SETTLED * loss.before.min():
         return None
-    at = min(_first_multiplied(loss, _STEADY), len(grad_norm.after) - 1)
-    low, low_norm = (item.ratio(float(item.after[at:][:8].min())) for item in (loss, grad_norm))
-    text = f"lowest of 8 records: loss {low:.2g} times, norm {low_norm:.2g} times the usual"
-    is_multiple = low > _MULTIPLIED and low_norm > _MULTIPLIED
-    # A spike that decays, or one burst of the gradient, is no constant factor.
-    is_steady = loss.ratio(float(loss.after[at:][:8].max())) < _STEADY * low
-    # Nor is a loss that only returns to where it was not long ago.
+    at = _first_multiplied(loss, _STEADY)
+    both = [(item, item.after[at:]) for item in (loss, grad_norm)]
+    if min(len(after) for _, after in both) < 16:
+        return None
+    lowest = min(item.ratio(float(after[:8].min())) for item, after in both)
+    first, first_norm = (item.ratio(float(np.median(after[:8]))) for item, after in both)
+    last, last_norm = (item.ratio(float(np.median(after[-8:]))) for item, after in both)
+    text = f"loss {first:.2g} times the usual, later {last:.2g} times; "
+    text += f"norm {first_norm:.2g} times, later {last_norm:.2g} times"
+    is_one_factor = lowest > _MULTIPLIED and _within(first_norm / first, _SAME)
+    stays = _within(last / first, _LOSS_STAYS) and _within(last_norm / first_norm, _NORM_STAYS)
+    # Nor is it a factor where the loss only returns to where it was not long ago.
     long_before = context.before(LOSS, 4 * len(loss.before))
     is_return = float(np.median(long_before)) > 0.8 * float(np.median(loss.after[at:][:8]))
-    is_factor = is_multiple and is_steady and not is_return
-    return is_factor and grad_norm.peak(at + 4) < _BURST * low_norm, text
+    return is_one_factor and stays and not is_return, text
+
+
+def _within(ratio: float, factor: float) -> bool:
+    return 1 / factor < ratio < factor
 
 
 @observation("The gradient norm is multiplied at once and stays so", source=_LAB)
@@ -111,7 +120,7 @@ def gradient_multiplied(grad_norm: SignalView) -> YesNo | None:
     low = grad_norm.ratio(float(grad_norm.after[at : at + 8].min()))
     text = f"gradient norm {grad_norm.ratio(first):.2g} times the usual, later "
     text += f"{grad_norm.ratio(later):.2g} times"
-    return low > _MULTIPLIED and 0.7 < later / first < 1.4, text
+    return low > _MULTIPLIED and _within(later / first, _NORM_STAYS), text
 
 
 @observation("The gradient norm is large for a few records", source="norm over 3 times its median")

@@ -1,5 +1,7 @@
 """Observations whose meaning follows from what they are: hardware, still numbers, and a policy.
 
+Two are questions of the stability guides: a gradient far out, and a weight norm that doubles.
+
 What they say about causes is by construction, not fitted (`causes/ranking.py`).
 """
 
@@ -8,12 +10,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from trimtab.core.block import Block, FloatArray
 from trimtab.core.findings import Symptom
-from trimtab.core.signals import EVAL_REWARD, LOSS, LR, REWARD, UPDATE_NORM
+from trimtab.core.signals import EVAL_REWARD, GRAD_NORM, LOSS, LR, PARAM_NORM, REWARD, UPDATE_NORM
 from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import nonfinite_loss
-from trimtab.explain.evidence.observation import SignalView, YesNo, observation
+from trimtab.explain.evidence.observation import MIN_BEFORE, SignalView, YesNo, observation
 
 
 @observation("A bit flipped in memory", source="the bits of a tensor, summed before and after")
@@ -51,14 +54,71 @@ def moved_from_outside(
     return furthest > _LARGEST_UPDATE * _UPDATES, text
 
 
+LONG_TAIL = 30.0
+"""Times the usual gradient norm at one step. Source: the stability guides, question 2.3."""
+
+
+@observation(
+    "The gradient norm is far out as the loss begins to rise",
+    source="over 30 times its mean at the spike: tokens of the long tail (stability guides)",
+)
+def gradient_long_tail(context: IncidentContext) -> YesNo | None:
+    norms, onset = context.block.column(GRAD_NORM), context.onset_row
+    usual = norms[max(onset - 68, 0) : max(onset - 4, 0)]
+    near = norms[max(onset - 4, 0) : context.shown_row + 4]
+    if usual.finite.sum() < MIN_BEFORE or not near.finite.any():
+        return None
+    middle = float(np.median(usual.values[usual.finite]))
+    high = float(near.values[near.finite].max())
+    return high > LONG_TAIL * middle, f"gradient norm {digits(high)}, usually {digits(middle)}"
+
+
+@observation(
+    "The norm of all weights doubles or halves while the loss rises",
+    source="over 2 times in 200 steps: stability guides, question 4.3",
+)
+def weights_doubled(context: IncidentContext, loss: SignalView) -> YesNo | None:
+    """Does the norm leave its trend step by step, and not in one jump, as at a wrong load?"""
+    limit = context.config
+    rows = slice(max(context.onset_row - limit.norm_steps, 0), context.last_row + 1)
+    total = _norm_of_all(context.block[rows])
+    during = context.during(LOSS)
+    losses = during.values[during.finite][-_UPDATES:]
+    known = np.isfinite(total) & (total > 0)
+    steps, logs = context.block.step[rows][known], np.log(total[known])
+    if len(logs) < _UPDATES or len(losses) < _UPDATES:
+        return None
+    # Each norm beside the last one that is at most so many steps later.
+    later = np.searchsorted(steps, steps + limit.norm_steps, side="right") - 1
+    at = int(np.argmax(np.abs(logs[later] - logs)))
+    then, now = logs[at], logs[later[at]]
+    largest = np.abs(np.diff(logs[at : later[at] + 1])).max(initial=0.0)
+    moved = abs(float(now - then))
+    text = f"weight norm {digits(math.exp(then))} -> {digits(math.exp(now))} "
+    text += f"in {int(steps[later[at]] - steps[at])} steps"
+    is_gradual = float(largest) < moved / 2
+    rises = loss.sigmas(float(np.median(losses))) > 1
+    return moved > math.log(limit.norm_ratio) and is_gradual and rises, text
+
+
+def _norm_of_all(block: Block) -> FloatArray:
+    """Return the norm of all weights by record: as recorded, or from those of its groups."""
+    if block.column(PARAM_NORM).recorded:
+        return block.column(PARAM_NORM).values
+    groups = [c for name, c in block.columns.items() if name.startswith(f"{PARAM_NORM}/")]
+    squares = [column.values**2 for column in groups if column.recorded]
+    return np.sqrt(np.sum(squares, axis=0)) if squares else np.full(len(block), np.nan)
+
+
 _FEW = 6
 """Records that a statement about all of them needs."""
 
 
 @observation("The learning rate is zero", source="a schedule that never starts")
 def lr_zero(context: IncidentContext) -> YesNo | None:
-    lr = context.during(LR)
-    values = lr.values[lr.finite]
+    lr = context.block.column(LR)[: context.last_row + 1]
+    # A run that never learns is found late: what it had before says as much.
+    values = lr.values[lr.finite][-max(int(context.during(LR).finite.sum()), _FEW) :]
     if len(values) < _FEW:
         return None
     return not values.any(), f"learning rate {digits(float(values.max()))} at most"
@@ -129,6 +189,11 @@ def batch_nonfinite(experiments: Experiments) -> YesNo | None:
 def module_nonfinite(experiments: Experiments) -> YesNo | None:
     """Are weights and batch finite, and the output of a module or the loss is not?"""
     return _shown(experiments, "first_nonfinite", "module", "loss")
+
+
+@observation("A weight is not finite itself", source="experiment: its tensors")
+def weights_nonfinite(experiments: Experiments) -> YesNo | None:
+    return _shown(experiments, "first_nonfinite", "weights")
 
 
 @observation("The loss is finite in fp32 alone", source="experiment: without autocast")

@@ -6,10 +6,9 @@
          | no
     2.1 spike? --yes--> 2.2 back in 50? --yes--> 2.3a norm 30x? 2.3b LR jump? 2.3c same batch?
          | no                  | no --> persistent
-    3.1 gradient norm non-finite? --yes--> 3.2 scale collapsed? scale constant?
-         | no
-    3.1b scale collapsed?
-         | no
+    3.0 fp16 or bf16? --yes--> 3.1 gradient norm non-finite? --yes--> 3.2 scale collapsed? constant?
+         | no                       | no --> 3.1b scale collapsed?
+         |                               | no
     4.1 loss risen 200 times? --yes--> 4.2 LR rising? 4.3 weight norm 2x? 4.4 gradient rising?
          | no --> healthy
 
@@ -90,6 +89,14 @@ def is_half_precision(context: IncidentContext) -> Observed:
             "dtype", True, "dtype not recorded, but a loss scale is: assumed to be fp16"
         )
     return unrecorded("dtype", "neither dtype nor loss scale recorded")
+
+
+def is_low_precision(context: IncidentContext) -> Observed:
+    """Was the run in fp16 or bf16?"""
+    known = is_half_precision(context)
+    if context.facts.dtype != "bf16":
+        return known
+    return answered("dtype", True, known.observation)
 
 
 def loss_first(context: IncidentContext) -> Observed:
@@ -368,12 +375,13 @@ TEXTBOOK_TREE: Mapping[str, TreeQuestion] = {
     "1.1b": TreeQuestion(nonfinite_norm, "CORRUPTED_STATE", "2.1"),
     "1.2": TreeQuestion(is_half_precision, "3.2", "1.3"),
     "1.3": TreeQuestion(gradient_first, "GRADIENT_FIRST", "DESTRUCTIVE_UPDATE"),
-    "2.1": TreeQuestion(spike, "2.2", "3.1"),
+    "2.1": TreeQuestion(spike, "2.2", "3.0"),
     "2.2": TreeQuestion(recovered, "2.3a", "2.4"),
     "2.3a": TreeQuestion(long_tail, "LONG_TAIL", "2.3b"),
     "2.3b": TreeQuestion(lr_jump, "LR_JUMPED", "2.3c"),
     "2.3c": TreeQuestion(repeated_batch, "SAME_BATCH", "SPIKE_UNEXPLAINED"),
     "2.4": TreeQuestion(had_its_time, "PERSISTENT", "TOO_EARLY"),
+    "3.0": TreeQuestion(is_low_precision, "3.1", "4.1"),
     "3.1": TreeQuestion(nonfinite_gradient, "3.2", "3.1b"),
     "3.1b": TreeQuestion(scale_collapsed, "COLLAPSED_SCALE", "4.1"),
     "3.2": TreeQuestion(scale_collapsed, "COLLAPSED_SCALE", "3.2b"),
