@@ -193,19 +193,15 @@ def _not_known(incident: Incident, ranking: Ranking) -> conclusions.Conclusion:
     if ranking.decides is not None:
         missing = ranking.results[ranking.decides].signal
         tell = f" What would tell was not recorded: {missing}."
+    first = likely[0].cause
+    fix = conclusions.conclusion_of(first, ranking.results).remedy
+    # Whoever believes in the first cause can fix it before it is known.
+    if_so = f"If it is {first.id}: {fix[:1].lower()}{fix[1:]} " if first else ""
     return dataclasses.replace(
         conclusions.NOTHING_FITS,
         root_cause=f"Not known; possibly {like}.{tell}",
-        remedy=f"{_remedy_if_so(likely[0], ranking)} {_record_it(ranking)}",
+        remedy=f"{if_so}{_record_it(ranking)}",
     )
-
-
-def _remedy_if_so(candidate: Candidate, ranking: Ranking) -> str:
-    """Return what fixes the first cause: whoever believes in it can do so before it is known."""
-    if candidate.cause is None:
-        return ""
-    remedy = conclusions.conclusion_of(candidate.cause, ranking.results).remedy
-    return f"If it is {candidate.cause.id}: {remedy[:1].lower()}{remedy[1:]}"
 
 
 def _record_it(ranking: Ranking) -> str:

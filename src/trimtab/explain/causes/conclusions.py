@@ -121,7 +121,7 @@ CONCLUSIONS: Mapping[AnyCause | None, Conclusion] = {
 _FOUND_OPERATION = _TEXTS["operation found"]
 
 
-def conclusion_of(cause: Cause, answers: Answers) -> Conclusion:
+def conclusion_of(cause: Cause | None, answers: Answers) -> Conclusion:
     """Return the conclusion about a cause, with what a proof or an experiment has found."""
     said = CONCLUSIONS[cause]
     if cause is Cause.BIT_FLIP and answers["bit_flipped"].is_yes:
