@@ -242,6 +242,17 @@ def test_a_loss_that_is_on_its_way_back_is_no_factor_in_the_code(seed: int, reco
     assert Cause.LOSS_REDUCTION_BUG not in {item.cause for item in diagnosis.hypotheses}
 
 
+def test_a_gradient_that_is_0_is_no_multiple_of_another() -> None:
+    loss = falling_loss(LENGTH)
+    loss[AT:] *= 3.0
+    for before, after in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0)):
+        norm = np.where(np.arange(LENGTH) < AT, before, after)
+        named = {
+            item.cause for item in first(block_of({"loss": loss, "grad_norm": norm})).hypotheses
+        }
+        assert named.isdisjoint({Cause.LOSS_REDUCTION_BUG, Cause.RARE_TOKENS})
+
+
 def test_a_factor_is_found_where_odd_gradients_before_it_date_the_onset() -> None:
     loss, norm = falling_loss(LENGTH), noisy(0.5, 0.05)
     loss[AT:] *= 5.0

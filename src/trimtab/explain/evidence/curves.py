@@ -98,16 +98,17 @@ def loss_multiplied(
     last, last_norm = (item.ratio(float(np.median(after[-8:]))) for item, after in both)
     text = f"loss {first:.2g} times the usual, later {last:.2g} times; "
     text += f"norm {first_norm:.2g} times, later {last_norm:.2g} times"
-    is_one_factor = lowest > _MULTIPLIED and _within(first_norm / first, _SAME)
-    stays = _within(last / first, _LOSS_STAYS) and _within(last_norm / first_norm, _NORM_STAYS)
+    is_one_factor = lowest > _MULTIPLIED and _is_near(first_norm, first, _SAME)
+    stays = _is_near(last, first, _LOSS_STAYS) and _is_near(last_norm, first_norm, _NORM_STAYS)
     # Nor is it a factor where the loss only returns to where it was not long ago.
     long_before = context.before(LOSS, 4 * len(loss.before))
     is_return = float(np.median(long_before)) > 0.8 * float(np.median(loss.after[at:][:8]))
     return is_one_factor and stays and not is_return, text
 
 
-def _within(ratio: float, factor: float) -> bool:
-    return 1 / factor < ratio < factor
+def _is_near(one: float, other: float, factor: float) -> bool:
+    """Return whether two values differ by less than a factor; never if one is 0 or infinite."""
+    return one < factor * other and other < factor * one
 
 
 @observation("The gradient norm is multiplied at once and stays so", source=_LAB)
@@ -120,7 +121,7 @@ def gradient_multiplied(grad_norm: SignalView) -> YesNo | None:
     low = grad_norm.ratio(float(grad_norm.after[at : at + 8].min()))
     text = f"gradient norm {grad_norm.ratio(first):.2g} times the usual, later "
     text += f"{grad_norm.ratio(later):.2g} times"
-    return low > _MULTIPLIED and _within(later / first, _NORM_STAYS), text
+    return low > _MULTIPLIED and _is_near(later, first, _NORM_STAYS), text
 
 
 @observation("The gradient norm is large for a few records", source="norm over 3 times its median")

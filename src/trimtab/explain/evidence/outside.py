@@ -70,7 +70,7 @@ def gradient_long_tail(context: IncidentContext) -> YesNo | None:
         return None
     middle = float(np.median(usual.values[usual.finite]))
     high = float(near.values[near.finite].max())
-    return high > LONG_TAIL * middle, f"gradient norm {digits(high)}, usually {digits(middle)}"
+    return high > LONG_TAIL * middle > 0, f"gradient norm {digits(high)}, usually {digits(middle)}"
 
 
 @observation(
