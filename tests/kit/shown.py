@@ -104,17 +104,17 @@ def of_files(folder: Path) -> Iterator[tuple[str, Shown]]:
 def of_postmortem(text: str) -> dict[str, Any]:
     """Return what a post-mortem says; everything that it says twice must be said alike."""
     text = re.sub(r"\\(.)", r"\1", text)
-    title = re.match(r"# Incident \d+: .* at step (\d+), ([a-z ]+) \(", text)
+    title = re.match(r"# Incident \d+: .* at step ([\d,]+), ([a-z ]+) \(", text)
     assert title is not None, text[:200]
     do = _one(r"\n\| to do \| (.*) \|\n", text)
-    action = _one(r"\n## Action\n\n(.*)\n", text)
+    action = _one(r"\n## 5 Remediation\n\n\*\*Now\*\*: (.*)\n", text)
     assert do is not None, text
     assert action is not None, text
     assert action.startswith(do), (do, action)
-    named = _one(r"\n## Class\n\n([A-Z][a-z ]+)[,:]", text)
+    named = _one(r"\n## Type\n\n([A-Z][a-z ]+)[,:]", text)
     assert named is not None, text
     assert named.lower() == title[2], text[-300:]
-    return {"class": title[2], "onset": int(title[1]), "do": do}
+    return {"class": title[2], "onset": int(title[1].replace(",", "")), "do": do}
 
 
 def _headline(report: RunReport) -> Shown:

@@ -58,18 +58,18 @@ def test_the_postmortem_has_every_section() -> None:
     headings = re.findall(r"(?m)^## (.*)$", text)
     assert headings == [
         "In short",
-        "Root cause",
-        "Symptoms",
-        "Hypotheses, ranked",
-        "Discriminating evidence",
+        "1 Symptoms",
+        "2 Hypotheses",
+        "3 Discriminating evidence",
+        "4 Root cause",
+        "5 Remediation",
+        "6 Verification",
+        "7 Lesson",
+        "Type",
+        "Outcome",
         "What was done",
-        "Action",
-        "Smallest remedy",
         "Cost",
-        "Verification",
-        "Lesson",
         "Follow-ups",
-        "Class",
         "Evidence",
         "The questions asked",
     ]
@@ -77,7 +77,7 @@ def test_the_postmortem_has_every_section() -> None:
         assert body.strip()
 
 
-def test_the_postmortem_of_a_lost_run_says_when_where_and_that_it_did_not_recover() -> None:
+def test_the_postmortem_of_a_lost_run_says_when_where_and_of_which_type() -> None:
     run = troubled_run()
     columns = dict(run.columns) | {
         "clock": Column.complete(1.7e9 + 60.0 * np.arange(len(run), dtype=np.float64))
@@ -86,7 +86,8 @@ def test_the_postmortem_of_a_lost_run_says_when_where_and_that_it_did_not_recove
     report = report_of(timed, source="runs/x1")
     text = write_postmortem(report.incidents[-1], report)
     assert re.match(r"# Incident \d: .*, divergent \(2023-11-15 13:1\d UTC, run x1\)\n", text)
-    assert "| loss 500 records after the peak | did not recover; the log ends" in text
+    assert "| loss 500 records after the peak | the log ends" in text
+    assert "Type 3" in text
     assert "time not recorded" in spike_postmortem(report_of(run))
 
 
@@ -100,9 +101,10 @@ def test_what_became_of_the_loss_is_said_by_its_class() -> None:
         first = judge.explain(judge.incidents[0], run, RunFacts())
         return dict(in_short(first, report_of(run)))["what"].rpartition("; ")[2]
 
-    assert re.fullmatch(r"recovered in \d\d records", became(10, 0.0, 700))
-    assert became(80, 0.0, 100) == "on its way back when the log ends"
-    assert became(40, 0.6, 700) == "settled above its level"
+    back = r"back on its trajectory at step 7\d\d, after \d\d records"
+    assert re.fullmatch(back, became(10, 0.0, 700))
+    assert "shrinking" in became(80, 0.0, 100)
+    assert "above its trend" in became(40, 0.6, 700)
     assert became(1e9, 0.0, 8) == "too early to say when the log ends"
 
 
@@ -113,7 +115,7 @@ def test_evidence_names_the_hypotheses_that_it_favours() -> None:
     judge.finish()
     report = dataclasses.replace(report_of(run), rules="trimtab")
     text = write_postmortem(judge.explain(judge.incidents[0], run, RunFacts()), report)
-    decided = text.partition("## Discriminating evidence")[2].partition("##")[0]
+    decided = text.partition("## 3 Discriminating evidence")[2].partition("##")[0]
     assert re.search(r"(favours|speaks against|rules out) H\d", decided)
 
 
@@ -129,10 +131,12 @@ def test_the_postmortem_has_the_numbers() -> None:
 def test_what_is_not_known_says_so() -> None:
     loss_only = block_of({"loss": add_spike(falling_loss(1200), 599)})
     text = spike_postmortem(report_of(loss_only))
-    for line in ("dtype", "learning rate at the onset", "unusual tokens in the batch, by name"):
-        assert f"| {line} | not recorded |" in text
+    missing = re.findall(r"(?m)^Not recorded: (.*)\.$", text)[0]
+    for line in ("dtype", "learning rate at the onset", "unusual tokens in the batch"):
+        assert f"| {line} |" not in text
+        assert line in missing
     assert "it would decide H" in text
-    assert "Cost: not known" in text
+    assert "The time of a step was not recorded" in text
 
 
 def test_what_is_known_about_the_run_is_used() -> None:
@@ -246,8 +250,8 @@ class TestDiscards:
 
     def test_the_postmortem_names_those_of_the_incident(self) -> None:
         text = spike_postmortem(report_of(self.run()))
-        assert "Discarded, so not in the weights: 2 steps (600 to 601)." in text
-        assert "- Steps discarded: 2 (600 to 601)" in text
+        assert "| done | 2 steps discarded (600 to 601) |" in text
+        assert "- Lost, because discarded, undone or in vain: 2 steps" in text
 
     def test_a_run_that_was_not_protected_says_nothing_of_it(self) -> None:
         report = report_of(troubled_run())

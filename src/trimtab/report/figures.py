@@ -199,14 +199,18 @@ def draw_incident(diagnosis: Diagnosis, block: Block, *, is_file: bool) -> Html:
     ]
     for place, name in enumerate(names):
         top = 22 + place * (PANEL + GAP)
-        parts += _panel(
-            name, part, top, x, incident.facts.level.before if incident.facts.level else math.nan
-        )
+        level = incident.facts.level
+        parts += _panel(name, place + 1, part, top, x, level.before if level else math.nan)
     last = len(part) - 1
     rows = sorted({0, len(part) // 4, len(part) // 2, 3 * len(part) // 4, last})
     parts += _step_axis([(int(part.step[row]), x(row)) for row in rows], height - 8)
     title = f"Signals around incident {incident.number}, steps {part.step[0]} to {part.step[-1]}"
     return _svg(WIDTH, height, title, parts, is_file=is_file)
+
+
+def panel_names(diagnosis: Diagnosis, block: Block) -> list[str]:
+    """Return the signals in the figure of an incident, in the order of its panels."""
+    return _chosen(diagnosis, _around(diagnosis, block, LEFT, WIDTH - RIGHT)[0])
 
 
 def _chosen(diagnosis: Diagnosis, part: Block) -> list[str]:
@@ -216,17 +220,19 @@ def _chosen(diagnosis: Diagnosis, part: Block) -> list[str]:
     return [name for name in names if part.column(name).recorded][:MAX_PANELS]
 
 
-def _panel(name: str, part: Block, top: float, x: AxisScale, baseline: float) -> Iterator[Html]:
+def _panel(
+    name: str, number: int, part: Block, top: float, x: AxisScale, baseline: float
+) -> Iterator[Html]:
     column = part.column(name)
     values = column.values[column.finite]
     if not len(values):
-        yield _text(LEFT, top - 8, name, weight="600")
+        yield _text(LEFT, top - 8, f"{number} {name}", weight="600")
         yield _path(f"M{LEFT} {top + PANEL}H{WIDTH - RIGHT}", RULE)
         yield _text(LEFT + 8, top + PANEL / 2, "no finite value here", fill=ALARM)
         yield from _nonfinite(column, x, top)
         return
     y = _value_axis(values, top + PANEL, top)
-    yield from _frame(name, y, top - 8)
+    yield from _frame(f"{number} {name}", y, top - 8)
     # Inside the panel only: at its edge the line would look like the axis.
     if name == signals.LOSS and y.low < baseline < y.high:
         yield _path(f"M{LEFT} {y(baseline):.1f}H{WIDTH - RIGHT}", MUTE, stroke_dasharray="2 4")

@@ -1,28 +1,29 @@
-"""The post-mortem of one incident, as a document.
+"""The post-mortem of one incident, as a document in the playbook's order.
 
-Figures, then what happened, why trimtab believes so, what to do, how to verify it and what it cost.
+A summary in five lines, then what was measured before anything is explained: symptoms, hypotheses,
+the evidence that discriminates between them, root cause, remediation, verification, lesson. Type,
+outcome, cost and follow-ups come next, and an appendix has all that was measured and asked.
 """
 
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-import numpy as np
-
 from trimtab.core.causes import AnyCause, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import CLOCK, GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
+from trimtab.core.signals import CLOCK, GRAD_NORM
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.comparison import Check, StepWindow
 from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
-from trimtab.explain.evidence.checks import ObservedOutcome
 from trimtab.explain.time_use import count_lost
+from trimtab.explain.verdict.instruction import level_text
 from trimtab.report import wording
-from trimtab.report.batch_section import batch_contents, batch_items, unusual_tokens_text
+from trimtab.report.appendix import evidence, questions
+from trimtab.report.batch_section import unusual_tokens_text
 from trimtab.report.document import (
     BulletList,
     CodeBlock,
@@ -39,10 +40,8 @@ from trimtab.report.document import (
     prose,
     to_markdown,
 )
-from trimtab.report.figures import draw_incident, draw_tokens
+from trimtab.report.figures import draw_incident, draw_tokens, panel_names
 from trimtab.report.run_report import RunReport
-
-UNKNOWN = "not recorded"
 
 INCIDENT_FIGURE, TOKEN_FIGURE = "incident.svg", "tokens.svg"
 """The files of the figures, beside the post-mortem."""
@@ -50,7 +49,6 @@ INCIDENT_FIGURE, TOKEN_FIGURE = "incident.svg", "tokens.svg"
 VERIFY_FILE = "verify.toml"
 """The checks of its section "Verification", for `trimtab compare --verify`."""
 
-_SHOWN = (LOSS, GRAD_NORM, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)
 _VERIFIED_NATS, _VERIFIED_DEVIATIONS = 0.05, 4
 """How far above the usual a loss may be after a fix: 0.05 nats, or what noise reaches. Source: the
 template of the textbook; a normal value is over 4 deviations once in 30,000 records."""
@@ -61,35 +59,30 @@ _RULED_OUT = -3.0
 """An observation that is 20 times rarer under a cause (log likelihood ratio) rules it out."""
 _MAX_ACTS = 20
 _MAX_DECIDING = 6
-_OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
-"""Records around the onset that the table shows: every one close to it, fewer further away."""
 
 
 def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
     """Return the post-mortem of one incident of a run."""
-    alternatives = list(_alternatives(diagnosis, run))
-    # What a reader wants first; the long tables come last.
     sections: dict[str, Iterable[Content]] = {
         "In short": [ReportTable(("", ""), tuple(in_short(diagnosis, run)))],
-        "Root cause": _root_cause(diagnosis, run),
-        "Symptoms": _symptoms(diagnosis, run),
-        "Hypotheses, ranked": _hypotheses(diagnosis),
-        "Discriminating evidence": _discriminating(diagnosis),
+        "1 Symptoms": _symptoms(diagnosis, run),
+        "2 Hypotheses": _hypotheses(diagnosis),
+        "3 Discriminating evidence": _discriminating(diagnosis, run),
+        "4 Root cause": _root_cause(diagnosis, run),
+        "5 Remediation": _remediation(diagnosis),
+        "6 Verification": _verification(diagnosis, run),
+        "7 Lesson": [Paragraph(prose(diagnosis.lesson))],
+        "Type": [Paragraph(_type(diagnosis))],
+        "Outcome": [Paragraph(_outcome(diagnosis))],
         "What was done": [_done(diagnosis, run)],
-        "Action": [Paragraph(prose(f"{diagnosis.action.instruction} {diagnosis.action.reason}"))],
-        "Smallest remedy": [Paragraph(prose(diagnosis.remedy))],
         "Cost": [bullets(_cost(diagnosis, run))],
-        **({"What else could be done": [bullets(alternatives)]} if alternatives else {}),
-        "Verification": _verification(diagnosis, run),
-        "Lesson": [Paragraph(prose(diagnosis.lesson))],
         "Follow-ups": [_follow_ups(diagnosis, run)],
-        "Class": [Paragraph(_class(diagnosis))],
-        "Evidence": _evidence(diagnosis, run),
-        "The questions asked": _questions(diagnosis),
+        "Evidence": evidence(diagnosis, run),
+        "The questions asked": questions(diagnosis),
     }
     return ReportDocument(
         title=_title(diagnosis, run),
-        lead=_summary(diagnosis, run),
+        lead=f"{run.source}, judged by the {run.rules} rules.",
         sections=tuple(ReportSection(name, tuple(body)) for name, body in sections.items()),
         figures=tuple(_figures(diagnosis, run)),
     )
@@ -115,66 +108,39 @@ def _figures(diagnosis: Diagnosis, run: RunReport) -> Iterator[Figure]:
         )
 
 
+# Summary
+
+
 def _title(diagnosis: Diagnosis, run: RunReport) -> str:
     """Return the incident with its time and run: it is read long after, among others."""
     incident = diagnosis.incident
     where = f"{_time(diagnosis, run) or 'time not recorded'}, run {Path(run.source).name}"
-    what = f"{incident.main_symptom} at step {incident.onset.step}, {diagnosis.incident_class}"
+    what = f"{event_of(diagnosis)} at step {incident.onset.step:,}, {diagnosis.incident_class}"
     return f"Incident {incident.number}: {what} ({where})"
 
 
-def _summary(diagnosis: Diagnosis, run: RunReport) -> str:
-    symptoms, incident = diagnosis.symptoms, diagnosis.incident
-    until = f"ended at step {incident.end.step}" if incident.end else "was open when the log ended"
-    before = symptoms.loss_before
-    was = "" if before is None else f"was {digits(before)} and "
-    discarded = diagnosis.cost.discarded
-    kept_out = ""
-    if discarded is not None and discarded.count:
-        steps = counted(discarded.count, "step")
-        kept_out = f" Discarded, so not in the weights: {steps} ({discarded.where()})."
-    return (
-        f"In {run.source} the loss {was}reached {digits(symptoms.loss_peak)} at step "
-        f"{incident.peak.step}. The incident began at step "
-        f"{incident.onset.step} and {until}.{kept_out} Judged by the {run.rules} rules."
-    )
+def event_of(diagnosis: Diagnosis) -> str:
+    """Return what happened, by its numbers: "loss 4.36 -> 5.97"."""
+    incident, symptoms = diagnosis.incident, diagnosis.symptoms
+    before, peak = symptoms.loss_before, symptoms.loss_peak
+    if incident.facts.is_loud and before is not None and peak is not None and not peak <= before:
+        return f"loss {wording.losses_text(diagnosis)}"
+    first = incident.findings[0]
+    if first.value is None or first.expected is None:
+        return incident.main_symptom
+    return f"{first.symptom}, {first.signal} {digits(first.expected)} -> {digits(first.value)}"
 
 
 def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     """Yield an incident in five lines: what, when, why, what was done, what to do."""
-    incident, symptoms = diagnosis.incident, diagnosis.symptoms
-    peak = f"loss {digits(symptoms.loss_before)}, then {digits(symptoms.loss_peak)}"
-    yield "what", f"{incident.main_symptom}, {peak}; {_became(diagnosis)}"
+    yield "what", f"{event_of(diagnosis)}; {_outcome(diagnosis, is_short=True)}"
     time = _time(diagnosis, run)
-    yield "when", f"{wording.steps_text(incident)}{', ' if time else ''}{time}"
+    yield "when", f"{wording.steps_text(diagnosis.incident)}{', ' if time else ''}{time}"
     yield "why", wording.cause_text(diagnosis)
-    yield "done", _done_in_short(diagnosis)
+    yield "done", _done_in_short(diagnosis, run)
     yield "to do", diagnosis.action.instruction
     if diagnosis.dismissal:
         yield "note", diagnosis.dismissal
-
-
-def _became(diagnosis: Diagnosis) -> str:
-    """Return what became of the loss."""
-    incident = diagnosis.incident
-    if incident.incident_class is IncidentClass.RECOVERED and incident.end is not None:
-        return f"recovered in {counted(incident.records, 'record')}"
-    return _OUTCOMES[incident.incident_class]
-
-
-_OUTCOMES = {
-    IncidentClass.KEPT_OUT: "kept out of the weights",
-    IncidentClass.RESTORED: "undone",
-    IncidentClass.RECOVERED: "recovered",
-    IncidentClass.SILENT: "the loss did not follow",
-    IncidentClass.RECOVERING: "on its way back when the log ends",
-    IncidentClass.PLATEAU: "learned nothing",
-    IncidentClass.OPEN: "too early to say when the log ends",
-    IncidentClass.LINGERING: "settled above its level",
-    IncidentClass.COLLAPSED: "the reward is gone",
-    IncidentClass.DIVERGENT: "did not recover",
-    IncidentClass.DEAD: "did not recover",
-}
 
 
 def _time(diagnosis: Diagnosis, run: RunReport) -> str:
@@ -187,177 +153,64 @@ def _time(diagnosis: Diagnosis, run: RunReport) -> str:
     return f"{time:%Y-%m-%d %H:%M} UTC"
 
 
-def _done_in_short(diagnosis: Diagnosis) -> str:
+def _done_in_short(diagnosis: Diagnosis, run: RunReport) -> str:
     parts = []
     discarded, undone = diagnosis.cost.discarded, diagnosis.incident.facts.undone_updates
     if discarded is not None and discarded.count:
         parts.append(f"{counted(discarded.count, 'step')} discarded ({discarded.where()})")
     if undone:
         parts.append(f"{counted(undone, 'update')} undone")
-    return ", ".join(parts) or "nothing, as far as is recorded"
+    return ", ".join(parts) or _nothing_done(diagnosis, run)
+
+
+def _nothing_done(diagnosis: Diagnosis, run: RunReport) -> str:
+    if run.format != "journal":
+        return f"not recorded: a log in the format {run.format} holds no interventions"
+    return f"nothing: trimtab did not intervene in {wording.steps_text(diagnosis.incident)}"
+
+
+# The seven sections
 
 
 def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
+    """Yield the numbers of the incident, and which of them were not recorded."""
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     position, tokens = symptoms.data_position, symptoms.tokens
-    rows = (
-        ("onset, step", str(incident.onset.step)),
-        ("loss before (average over 50 records)", digits(symptoms.loss_before)),
-        ("peak loss", f"{digits(symptoms.loss_peak)} at step {incident.peak.step}"),
-        ("loss 50 records after the peak", _loss_after(diagnosis, run, 50)),
-        ("loss 500 records after the peak", _loss_after(diagnosis, run, 500)),
-        ("gradient norm before", digits(symptoms.grad_norm_before)),
-        ("gradient norm, largest, before clipping", digits(symptoms.grad_norm_peak)),
-        ("learning rate at the onset", digits(symptoms.lr)),
-        ("dtype", symptoms.dtype or UNKNOWN),
-        ("tokens in the batch", UNKNOWN if tokens is None else f"{tokens:,.0f}"),
-        ("batch position", UNKNOWN if position is None else str(position)),
-        ("rarity of the batch's tokens (mean -log p)", digits(symptoms.token_rarity)),
-        ("share of distinct tokens in the batch", digits(symptoms.unique_token_share)),
-        ("unusual tokens in the batch, by name", unusual_tokens_text(diagnosis.batch) or UNKNOWN),
-        ("findings in total", str(incident.num_findings)),
-    )
+    known: dict[str, str | None] = {
+        "onset, step": f"{incident.onset.step:,}",
+        "loss before (average over 50 records)": _number(symptoms.loss_before),
+        "peak loss": f"{digits(symptoms.loss_peak)} at step {incident.peak.step:,}",
+        **{f"loss {n} records after the peak": _loss_after(diagnosis, run, n) for n in (50, 500)},
+        "gradient norm before": _number(symptoms.grad_norm_before),
+        "gradient norm, largest, before clipping": _number(symptoms.grad_norm_peak),
+        "learning rate at the onset": _number(symptoms.lr),
+        "dtype": symptoms.dtype,
+        "tokens in the batch": None if tokens is None else f"{tokens:,.0f}",
+        "batch position": None if position is None else f"{position:,}",
+        "rarity of the batch's tokens (mean -log p)": _number(symptoms.token_rarity),
+        "fraction of distinct tokens in the batch": _number(symptoms.unique_token_share),
+        "unusual tokens in the batch": unusual_tokens_text(diagnosis.batch),
+        "findings in total": f"{incident.num_findings:,}",
+    }
+    rows = tuple((name, value) for name, value in known.items() if value is not None)
     yield ReportTable(("what", "value"), rows)
+    missing = [name for name, value in known.items() if value is None]
+    if missing:
+        yield Paragraph(f"Not recorded: {', '.join(missing)}.")
 
 
-def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str:
-    """Return the loss some records after the peak; where there is none, what became of it."""
+def _number(value: float | None) -> str | None:
+    return None if value is None else digits(value)
+
+
+def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str | None:
+    """Return the loss some records after the peak, or where the log ends."""
     symptoms = diagnosis.symptoms
     value = symptoms.loss_after_50 if records == 50 else symptoms.loss_after_500
-    is_lost = diagnosis.incident_class in (IncidentClass.DIVERGENT, IncidentClass.DEAD)
-    if value is not None:
-        return digits(value) + (", did not recover" if is_lost else "")
     left = len(run.block) - 1 - run.block.row_of(diagnosis.incident.peak.tick)
-    if left >= records:
-        return UNKNOWN
-    ends = f"the log ends {counted(left, 'record')} after the peak"
-    return f"did not recover; {ends}" if is_lost else ends
-
-
-def _evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
-    yield bullets(
-        [
-            f"Run: {run.facts.link or run.source}",
-            f"Batch range: {_positions(diagnosis, run)}",
-            *batch_items(diagnosis, run.facts.ranks),
-            *_verified(diagnosis, run),
-            *(f"Note: {note}" for note in run.notes),
-        ]
-    )
-    if diagnosis.batch is not None:
-        yield from batch_contents(diagnosis.batch)
-    yield from _token_losses(diagnosis)
-    yield Paragraph("Findings:")
-    yield _findings(diagnosis, run)
-    yield from _movers(diagnosis)
-    yield from _layers(diagnosis)
-    yield _records(diagnosis, run)
-
-
-def _findings(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
-    rows = []
-    for finding in diagnosis.incident.findings:
-        package = run.package_of(finding)
-        values = (finding.value, finding.expected, finding.limit)
-        rows.append(
-            (
-                *(
-                    str(finding.step),
-                    ": ".join(filter(None, (finding.symptom, finding.forecast))),
-                    finding.signal,
-                ),
-                *("" if value is None else digits(value) for value in values),
-                f"{finding.detector} ({package})" if package else finding.detector,
-            )
-        )
-    head = ("step", "symptom", "signal", "value", "expected", "limit", "detector")
-    return ReportTable(head, tuple(rows), frozenset({0, 3, 4, 5}))
-
-
-def _token_losses(diagnosis: Diagnosis) -> Iterator[Content]:
-    """Yield what the histogram of token losses shows, and the sequences that it shows it for."""
-    mode = diagnosis.second_mode
-    if mode is None:
-        return
-    text = (
-        f"Token losses have a second mode at {digits(mode.loss)} nats in step {mode.step}, beside "
-        f"that at {digits(mode.first)}: {100 * mode.share:.2g} % of the tokens are above "
-        f"{digits(mode.lowest)}, {100 * mode.usual_share:.2g} % usually."
-    )
-    found = () if diagnosis.batch is None else diagnosis.batch.rows
-    inside = [str(row.row) for row in found if (row.max_token_loss or 0.0) >= mode.lowest]
-    if inside and diagnosis.batch is not None and diagnosis.batch.step == mode.step:
-        text += f" Sequences with tokens there: {', '.join(inside[:12])}."
-    yield Paragraph(text)
-
-
-def _movers(diagnosis: Diagnosis) -> Iterator[Content]:
-    """Yield which layers moved first, and the signal of the first one over layers and steps."""
-    chart = diagnosis.layer_map
-    if chart is None:
-        return
-    first, *others = diagnosis.moves
-    text = (
-        f"Layer {first.layer} moved first: {first.signal} was {digits(first.ratio)} times its "
-        f"usual value at step {first.step}, beyond all layers together."
-    )
-    if others:
-        rest = (f"{move.layer} (step {move.step}, {move.signal})" for move in others[:4])
-        text += f" Then: {', '.join(rest)}."
-    yield Paragraph(text)
-    near = chart.layers.index(first.layer)
-    start = max(min(near - _MAP_LAYERS // 2, len(chart.layers) - _MAP_LAYERS), 0)
-    rows = tuple(
-        (chart.layers[at], *(digits(float(ratio)) for ratio in chart.ratios[at, -_MAP_STEPS:]))
-        for at in range(start, min(start + _MAP_LAYERS, len(chart.layers)))
-    )
-    yield Paragraph(f"{chart.family.rstrip('/.')} by layer and step, in units of the usual value:")
-    head = ("layer", *(str(step) for step in chart.steps[-_MAP_STEPS:]))
-    yield ReportTable(head, rows, frozenset(range(len(head))))
-
-
-_MAP_LAYERS, _MAP_STEPS = 12, 8
-"""Layers and records that a post-mortem shows."""
-
-
-def _layers(diagnosis: Diagnosis) -> Iterator[Content]:
-    layers = diagnosis.layers
-    if not layers:
-        yield Paragraph(f"Norms by layer: {UNKNOWN}")
-        return
-    yield Paragraph("Norms by layer, the last one before the onset and the first one after it:")
-    rows = ((layer.signal, digits(layer.before), digits(layer.after)) for layer in layers)
-    yield ReportTable(("signal", "before", "after"), tuple(rows), frozenset({1, 2}))
-
-
-def _records(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
-    """Return the records around the onset."""
-    onset = run.block.row_of(diagnosis.incident.onset.tick)
-    start = max(onset + _OFFSETS[0], 0)
-    near = run.block[start : onset + _OFFSETS[-1] + 1]
-    columns = {name: near.column(name) for name in _SHOWN if near.column(name).recorded}
-    rows = []
-    for row in (onset + offset - start for offset in _OFFSETS):
-        if 0 <= row < len(near):
-            mark = " (onset)" if row == onset - start else ""
-            shown = columns.values()
-            cells = (digits(float(c.values[row])) if c.present[row] else "" for c in shown)
-            rows.append((f"{near.step[row]}{mark}", *cells))
-    return ReportTable(("step", *columns), tuple(rows), frozenset(range(len(columns) + 1)))
-
-
-def _positions(diagnosis: Diagnosis, run: RunReport) -> str:
-    incident = diagnosis.incident
-    rows = slice(run.block.row_of(incident.onset.tick), run.block.row_of(incident.last.tick) + 1)
-    known = run.block.data_position[rows]
-    # Positions that were not recorded are negative.
-    known = known[known >= 0]
-    return f"{np.min(known)} to {np.max(known)}" if len(known) else UNKNOWN
-
-
-def _verified(diagnosis: Diagnosis, run: RunReport) -> list[str]:
-    proof = proof_of_hardware(diagnosis.incident, run.block)
-    return [] if proof is None else [f"Verified in memory: {proof}"]
+    if value is None and left < records:
+        return f"the log ends {counted(left, 'record')} after the peak"
+    return _number(value)
 
 
 def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
@@ -384,7 +237,7 @@ def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
         )
 
 
-def _discriminating(diagnosis: Diagnosis) -> Iterator[Content]:
+def _discriminating(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     """Yield what decided between the hypotheses, and what would."""
     ranking = diagnosis.ranking
     if ranking is None:
@@ -399,6 +252,7 @@ def _discriminating(diagnosis: Diagnosis) -> Iterator[Content]:
         for id in ranking.results
         if len(weights := [said.get(id, 0.0) for said in shown.values()]) > 1
     }
+    panels = {name: n for n, name in enumerate(panel_names(diagnosis, run.block), start=1)}
     lines = []
     for id in sorted(spread, key=lambda id: -spread[id])[:_MAX_DECIDING]:
         result = ranking.results[id]
@@ -413,7 +267,10 @@ def _discriminating(diagnosis: Diagnosis) -> Iterator[Content]:
         if words and len(ways[1][1]) + len(ways[2][1]) < len(shown):
             negation = "" if result.is_yes else "not so: "
             statement = ALL_OBSERVATIONS[id].statement
-            lines.append(f"{result.signal}: {negation}{statement} ({result.observation}): {words}.")
+            panel = f" (panel {panels[result.signal]})" if result.signal in panels else ""
+            lines.append(
+                f"{result.signal}{panel}: {negation}{statement} ({result.observation}): {words}."
+            )
     if not lines:
         lines.append("None of the signals that could decide between the hypotheses was recorded.")
     second = wording.runner_up(diagnosis)
@@ -439,82 +296,27 @@ def _discriminating_by_tree(diagnosis: Diagnosis) -> Iterator[Content]:
         yield bullets([*decided, *undecided])
 
 
-def _questions(diagnosis: Diagnosis) -> Iterator[Content]:
-    """Yield everything that was asked; of the observations, those that were made."""
-    walk = diagnosis.walk
-    if walk is not None:
-        rows: list[tuple[RichText, ...]] = []
-        for answer in walk.answers:
-            result = answer.result
-            question = f"{answer.id} {answer.question}"
-            rows.append((question, result.outcome, result.observation, str(answer.goes_to)))
-        yield ReportTable(("question", "answer", "observed", "next"), tuple(rows))
-        return
-    answers = list(wording.asked(diagnosis))
-    yield ReportTable(
-        ("observation", "seen", "value"),
-        tuple((what, r.outcome, r.observation) for _, what, r in answers if r.is_answer),
-    )
-    for outcome in (ObservedOutcome.NOT_RECORDED, ObservedOutcome.TOO_FEW):
-        names = sorted({result.signal for *_, result in answers if result.outcome is outcome})
-        if names:
-            yield Paragraph(f"{outcome.value.capitalize()}: {', '.join(names)}.")
-
-
 def _root_cause(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     yield Paragraph(prose(diagnosis.root_cause))
-    # It stands under the evidence too, but a reader looks here first.
-    verified = _verified(diagnosis, run)
-    if verified:
-        yield bullets(verified)
+    proof = proof_of_hardware(diagnosis.incident, run.block)
+    if proof is not None:
+        yield bullets([f"Verified in memory: {proof}"])
 
 
-def _class(diagnosis: Diagnosis) -> str:
-    named, incident = diagnosis.incident_class, diagnosis.incident
-    if named is not IncidentClass.OPEN:
-        return f"{named.capitalize()}, {incident.records} records long."
-    return f"Open: the log ends {incident.records} records after the onset, too early to tell."
-
-
-def _done(diagnosis: Diagnosis, run: RunReport) -> Content:
-    acts = list(wording.acts_of(diagnosis.incident, run.block))
-    if not acts:
-        return Paragraph(
-            "Nothing: the run went on by itself, or what was done is not in its journal."
-        )
-    lines = []
-    for event in acts[:_MAX_ACTS]:
-        text = wording.event_text(event)
-        lines.append(f"Step {event.step}: {event.kind}{': ' if text else ''}{text}")
-    if len(acts) > _MAX_ACTS:
-        lines.append(f"{len(acts) - _MAX_ACTS} more events are in the journal.")
-    return bullets(lines)
-
-
-def _follow_ups(diagnosis: Diagnosis, run: RunReport) -> Content:
-    """Return what people noted about this incident."""
-    number = diagnosis.incident.number
-    lines = [
-        f"Step {event.step}, {wording.event_text(event)}"
-        for event in run.block.events
-        if event.kind == NOTE and event.facts.get("incident") == number
-    ]
-    if lines:
-        return bullets(lines)
-    return Paragraph(
-        prose(f'None yet: `trimtab note RUN "what is to be done" --incident {number}`')
-    )
+def _remediation(diagnosis: Diagnosis) -> Iterator[Content]:
+    action = diagnosis.action
+    yield Paragraph((Strong("Now"), ": ", *prose(f"{action.instruction} {action.reason}")))
+    yield Paragraph((Strong("Fix"), ": ", *prose(diagnosis.remedy)))
 
 
 def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     incident = diagnosis.incident
-    seed = UNKNOWN if run.facts.seed is None else str(run.facts.seed)
+    seed = "" if run.facts.seed is None else f" and the same seed ({run.facts.seed})"
     # As long again as the incident took, and the textbook's 500 steps: a relapse shows by then.
     onset, until = incident.onset.step, 2 * incident.last.step - incident.onset.step + 500
-    yield Paragraph(
-        f"Run again with the remedy and the same seed ({seed}) past step {until}, then check:"
-    )
-    commands = [f"trimtab diagnose NEW_RUN    # no incident between {onset} and {until}"]
+    until = min(until, int(run.block.step.max(initial=until)))
+    yield Paragraph(f"Run again with the fix{seed} to step {until:,}, then check:")
+    commands = [f"trimtab diagnose NEW_RUN    # no incident from step {onset} to {until}"]
     checks = verification_checks(diagnosis)
     if checks:
         commands.append(f"trimtab compare NEW_RUN THIS_RUN --verify {VERIFY_FILE}")
@@ -541,45 +343,116 @@ def verification_checks(diagnosis: Diagnosis) -> list[Check]:
     return checks
 
 
-def _alternatives(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
-    """Yield the price of waiting, undoing and relaunching; nothing of a run that cannot go back."""
-    incident, cost = diagnosis.incident, diagnosis.cost
-    events = run.block.events
-    saved = [e.step for e in events if e.kind == "checkpoint" and e.step <= incident.onset.step]
-    undone = [e for e in wording.acts_of(incident, run.block) if e.kind == UNDO]
-    if not saved and not undone:
-        return
+# What became of it
 
-    def price(steps: int) -> str:
-        if run.price_per_hour is None or not cost.seconds or not cost.steps:
-            return counted(steps, "step")
-        hours = steps * cost.seconds / cost.steps / 3600
-        return f"{counted(steps, 'step')}, ${hours * run.price_per_hour:,.2f}"
 
-    yield f"Waiting: {price(cost.steps)} until the incident was over or the run ended"
-    if undone:
-        lost = sum(int(event.facts.get("updates_lost", 0)) for event in undone)
-        yield f"Undoing: {price(lost)}, which were lost ({counted(len(undone), 'undo')})"
-    else:
-        yield prose('Undoing: 2 to 30 steps, if harm is proven (`mode="recover"`)')
-    if saved:
-        steps = incident.last.step - max(saved)
-        yield f"Relaunching: {price(steps)} back to the checkpoint of step {max(saved)}"
+_TYPES = {
+    IncidentClass.KEPT_OUT: "No type: no bad step reached the weights.",
+    IncidentClass.RESTORED: "No type: what was harmed has been restored.",
+    IncidentClass.RECOVERED: "Type 1: it came back by itself.",
+    IncidentClass.SILENT: "No type: the loss did not follow.",
+    IncidentClass.RECOVERING: "Type 1, if it goes on as it does.",
+    IncidentClass.PLATEAU: "No type: there was nothing to lose.",
+    IncidentClass.OPEN: "The type is not known yet.",
+    IncidentClass.LINGERING: "Type 2: the loss settled above its level.",
+    IncidentClass.COLLAPSED: "Type 3: it does not come back.",
+    IncidentClass.DIVERGENT: "Type 3: it does not come back.",
+    IncidentClass.DEAD: "Type 3: it does not come back.",
+}
+"""The playbook's three types of a loss spike, by class."""
+
+
+def _type(diagnosis: Diagnosis) -> str:
+    named, incident = diagnosis.incident_class, diagnosis.incident
+    return f"{named.capitalize()}, {counted(incident.records, 'record')} long. {_TYPES[named]}"
+
+
+def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
+    """Return what became of the run: "back on its trajectory at step 14,800"."""
+    incident, facts = diagnosis.incident, diagnosis.incident.facts
+    standing = level_text(facts)
+    match incident.incident_class:
+        case IncidentClass.KEPT_OUT:
+            became = "kept out of the weights"
+        case IncidentClass.RESTORED:
+            became = f"restored, {counted(facts.undone_updates, 'update')} lost"
+        case IncidentClass.RECOVERED if incident.end is not None:
+            records = counted(incident.records, "record")
+            became = f"back on its trajectory at step {incident.end.step:,}, after {records}"
+        case IncidentClass.RECOVERED:
+            became = "back on its trajectory"
+        case IncidentClass.SILENT:
+            became = "the loss did not follow"
+        case IncidentClass.PLATEAU:
+            became = "the run learned nothing"
+        case IncidentClass.OPEN:
+            became = "too early to say when the log ends"
+        case _:
+            became, standing = standing, ""
+    if is_short:
+        return became
+    text = f"{became}; {standing}" if standing and facts.level is not None else became
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _done(diagnosis: Diagnosis, run: RunReport) -> Content:
+    acts = list(wording.acts_of(diagnosis.incident, run.block))
+    if not acts:
+        nothing = _nothing_done(diagnosis, run)
+        return Paragraph(f"{nothing[:1].upper()}{nothing[1:]}.")
+    lines = []
+    for event in acts[:_MAX_ACTS]:
+        text = wording.event_text(event)
+        lines.append(f"Step {event.step:,}: {event.kind}{': ' if text else ''}{text}")
+    if len(acts) > _MAX_ACTS:
+        lines.append(f"{len(acts) - _MAX_ACTS} more events are in the journal.")
+    return bullets(lines)
 
 
 def _cost(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
-    cost, price = diagnosis.cost, run.price_per_hour
-    yield f"Steps from the onset to the end: {cost.steps}"
-    yield f"Steps lost (not applied, or taken back): {count_lost(diagnosis.incident, run.block)}"
-    if cost.discarded is not None:
-        where = f" ({cost.discarded.where()})" if cost.discarded.count else ""
-        yield f"Steps discarded: {cost.discarded.count}{where}"
-    time = UNKNOWN if cost.seconds is None else f"{cost.seconds / 60:.1f} minutes"
-    yield f"Time from the onset to the end: {time}"
-    yield f"Tokens: {UNKNOWN if cost.tokens is None else f'{cost.tokens:.3g}'}"
-    if price is None:
-        yield prose("Cost: not known, no price was given (`--price`)")
-    elif cost.seconds is None:
-        yield "Cost: not known, the time was not recorded"
-    else:
-        yield f"Cost of this time: ${cost.seconds / 3600 * price:,.2f} at ${price:,.2f} an hour"
+    """Yield the cost with its formula, and the prices of going back."""
+    cost, incident, events = diagnosis.cost, diagnosis.incident, run.block.events
+    a_step = cost.seconds / cost.steps if cost.seconds and cost.steps else None
+
+    def price(steps: int) -> str:
+        text = counted(steps, "step")
+        if a_step is None:
+            return text
+        text += f" x {digits(a_step)} s = {steps * a_step / 60:,.1f} minutes"
+        if run.price_per_hour is None:
+            return text
+        hours = steps * a_step / 3600
+        return f"{text}, x ${run.price_per_hour:,.2f} an hour = ${hours * run.price_per_hour:,.2f}"
+
+    yield f"From the onset to the end: {price(cost.steps)}"
+    if lost := count_lost(incident, run.block):
+        yield f"Lost, because discarded, undone or in vain: {price(lost)}"
+    if cost.tokens is not None:
+        yield f"Tokens from the onset to the end: {cost.tokens:.3g}"
+    undone = [e for e in wording.acts_of(incident, run.block) if e.kind == UNDO]
+    if undone:
+        updates = sum(int(event.facts.get("updates_lost", 0)) for event in undone)
+        yield f"Undone: {price(updates)} ({counted(len(undone), 'undo')})"
+    saved = [e.step for e in events if e.kind == "checkpoint" and e.step <= incident.onset.step]
+    if saved:
+        back = price(incident.last.step - max(saved))
+        yield f"Going back to the checkpoint of step {max(saved):,}: {back}"
+    if a_step is None:
+        yield "The time of a step was not recorded"
+    elif run.price_per_hour is None:
+        yield prose("No price was given (`--price`)")
+
+
+def _follow_ups(diagnosis: Diagnosis, run: RunReport) -> Content:
+    """Return what people noted about this incident."""
+    number = diagnosis.incident.number
+    lines = [
+        f"Step {event.step:,}, {wording.event_text(event)}"
+        for event in run.block.events
+        if event.kind == NOTE and event.facts.get("incident") == number
+    ]
+    if lines:
+        return bullets(lines)
+    return Paragraph(
+        prose(f'None yet: `trimtab note RUN "what is to be done" --incident {number}`')
+    )

@@ -137,12 +137,12 @@ def test_a_run_without_incidents_says_so() -> None:
     assert "Healthy: no incident in 300 records." in page
 
 
-def test_the_postmortem_page_shows_figures_before_text() -> None:
+def test_the_postmortem_page_shows_the_summary_then_figures_then_the_rest() -> None:
     report = report_of(troubled_run())
     page = postmortem_page(report.incidents[0], report)
     headings = re.findall(r"<h2>(.*?)</h2>", page)
-    assert headings[:3] == ["In short", "Root cause", "Symptoms"]
-    assert page.index("<svg") < page.index("<h2>")
+    assert headings[:3] == ["In short", "1 Symptoms", "2 Hypotheses"]
+    assert page.index("In short") < page.index("<svg") < page.index("1 Symptoms")
     assert "<script" not in page
 
 
@@ -167,7 +167,7 @@ def test_a_page_that_cannot_be_made_does_not_cost_the_postmortems(
     monkeypatch.setattr("trimtab.report.postmortem.draw_incident", lambda *_, **__: 1 / 0)
     written = write_incidents(report_of(troubled_run()), tmp_path)
     assert len(written) == 2
-    assert all("## Lesson" in path.read_text() for path in written)
+    assert all("## 7 Lesson" in path.read_text() for path in written)
     assert "no page for incident 1" in caplog.text
 
 

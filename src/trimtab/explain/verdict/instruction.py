@@ -99,7 +99,7 @@ def instruct(incident: Incident, around: Surroundings) -> Action:
     if around.changes and not _is_beyond_a_purpose(incident):
         return _wait(
             _unless_meant(f"the change at step {incident.onset.step:,}", incident, around),
-            f"{around.changes[-1]}; {_level_text(incident.facts)}.",
+            f"{around.changes[-1]}; {level_text(incident.facts)}.",
         )
     if named is IncidentClass.PLATEAU:
         return _act(ActionKind.STOP, "Stop", incident, around)
@@ -122,19 +122,19 @@ def _after_kept_out(incident: Incident, around: Surroundings) -> Action:
 
 def _after_undo(incident: Incident, around: Surroundings) -> Action:
     updates = counted(incident.facts.undone_updates, "update")
-    return _wait("Nothing to do.", f"{updates} undone; {_level_text(incident.facts)}.")
+    return _wait("Nothing to do.", f"{updates} undone; {level_text(incident.facts)}.")
 
 
 def _after_recovery(incident: Incident, around: Surroundings) -> Action:
     if around.recurs:
         return _again(incident, around)
-    return _wait("Nothing to do.", f"{_capital(_level_text(incident.facts))}.")
+    return _wait("Nothing to do.", f"{_capital(level_text(incident.facts))}.")
 
 
 def _while_recovering(incident: Incident, around: Surroundings) -> Action:
     facts, level = incident.facts, incident.facts.level
     steps = level.back_in if level else None
-    reason = f"{_capital(_level_text(facts))}, and the gap shrinks."
+    reason = f"{_capital(level_text(facts))}, and the gap shrinks."
     if steps is None:
         return _wait("Wait: the newest records are back.", reason)
     left = facts.schedule.steps_left if facts.schedule else None
@@ -159,7 +159,7 @@ def _after_silence(incident: Incident, around: Surroundings) -> Action:
     if around.recurs:
         return _again(incident, around)
     first, facts = incident.findings[0], incident.facts
-    reason = f"{_capital(_level_text(facts))}."
+    reason = f"{_capital(level_text(facts))}."
     if first.symptom == Symptom.FROZEN:
         part = first.signal.partition("/")[2] or "the model"
         return _wait(f"Nothing to do if {part} was frozen on purpose; else unfreeze it.", reason)
@@ -189,7 +189,7 @@ def _after_lingering(incident: Incident, around: Surroundings) -> Action:
     if level is not None and SUDDEN.isdisjoint(incident.symptoms) and not _is_clear(level):
         return _wait(
             f"Compare an evaluation with one from before step {incident.onset.step:,}.",
-            f"{_capital(_level_text(facts))}, and it rose without a spike: that is mostly data.",
+            f"{_capital(level_text(facts))}, and it rose without a spike: that is mostly data.",
         )
     times = facts.schedule.times if facts.schedule else 1.0
     lower = " and lower the learning rate" if times > 3 else ""
@@ -201,7 +201,7 @@ def _act(
 ) -> Action:
     if around.recurs:
         return _again(incident, around)
-    reason = f"{_capital(_level_text(incident.facts))}."
+    reason = f"{_capital(level_text(incident.facts))}."
     if incident.facts.has_undo_failed:
         updates = counted(incident.facts.undone_updates, "update")
         reason = f"{updates} undone, which has not helped. {reason}"
@@ -295,7 +295,7 @@ def _is_beyond_a_purpose(incident: Incident) -> bool:
 # Words
 
 
-def _level_text(facts: Facts) -> str:
+def level_text(facts: Facts) -> str:
     """Return where the loss is: "the loss is 5.42, 0.39 above its trend, for 228 steps"."""
     level, reward = facts.level, facts.reward
     if reward is not None and reward.is_gone:
@@ -339,12 +339,12 @@ def _course_text(level: Level, facts: Facts) -> str:
 
 def _too_early(facts: Facts) -> str:
     if facts.nonfinite_at_end:
-        return _capital(_level_text(facts))
+        return _capital(level_text(facts))
     if facts.level is None:
         return f"Only {counted(facts.records_before, 'record')} came before it"
     if facts.level.z <= 1:
         return "Too few records have come since"
-    return f"{_capital(_level_text(facts))}; a slow return cannot be told from a new level yet"
+    return f"{_capital(level_text(facts))}; a slow return cannot be told from a new level yet"
 
 
 def _next_look(incident: Incident) -> int:

@@ -25,20 +25,20 @@ NEAR_STEPS = 5
 NONE = "none"
 
 _SECTIONS = (
-    ("Symptoms", "Numbers only.", ("Onset step", "Loss before", "Peak loss", "Gradient norm")),
-    ("Evidence", "Where it shows: batches, layers, events.", ()),
-    ("Hypotheses, ranked", "Each with the evidence that supports it.", ()),
-    ("Discriminating evidence", "What distinguishes the first from the second.", ()),
-    ("The questions asked", "In which order you looked, and what you saw.", ()),
-    ("Root cause", "One sentence, and its number from the list below, or none.", ("Cause",)),
-    ("Class", f"One of: {', '.join(IncidentClass)}, or none.", ("Class",)),
-    ("Action", f"One of: {', '.join(ActionKind)}.", ("Action",)),
+    ("1 Symptoms", "Numbers only.", ("Onset step", "Loss before", "Peak loss", "Gradient norm")),
+    ("2 Hypotheses", "Ranked, each with what speaks for and against it.", ()),
+    ("3 Discriminating evidence", "What distinguishes the first from the second.", ()),
+    ("4 Root cause", "One sentence, and its number from the list below, or none.", ("Cause",)),
+    ("5 Remediation", f"One of: {', '.join(ActionKind)}. Then the smallest fix.", ("Action",)),
+    ("6 Verification", "Which run, up to which step, would show that it works.", ()),
+    ("7 Lesson", "One sentence for the next engineer.", ()),
+    ("Type", f"One of: {', '.join(IncidentClass)}, or none.", ("Class",)),
+    ("Outcome", "What became of the loss, and when.", ()),
     ("What was done", "What the run, or you, did about it.", ()),
-    ("Smallest remedy", "What prevents it from happening again.", ()),
-    ("Verification", "Which run, up to which step, would show that it works.", ()),
-    ("Cost", "Steps, time, tokens, money.", ()),
-    ("Lesson", "One sentence for the next engineer.", ()),
+    ("Cost", "Steps x seconds x price.", ()),
     ("Follow-ups", "What is still to be done, and by whom.", ()),
+    ("Evidence", "Where it shows: batches, layers, events.", ()),
+    ("The questions asked", "In which order you looked, and what you saw.", ()),
 )
 """The sections of trimtab's post-mortem, symptoms first: heading, hint, and lines to fill in."""
 

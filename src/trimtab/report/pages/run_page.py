@@ -18,7 +18,7 @@ from trimtab.report.figures import draw_small
 from trimtab.report.interventions import find_interventions
 from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import MAX_EVENTS, MAX_INCIDENTS, run_data
-from trimtab.report.postmortem import build_postmortem
+from trimtab.report.postmortem import build_postmortem, event_of
 from trimtab.report.run_report import RunReport
 from trimtab.report.wording import cause_text, event_text, is_quiet, likeness, steps_text, tone
 
@@ -248,7 +248,7 @@ def _postmortem_section(report: RunReport) -> Html:
     parts = []
     for incident in shown:
         of = incident.incident
-        what = f"{of.main_symptom} at step {of.onset.step:,}, {incident.incident_class}"
+        what = f"{event_of(incident)} at step {of.onset.step:,}, {incident.incident_class}"
         parts.append(
             tag(
                 "details",
@@ -266,11 +266,12 @@ def _postmortem_body(document: ReportDocument, heading: str = "h3") -> Html:
     """Return the figures and sections of a post-mortem, without its heading."""
     figures = [tag("figure", figure.draw(False), tabindex="0") for figure in document.figures]
     parts = [tag("p", text_html(document.lead), class_="lead")]
-    parts.append(tag("div", *figures, class_="figures"))
-    for section in document.sections:
+    for at, section in enumerate(document.sections):
         body, title = section_html(section), tag(heading, section.title)
         if section.title in _FOLDED:
             parts.append(tag("details", tag("summary", title), body, class_="fold"))
         else:
             parts.append(tag("section", title, body))
+        if at == 0:  # the summary comes before the curves
+            parts.append(tag("div", *figures, class_="figures"))
     return join(parts)
