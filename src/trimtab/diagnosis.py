@@ -137,7 +137,7 @@ def build_report(
         ),
         failures=(*run.failures, *judge.failures),
         packages=judge.packages,
-        shows_text=not isinstance(run, JournalRun) or run_config(run.directory).privacy.text,
+        shows_text=_shows_text(run),
     )
 
 
@@ -151,8 +151,9 @@ def explain_incident(
     """
     # The format often names the trainer: what it trains bounds which causes are possible.
     facts = dataclasses.replace(run.facts, trainer=run.facts.trainer or run.format)
-    explained = judge.explain(incident, run.block, facts)
     batch = _batch_of(incident, batches)
+    shown = batch if batch is None or _shows_text(run) else batch.decoded(None)
+    explained = judge.explain(incident, run.block, facts, shown)
     if batch is not None and explained.repeated_batch is not None:
         batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
     dismissed = {event.facts["number"]: event.facts for event in dismissals(run.block.events)}
@@ -163,6 +164,10 @@ def explain_incident(
         dismissed=facts_of_note.get("dismissed", ""),
         dismissed_because=facts_of_note.get("text", ""),
     )
+
+
+def _shows_text(run: Run) -> bool:
+    return not isinstance(run, JournalRun) or run_config(run.directory).privacy.text
 
 
 def run_config(run: RunDirectory) -> Config:

@@ -26,6 +26,7 @@ from trimtab.detect.run.metric_rules import MetricRules
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.incidents.tracker import IncidentTracker
+from trimtab.journal.batches.batch_report import BatchReport
 from trimtab.rulesets import RuleSet, rule_set
 
 STATE_VERSION = 11
@@ -127,7 +128,13 @@ class Judge:
         """Classify what is still open at the end of the run, as far as possible."""
         return self._judgement([], self._tracker.finish())
 
-    def explain(self, incident: Incident, run: Block, facts: RunFacts | None = None) -> Diagnosis:
+    def explain(
+        self,
+        incident: Incident,
+        run: Block,
+        facts: RunFacts | None = None,
+        batch: BatchReport | None = None,
+    ) -> Diagnosis:
         """Diagnose an incident of this run and advise what to do about it."""
         context = IncidentContext.of(
             incident, run, facts or RunFacts(), similar=self._similar(incident, run)
@@ -137,7 +144,7 @@ class Judge:
             for one in self._others(incident, run)
             if one.incident_class.is_severe
         )
-        context = dataclasses.replace(context, harmed=tuple(harmed))
+        context = dataclasses.replace(context, harmed=tuple(harmed), batch=batch)
         diagnosis = self.rules.explain(context)
         action = self.rules.advise(diagnosis, recurs=self._recurs(incident, run))
         return dataclasses.replace(diagnosis, action=action)

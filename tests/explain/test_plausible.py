@@ -47,7 +47,7 @@ def test_curves_alone_name_no_cause() -> None:
     assert diagnosis.cause is None
     assert "Not known; possibly F02" in diagnosis.root_cause
     # What is likely has its remedy, and the gradient that speaks for it is said.
-    assert "If it is F02: look at the batch" in diagnosis.remedy
+    assert "If it is F02: spread rare tokens" in diagnosis.remedy
     assert "guard.steps(loader)" in diagnosis.remedy
     assert any("gradient norm 40, usually 0.5" in e.observation for e in evidence_of(diagnosis))
     assert all((h.probability or 0) < SUPPORTED for h in diagnosis.hypotheses if h.cause)
@@ -118,7 +118,7 @@ def test_a_batch_that_is_not_finite_itself_is_no_fault_of_the_model() -> None:
     assert explained(block_of(with_nan()), bf16)[0].cause is Cause.LOGIC_NAN
     found = after_experiment("first_nonfinite", "batch", bf16)
     assert found.cause is None
-    assert "The batch itself holds NaN" in found.root_cause
+    assert "itself holds NaN" in found.root_cause
     assert share_of(Cause.LOGIC_NAN, found) < 0.05
 
 
@@ -135,7 +135,7 @@ def test_an_experiment_names_the_cause(name: str, answer: str, cause: Cause) -> 
     found = after_experiment(name, answer)
     assert found.cause is cause
     assert any("as it was found" in item.observation for item in evidence_of(found))
-    assert ("as it was found" in found.root_cause) is (cause is Cause.LOGIC_NAN)
+    assert "as it was found" in found.root_cause
     assert "not recorded" not in found.root_cause
     assert "finiteness check" not in found.remedy
 

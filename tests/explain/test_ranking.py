@@ -1,21 +1,26 @@
 """Causes are ranked by the sum of what was seen; what was not recorded says nothing."""
 
+import dataclasses
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.synthetic import case_of, diagnosis_of
 
 from trimtab.core.causes import Cause
-from trimtab.explain.causes.conclusions import CONCLUSIONS
+from trimtab.core.findings import Symptom
 from trimtab.explain.causes.plausible import Situation
 from trimtab.explain.causes.ranking import Ranking, Weights, lab_weights, rank
-from trimtab.explain.evidence import OBSERVATIONS
+from trimtab.explain.causes.statements import say
+from trimtab.explain.evidence import ALL_OBSERVATIONS, OBSERVATIONS
 from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
 
 YES, NO = ObservedOutcome.YES, ObservedOutcome.NO
+MISSING = ObservedOutcome.NOT_RECORDED
 
 UNUSUAL = dict.fromkeys(Cause, 0.1)
 TOY = Weights(
@@ -126,8 +131,23 @@ def test_the_data_file_covers_every_observation_and_every_cause() -> None:
     assert all(0 < share < 1 for row in weights.shares.values() for share in row.values())
 
 
-def test_every_cause_has_a_text() -> None:
-    assert set(CONCLUSIONS) == set(Cause)
+def test_every_cause_is_stated_with_what_was_seen_and_without_what_was_not() -> None:
+    number = "NUMBER"
+    every = {id: Observed(signal=id, outcome=YES, observation=number) for id in ALL_OBSERVATIONS}
+    none = {id: Observed(signal=id, outcome=MISSING, observation="") for id in ALL_OBSERVATIONS}
+    incident = diagnosis_of(Symptom.LOSS_SPIKE).incident
+    for cause in Cause:
+        told = say(cause, case_of(incident, Answers(every)))
+        assert number in told.root_cause, cause
+        missing = {
+            id: dataclasses.replace(one, outcome=ObservedOutcome.NOT_RECORDED)
+            for id, one in every.items()
+        }
+        silent = say(cause, case_of(incident, Answers(missing)))
+        for sentence in (*told, *silent):
+            assert re.fullmatch(r"[A-Z`].*\.", sentence), sentence
+            assert "None" not in sentence.replace("None needed", ""), sentence
+            assert not re.search(r":\.|  |\{|\}", sentence), sentence
 
 
 def test_the_docs_list_every_observation_and_every_cause() -> None:

@@ -14,6 +14,7 @@ from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.run import RunFacts
 from trimtab.explain.causes.by_evidence import explain_by_evidence
 from trimtab.explain.causes.ranking import Ranking, all_weights, rank
+from trimtab.explain.causes.statements import Case
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
@@ -134,8 +135,13 @@ def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:
         value=2.0,
     )
     incident = incident_of(moment, incident_class=IncidentClass.SILENT, findings=(finding,))
-    context = IncidentContext.of(incident, block, RunFacts())
-    return explain_by_evidence(context)
+    return explain_by_evidence(IncidentContext.of(incident, block, RunFacts()))
+
+
+def case_of(incident: Incident, answers: Answers) -> Case:
+    """The case of an incident in a healthy run, with these answers."""
+    block = block_of({"loss": falling_loss(400)})
+    return Case(context=IncidentContext.of(incident, block, RunFacts()), answers=answers)
 
 
 def ranked(**answers: ObservedOutcome) -> Ranking:

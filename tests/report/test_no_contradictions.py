@@ -5,7 +5,7 @@ import random
 import re
 
 import pytest
-from tests.kit.synthetic import diagnosis_of, facts_of
+from tests.kit.synthetic import case_of, diagnosis_of, facts_of
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.causes import Cause, Standing
@@ -13,9 +13,9 @@ from trimtab.core.findings import Symptom
 from trimtab.core.incident_facts import Course, Facts
 from trimtab.core.incidents import IncidentClass
 from trimtab.explain.causes.by_evidence import conclude
-from trimtab.explain.causes.conclusions import conclusion_of
 from trimtab.explain.causes.plausible import Situation, base_rates
 from trimtab.explain.causes.ranking import SUPPORTED, all_weights, rank
+from trimtab.explain.causes.statements import say
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
@@ -60,7 +60,7 @@ def generated(seed: int) -> Diagnosis:
         facts=made,
     )
     ranking = rank(Answers(results), all_weights(), situation)
-    conclusion, hypotheses = conclude(incident, ranking)
+    conclusion, hypotheses = conclude(case_of(incident, Answers(results)), ranking)
     around = Surroundings(
         checkpoint=random_.choice((None, "checkpoint-250")),
         recurs=random_.random() < 0.1,
@@ -121,12 +121,12 @@ def contradictions(diagnosis: Diagnosis) -> list[str]:
     else:
         if said is None or said < SUPPORTED or ranked[0].cause != cause:
             found.append("the named cause is not the first hypothesis")
-        assert isinstance(cause, Cause)
         assert diagnosis.ranking is not None
-        said_of_it = conclusion_of(cause, diagnosis.ranking.results)
-        if not diagnosis.root_cause.startswith(said_of_it.root_cause):
+        assert isinstance(cause, Cause)
+        said_of = say(cause, case_of(diagnosis.incident, diagnosis.ranking.results))
+        if not diagnosis.root_cause.startswith(said_of.root_cause):
             found.append("the root cause is that of another cause")
-        if diagnosis.remedy != said_of_it.remedy:
+        if diagnosis.remedy != said_of.fix:
             found.append("the remedy is that of another cause")
         if OF_THE_INSTRUCTION.search(diagnosis.remedy):
             found.append("the remedy gives a second instruction")

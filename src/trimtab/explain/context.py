@@ -15,6 +15,7 @@ from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
 from trimtab.core.text import digits
 from trimtab.detect.textbook import TEXTBOOK_THRESHOLDS, TextbookThresholds
+from trimtab.journal.batches.batch_report import BatchReport
 
 RECORDS_BEFORE = 4096
 RECORDS_AFTER = 1024
@@ -49,6 +50,8 @@ class IncidentContext:
     """How many other incidents of the run began with the same symptom."""
     others: tuple["IncidentContext", ...] = ()
     """The nearest of them whose records are known."""
+    batch: BatchReport | None = None
+    """What was kept of its batch."""
     harmed: tuple[tuple[int, int], ...] = ()
     """First and last step of the other incidents that left harm in the weights."""
     config: TextbookThresholds = TEXTBOOK_THRESHOLDS

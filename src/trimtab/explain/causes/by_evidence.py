@@ -10,7 +10,6 @@ import math
 from collections.abc import Iterable
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
-from trimtab.core.incidents import Incident
 from trimtab.core.signals import LOSS
 from trimtab.explain.causes import conclusions
 from trimtab.explain.causes.plausible import (
@@ -21,6 +20,14 @@ from trimtab.explain.causes.plausible import (
     situation_of,
 )
 from trimtab.explain.causes.ranking import SUPPORTED, Candidate, Ranking, all_weights, rank
+from trimtab.explain.causes.statements import (
+    BY_SYMPTOM,
+    Case,
+    Said,
+    say,
+    say_batch_not_finite,
+    say_nothing_fits,
+)
 from trimtab.explain.context import IncidentContext, proof_of_harm
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
@@ -63,6 +70,7 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     """Explain one incident by all observations that its records allow."""
     incident = context.incident
     answers = observe_all(context)
+    case = Case(context=context, answers=answers)
     is_flip = "bit_flipped" in answers.yes
     if is_flip:  # proven: what the records look like besides says nothing against it
         only = Situation(impossible=frozenset(Cause) - {Cause.BIT_FLIP})
@@ -80,9 +88,9 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
         conclusion = conclusions.by_proof(proof)
         why = str(proof.facts.get("why"))
         proven = Hypothesis(cause=None, statement=why, standing=Standing.SUPPORTED, evidence=())
-        hypotheses = conclude(incident, ranking, proven)[1]
+        hypotheses = conclude(case, ranking, proven)[1]
     else:
-        conclusion, hypotheses = conclude(incident, ranking, _destructive_update(context, answers))
+        conclusion, hypotheses = conclude(case, ranking, _destructive_update(context, answers))
     return make_diagnosis(context, conclusion, hypotheses, ranking=ranking)
 
 
@@ -105,20 +113,21 @@ def _alike(context: IncidentContext, situation: Situation) -> list[tuple[Answers
 
 
 def conclude(
-    incident: Incident, ranking: Ranking, mechanism: Hypothesis | None = None
+    case: Case, ranking: Ranking, mechanism: Hypothesis | None = None
 ) -> tuple[conclusions.Conclusion, tuple[Hypothesis, ...]]:
     """Return what a ranking says about an incident: its cause, and all hypotheses.
 
     Both are written from the same ranking, so that no two parts of a report can disagree.
     `mechanism` is what happened whatever the cause, if that is known.
     """
-    conclusion = _conclude(incident, ranking)
+    incident = case.context.incident
+    conclusion = _conclude(case, ranking)
     given = [found for found in map(conclusions.hypothesis_of, incident.findings) if found]
-    ranked = [_hypothesis(candidate, ranking) for candidate in _listed(ranking)]
+    ranked = [_hypothesis(candidate, ranking, case) for candidate in _listed(ranking)]
     # The cause comes first, whether a finding names it or the evidence does.
     is_given = any(found.cause == conclusion.cause for found in given)
     first, last = (given, ()) if is_given else ((), given)
-    every = [*first, mechanism, *ranked, *last, *_ruled_out(incident, ranking)]
+    every = [*first, mechanism, *ranked, *last, *_ruled_out(case, ranking)]
     # What did not happen comes after what may have.
     every.sort(key=lambda item: item is mechanism and _is_out(item))
     return conclusion, tuple(conclusions.each_cause_once(every))
@@ -128,8 +137,9 @@ def _is_out(hypothesis: Hypothesis | None) -> bool:
     return hypothesis is not None and hypothesis.standing is Standing.RULED_OUT
 
 
-def _ruled_out(incident: Incident, ranking: Ranking) -> Iterable[Hypothesis]:
+def _ruled_out(case: Case, ranking: Ranking) -> Iterable[Hypothesis]:
     """Yield the usual suspects that what was recorded rules out, with what does so."""
+    incident = case.context.incident
     if incident.is_of_policy or set(incident.symptoms) <= TIME_SYMPTOMS or not ranking.results:
         return
     for cause in GUIDES:
@@ -140,7 +150,7 @@ def _ruled_out(incident: Incident, ranking: Ranking) -> Iterable[Hypothesis]:
             heaviest = min(weights, key=weights.__getitem__)
             yield Hypothesis(
                 cause=cause,
-                statement=_if_so(conclusions.CONCLUSIONS[cause].root_cause),
+                statement=_if_so(say(cause, case).root_cause),
                 standing=Standing.RULED_OUT,
                 evidence=(_evidence_of(heaviest, ranking, weights[heaviest]),),
             )
@@ -152,38 +162,43 @@ def _listed(ranking: Ranking) -> Iterable[Candidate]:
             yield candidate
 
 
-def _conclude(incident: Incident, ranking: Ranking) -> conclusions.Conclusion:
+def _conclude(case: Case, ranking: Ranking) -> conclusions.Conclusion:
     """Return the explanation of a finding, or what the evidence says.
 
     The explanation of an opening finding outranks the evidence; a later one does so unless the
     evidence is sure of a cause.
     """
+    incident, named = case.context.incident, ranking.named
     explained = conclusions.first_explained(conclusions.opening(incident))
-    named = ranking.named
     if explained is None and (named is None or named.probability < SURE):
         explained = conclusions.first_explained(incident.findings)
     if explained is not None:
         return conclusions.by_finding(*explained)
-    if named is not None:
-        found = conclusions.conclusion_of(named.cause, ranking.results)
-        return dataclasses.replace(found, root_cause=found.root_cause + _doubt(ranking))
+    if named is not None and isinstance(named.cause, Cause):
+        said = say(named.cause, case)
+        return _conclusion(named.cause, said._replace(root_cause=said.root_cause + _doubt(ranking)))
     if conclusions.is_users_alarm(incident):
         return conclusions.by_users_alarm(incident)
-    return _not_known(incident, ranking)
+    return _conclusion(None, _not_known(case, ranking))
 
 
-def _not_known(incident: Incident, ranking: Ranking) -> conclusions.Conclusion:
+def _conclusion(cause: Cause | None, said: Said) -> conclusions.Conclusion:
+    return conclusions.Conclusion(cause, said.root_cause, said.fix, said.lesson)
+
+
+def _not_known(case: Case, ranking: Ranking) -> Said:
     """Return what the incident is like, and the signal that would tell."""
     if ranking.results["batch_nonfinite"].is_yes:
-        return conclusions.BATCH_NOT_FINITE
-    known = next(
-        (conclusions.BY_SYMPTOM[s] for s in incident.symptoms if s in conclusions.BY_SYMPTOM), None
-    )
-    likely = [c for c in ranking.candidates if c.cause and c.probability >= WORTH_SAYING][:2]
+        return say_batch_not_finite(case)
+    symptoms = case.context.incident.symptoms
+    known = next((BY_SYMPTOM[symptom] for symptom in symptoms if symptom in BY_SYMPTOM), None)
     if known is not None:
-        return known
+        return known(case)
+    nothing = say_nothing_fits(case)
+    record = _record_it(ranking) or nothing.fix
+    likely = [c for c in ranking.candidates if c.cause and c.probability >= WORTH_SAYING][:2]
     if not likely:
-        return dataclasses.replace(conclusions.NOTHING_FITS, remedy=_record_it(ranking))
+        return nothing._replace(fix=record)
     like = " or ".join(
         f"{item.cause.id} {item.cause.title} (about {10 * round(10 * item.probability)} %)"
         for item in likely
@@ -193,28 +208,28 @@ def _not_known(incident: Incident, ranking: Ranking) -> conclusions.Conclusion:
     if ranking.decides is not None:
         missing = ranking.results[ranking.decides].signal
         tell = f" What would tell was not recorded: {missing}."
-    first = likely[0].cause
-    fix = conclusions.conclusion_of(first, ranking.results).remedy
-    # Whoever believes in the first cause can fix it before it is known.
-    if_so = f"If it is {first.id}: {fix[:1].lower()}{fix[1:]} " if first else ""
-    return dataclasses.replace(
-        conclusions.NOTHING_FITS,
+    return nothing._replace(
         root_cause=f"Not known; possibly {like}.{tell}",
-        remedy=f"{if_so}{_record_it(ranking)}",
+        fix=f"{_fix_if_so(likely[0], case)} {record}",
     )
 
 
+def _fix_if_so(candidate: Candidate, case: Case) -> str:
+    """Return what fixes the first cause: whoever believes in it can do so before it is known."""
+    if not isinstance(candidate.cause, Cause):
+        return ""
+    fix = say(candidate.cause, case).fix
+    return f"If it is {candidate.cause.id}: {fix[:1].lower()}{fix[1:]}"
+
+
 def _record_it(ranking: Ranking) -> str:
+    """Return how to record what would tell next time; "" if nothing in particular would."""
     if ranking.decides is not None:
         signal = ranking.results[ranking.decides].signal
         return f"To know next time, record {signal}: {conclusions.how_to_record(signal)}."
     missing = {r.signal for r in ranking.results.values() if r.outcome is NOT_RECORDED}
     wanted = [name for signal, name in conclusions.USEFUL.items() if signal in missing]
-    return (
-        f"To know next time, record {', '.join(wanted)}."
-        if wanted
-        else conclusions.NOTHING_FITS.remedy
-    )
+    return f"To know next time, record {', '.join(wanted)}." if wanted else ""
 
 
 def _destructive_update(context: IncidentContext, answers: Answers) -> Hypothesis | None:
@@ -263,14 +278,14 @@ def would_decide(ranking: Ranking) -> str:
     return f"{missing}, which was not recorded, would decide"
 
 
-def _hypothesis(candidate: Candidate, ranking: Ranking) -> Hypothesis:
+def _hypothesis(candidate: Candidate, ranking: Ranking, case: Case) -> Hypothesis:
     probability = candidate.probability
     standing = Standing.OPEN if probability >= OPEN else Standing.RULED_OUT
     if candidate is ranking.first and candidate.cause is not None:
         standing = Standing.SUPPORTED if probability >= SUPPORTED else Standing.OPEN
     statement = "something that is not known, or that left no trace in what was recorded"
-    if candidate.cause is not None:
-        said = conclusions.conclusion_of(candidate.cause, ranking.results).root_cause
+    if isinstance(candidate.cause, Cause):
+        said = say(candidate.cause, case).root_cause
         statement = said.rstrip(".") if candidate is ranking.named else _if_so(said)
     return Hypothesis(
         cause=candidate.cause,

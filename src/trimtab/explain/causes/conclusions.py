@@ -1,21 +1,17 @@
 """Conclusion: the cause of an incident in the words of a post-mortem.
 
-`CONCLUSIONS` has one for each cause of the catalogue. Detectors of users can attach their own to a
-finding, as an explanation.
+For the causes of the catalogue `statements` has the words. Detectors of users can attach their own
+to a finding, as an explanation.
 """
 
-import dataclasses
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib import resources
 
 from trimtab.core.block import Event
-from trimtab.core.causes import AnyCause, Cause, Evidence, Hypothesis, Standing, cause_of
+from trimtab.core.causes import AnyCause, Evidence, Hypothesis, Standing, cause_of
 from trimtab.core.findings import Explanation, Finding, Symptom
 from trimtab.core.incidents import Incident
 from trimtab.core.text import digits
-from trimtab.explain.evidence.checks import Answers
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,37 +105,6 @@ DESTRUCTIVE_UPDATE = (
 )
 """What a loss that stays non-finite means, whatever caused it."""
 
-_TEXTS: Mapping[str, Mapping[str, str]] = json.loads(
-    resources.files(__package__).joinpath("conclusions.json").read_text(encoding="utf-8")
-)
-
-CONCLUSIONS: Mapping[AnyCause | None, Conclusion] = {
-    cause: Conclusion(cause, **_TEXTS[cause.id]) for cause in Cause
-}
-"""By cause of the catalogue; the texts are in conclusions.json."""
-
-_FOUND_OPERATION = _TEXTS["operation found"]
-
-
-def conclusion_of(cause: Cause | None, answers: Answers) -> Conclusion:
-    """Return the conclusion about a cause, with what a proof or an experiment has found."""
-    said = CONCLUSIONS[cause]
-    if cause is Cause.BIT_FLIP and answers["bit_flipped"].is_yes:
-        proof = answers["bit_flipped"].observation
-        text = f"{proof[:1].upper()}{proof[1:]}, and no code had written to it."
-        return dataclasses.replace(said, root_cause=text)
-    if not answers["module_nonfinite"].is_yes:
-        return said
-    # The sizes of values follow behind a semicolon: the hypothesis lists them.
-    found = answers["module_nonfinite"].observation.partition(";")[0]
-    if cause is Cause.LOGIC_NAN:
-        text = _FOUND_OPERATION["root_cause"].format(found=found)
-        return Conclusion(cause, **{**_FOUND_OPERATION, "root_cause": text})
-    if cause is Cause.FP16_OVERFLOW:
-        return dataclasses.replace(said, root_cause=f"{said.root_cause} Found: {found}.")
-    return said
-
-
 _WATCHED = "`trimtab.watch(model, optimizer)` records it"
 _OF_BATCH = "a loop over `guard.steps(loader)` records it"
 
@@ -159,8 +124,6 @@ def how_to_record(signal: str) -> str:
     return RECORDED_BY.get(signal, _WATCHED)
 
 
-NOTHING_FITS = Conclusion(None, **_TEXTS["nothing fits"])
-
 USEFUL = {
     "grad_norm": "the gradient norm",
     "lr": "the learning rate",
@@ -168,12 +131,3 @@ USEFUL = {
     "fingerprint": "batch fingerprints",
 }
 """What to record where nothing speaks for a cause, by signal."""
-
-BATCH_NOT_FINITE = Conclusion(None, **_TEXTS["batch not finite"])
-"""What an experiment has shown; the catalogue has no such cause."""
-
-BY_SYMPTOM: Mapping[str, Conclusion] = {
-    symptom: Conclusion(None, **_TEXTS[symptom])
-    for symptom in (Symptom.MISSING_LOSS, Symptom.SLOW, Symptom.REFERENCE_GAP, Symptom.NO_LEARNING)
-}
-"""Where nothing known fits, but a finding says what happened."""

@@ -1,0 +1,540 @@
+"""Statements: what is said of a cause in one incident: the root cause, the smallest fix, a lesson.
+
+Each cause has one function, from the facts of the incident to its sentences. A number that was not
+recorded is left out together with the words around it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from trimtab.core.causes import Cause
+from trimtab.core.findings import Symptom
+from trimtab.core.signals import GRAD_NORM, LOSS, LR
+from trimtab.core.text import clause, counted, digits
+from trimtab.explain.context import IncidentContext
+from trimtab.explain.evidence.checks import Answers
+from trimtab.journal.batches.batch_report import BatchReport
+
+NEAR_RECORDS = 8
+"""Records on either side of an onset in which a setting may have changed."""
+
+
+class Said(NamedTuple):
+    """What is said of a cause."""
+
+    root_cause: str
+    """One sentence: what happened, where, and how far."""
+    fix: str
+    """The smallest change that prevents it."""
+    lesson: str
+    """What the next engineer should know."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One incident, as far as statements need it."""
+
+    context: IncidentContext
+    answers: Answers
+
+    @cached_property
+    def at(self) -> str:
+        """Where it began: "at step 1,200"."""
+        return f"at step {self.context.incident.onset.step:,}"
+
+    @cached_property
+    def loss(self) -> str:
+        """How far the loss rose: "the loss went from 4.36 to 5.97"; empty if it did not."""
+        before, peak = self.context.before(LOSS, NEAR_RECORDS), self.context.incident.peak.loss
+        if not len(before) or peak is None or peak <= (usual := float(np.median(before))):
+            return ""
+        return f"the loss went from {digits(usual)} to {digits(peak)}"
+
+    @cached_property
+    def norm(self) -> str:
+        """How large the gradient norm was: "the gradient norm 47.3, 79 times the usual 0.6"."""
+        before, worst = self.context.before(GRAD_NORM, 64), self.context.worst(GRAD_NORM)
+        if not len(before) or worst is None or not worst > (usual := float(np.median(before))) > 0:
+            return ""
+        return f"a gradient norm of {digits(worst)}, {worst / usual:.3g} times the usual"
+
+    def seen(self, *observations: str) -> str:
+        """Return the numbers of the first of these observations that was made; "" if none was."""
+        yes = (self.answers[id] for id in observations if self.answers[id].is_yes)
+        return next((result.observation for result in yes), "")
+
+    def moved(self, signal: str) -> tuple[float, float] | None:
+        """Return a setting before and after its largest change near the onset; None without one."""
+        row, column = self.context.onset_row, self.context.block.column(signal)
+        near = slice(max(row - NEAR_RECORDS, 0), row + NEAR_RECORDS)
+        values = column.values[near][column.finite[near]]
+        if len(values) < 2 or not (values > 0).all() or not np.ptp(values):
+            return None
+        at = int(np.argmax(np.abs(np.diff(np.log(values)))))
+        return float(values[at]), float(values[at + 1])
+
+    def setting(self, name: str) -> float | None:
+        """Return a setting of the run; None if it is not known."""
+        return self.context.facts.settings.get(name)
+
+    @property
+    def batch(self) -> BatchReport | None:
+        """What was kept of its batch."""
+        return self.context.batch
+
+
+_Statement = Callable[[Case], Said]
+_STATEMENTS: dict[Cause, _Statement] = {}
+
+
+def say(cause: Cause, case: Case) -> Said:
+    """Return what is said of a cause in an incident."""
+    return _STATEMENTS[cause](case)
+
+
+def _of(cause: Cause) -> Callable[[_Statement], _Statement]:
+    def register(statement: _Statement) -> _Statement:
+        _STATEMENTS[cause] = statement
+        return statement
+
+    return register
+
+
+def _with(text: str, *numbers: str) -> str:
+    """Return a sentence with the numbers behind it, as far as there are any."""
+    known = "; ".join(filter(None, numbers))
+    return f"{text}: {known}." if known else f"{text}."
+
+
+# Data
+
+
+@_of(Cause.HARD_BATCH)
+def _hard_batch(case: Case) -> Said:
+    rows = case.seen("few_rows")
+    return Said(
+        _with(f"The batch {case.at} was much harder than the others", rows, case.loss, case.norm),
+        f"None needed if it stays alone; if it comes again, look at the batch {case.at}.",
+        f"A single hard batch {case.at} left the model as it was: most single spikes are data.",
+    )
+
+
+@_of(Cause.RARE_TOKENS)
+def _rare_tokens(case: Case) -> Said:
+    """Name the tokens if they were kept, else the numbers that speak for them."""
+    is_repeated = not case.seen("rare_tokens") and bool(case.seen("few_distinct_tokens"))
+    tokens = "one phrase repeated over and over" if is_repeated else "tokens that are rare"
+    named = _tokens_of(case.batch)
+    numbers = case.seen("rare_tokens", "few_distinct_tokens")
+    clip = case.setting("clip")
+    now = f", now {digits(clip)}" if clip else ""
+    spread = (
+        "filter documents that repeat one phrase"
+        if is_repeated
+        else "spread rare tokens, at most one occurrence of a token seen under 10 times in a batch"
+    )
+    return Said(
+        _with(f"The batch {case.at} holds {tokens}", named, numbers, case.norm, case.loss),
+        f"{spread[:1].upper()}{spread[1:]} (`trimtab corpus order` finds the rows), and clip at "
+        f"0.5{now}.",
+        _with(
+            f"One batch of {'repeated' if is_repeated else 'rare'} tokens can dominate an update",
+            named or case.norm,
+        ),
+    )
+
+
+def _tokens_of(batch: BatchReport | None) -> str:
+    """Return the token that stands out most: "token 'tten' is 61 % of it (0.02 % in the run)"."""
+    tokens = () if batch is None else (batch.shift.more if batch.shift else batch.tokens)
+    if not tokens:
+        return ""
+    first = tokens[0]
+    name = str(first.id) if first.text is None else f"{first.id} {first.text!r}"
+    return f"token {name} is {100 * first.share:.2g} % of it, {100 * first.run_share:.2g} % usually"
+
+
+# Schedule and optimizer
+
+
+@_of(Cause.LR_DISCONTINUITY)
+def _lr_discontinuity(case: Case) -> Said:
+    moved, jump, back = case.moved(LR), case.seen("lr_jumped"), "the rate before it"
+    if moved is not None:
+        before, now = moved
+        times = max(now / before, before / now)
+        jump = f"{digits(before)} -> {digits(now)}, {times:.3g} times"
+        back = digits(before)
+    return Said(
+        _with(f"The learning rate jumped {case.at}", jump, case.loss),
+        f"Make the schedule continuous {case.at}: warm up from {back}, and restore the scheduler's "
+        "state at a resume.",
+        _with("A jump of the learning rate shows in the loss some records later", jump),
+    )
+
+
+@_of(Cause.STALE_SECOND_MOMENT)
+def _stale_second_moment(case: Case) -> Said:
+    numbers = case.seen("gradient_over_v", "updates_grew", "beta2_high")
+    beta2 = case.setting("beta2")
+    now = f", now {digits(beta2)}" if beta2 is not None else ""
+    return Said(
+        _with(f"The second moment was too small for the gradient {case.at}", numbers, case.loss),
+        f"Set beta2 to 0.95{now}: it forgets a stale second moment in 20 steps.",
+        _with("A second moment that lags makes every update too large", numbers),
+    )
+
+
+@_of(Cause.EPSILON_REGIME)
+def _epsilon_regime(case: Case) -> Said:
+    numbers = case.seen("updates_shrank", "gradient_under_v", "epsilon_large")
+    epsilon = case.setting("epsilon")
+    now = f", now {digits(epsilon)}" if epsilon is not None else ""
+    return Said(
+        _with(f"Epsilon outgrew the root of the second moment {case.at}", numbers),
+        f"Lower epsilon to 1e-8{now}, and compare the loaded optimizer state with that before.",
+        _with("The update norm shows a large epsilon long before the loss", numbers),
+    )
+
+
+@_of(Cause.LR_TOO_HIGH)
+def _lr_too_high(case: Case) -> Said:
+    rates = case.context.before(LR, 1)
+    rate = f" of {digits(float(rates[-1]))}" if len(rates) else ""
+    numbers = case.seen("attention_logits_grow", "activations_grow", "weights_grow", "no_warmup")
+    return Said(
+        _with(f"The learning rate{rate} {case.at} is too high for this model", numbers, case.loss),
+        f"Lower the peak{rate and f', {rate[4:]} {case.at},'} by a factor of 2 to 3 and warm up "
+        "longer.",
+        _with("A rate that is too high shows in the first steps after the warm-up", numbers),
+    )
+
+
+@_of(Cause.WEIGHT_DECAY)
+def _weight_decay(case: Case) -> Said:
+    numbers = case.seen("weights_doubled", "weights_shrink", "weights_grow")
+    way = "halve" if case.seen("weights_shrink") else "double"
+    return Said(
+        _with(f"Weight decay does not balance the updates from {case.at[3:]} on", numbers),
+        f"{way.capitalize()} the weight decay: weight norms then stay on their trend.",
+        _with("Weight norms leave their trend before the loss does", numbers),
+    )
+
+
+# Numbers
+
+
+@_of(Cause.FP16_OVERFLOW)
+def _fp16_overflow(case: Case) -> Said:
+    found = case.seen("module_nonfinite").partition(";")[0]
+    numbers = case.seen("scale_fell", "scale_frozen", "overflows", "finite_in_fp32")
+    where = f": first in {found}" if found else ", or look for the layer whose activations grow"
+    return Said(
+        _with(f"A value left the range of fp16 (65,504) {case.at}", found, numbers),
+        f"Train in bf16{where}; check that the scaler is updated at every step.",
+        _with("A loss scale that keeps falling says that activations keep growing", numbers),
+    )
+
+
+@_of(Cause.LOGIC_NAN)
+def _logic_nan(case: Case) -> Said:
+    """Name the module if an experiment has found it."""
+    found = case.seen("module_nonfinite").partition(";")[0]
+    if found:
+        return Said(
+            f"The forward pass makes the NaN {case.at}: {found}.",
+            "Fix this operation: log_softmax for log(softmax), a mean that survives an empty mask, "
+            "no division by a sum that can be 0.",
+            f"One operation made NaN from finite inputs: {found}.",
+        )
+    numbers = case.seen("nan_in_range", "loss_nonfinite")
+    return Said(
+        _with(f"An operation gave NaN from finite inputs {case.at}", numbers),
+        "Run one batch with a finiteness check after each module (`trimtab.watch(..., "
+        "batch_loss=...)` does so by itself), and fix the first one that fails: log(softmax), or a "
+        "mean over an empty mask.",
+        _with("The gradient shows a NaN one step before the loss", numbers),
+    )
+
+
+@_of(Cause.BIT_FLIP)
+def _bit_flip(case: Case) -> Said:
+    proof = case.seen("bit_flipped")
+    numbers = case.seen("moved_from_outside", "state_nonfinite_first", "weights_jumped")
+    cause = (
+        f"{proof[:1].upper()}{proof[1:]} {case.at}, and no code had written to it."
+        if proof
+        else _with(f"Weights or moments changed {case.at} by more than an update can", numbers)
+    )
+    return Said(
+        cause,
+        "Note the rank; if it happens there again, replace the device.",
+        _with("Memory can change without code: checksums of the state show it", proof or numbers),
+    )
+
+
+@_of(Cause.REPLICAS_OUT_OF_SYNC)
+def _replicas_out_of_sync(case: Case) -> Said:
+    differ = case.context.first_finding(Symptom.REPLICAS_DIFFER)
+    numbers = f"seen at step {differ.step:,}" if differ else case.seen("all_weights_jumped")
+    return Said(
+        _with("The weights of one rank differ from those of the others", numbers),
+        "Compare checksums of the weights over the ranks, and broadcast those of a good one.",
+        _with("Data-parallel ranks never compare their weights by themselves", numbers),
+    )
+
+
+# Causes whose statement is a claim with the numbers of its observations
+
+
+class _Claim(NamedTuple):
+    """A claim about a cause; "{at}" stands for where it began, "{since}" for from where on."""
+
+    root_cause: str
+    observations: tuple[str, ...]
+    """What holds its numbers, the most telling first."""
+    fix: str
+    lesson: str
+
+    def __call__(self, case: Case) -> Said:
+        numbers = case.seen(*self.observations)
+        words = {"at": case.at, "since": f"from {case.at[3:]} on"}
+        return Said(
+            _with(self.root_cause.format(**words), numbers),
+            self.fix.format(**words),
+            _with(self.lesson, numbers),
+        )
+
+
+_STATEMENTS |= {
+    Cause.DUPLICATE_BATCH: _Claim(
+        "The loader served a batch again {at}",
+        ("batch_repeated", "batches_come_again"),
+        "Give each loader worker a seed of its own and the sampler its epoch, and restore the data "
+        "position at a resume.",
+        "A model memorizes what it sees twice, so its loss misleads",
+    ),
+    Cause.DATA_MIX_SHIFT: _Claim(
+        "The data is of a different kind {since}",
+        ("text_changed", "loss_level_up"),
+        "Compare the evaluation loss before and after: if it did not move {at}, it was the data.",
+        "A change of the data mix moves the level of the loss",
+    ),
+    Cause.OPTIMIZER_STATE_LOST: _Claim(
+        "The optimizer's state was not loaded {at}, or not all of it",
+        ("v_fell", "m_fell", "count_back"),
+        "Load the optimizer's state together with the weights at each resume.",
+        "A resume without moments is a new warm-up at the full learning rate",
+    ),
+    Cause.ATTENTION_LOGIT_GROWTH: _Claim(
+        "Attention logits grew beyond what a softmax resolves {at}",
+        ("attention_logits_grow", "attention_grows"),
+        "Normalise queries and keys (QK-norm), or lower the learning rate of their weights.",
+        "The largest attention logit grows long before the loss does",
+    ),
+    Cause.OUTPUT_LOGIT_DRIFT: _Claim(
+        "The output logits drifted {at}",
+        ("log_z_grows", "gains_grow"),
+        "Add a z-loss (1e-4) or decay the gain of the last norm.",
+        "The log of the partition function (log Z) drifts long before the loss does",
+    ),
+    Cause.BAD_DEVICE: _Claim(
+        "One rank computes wrong gradients now and then, first {at}",
+        ("gradient_intermittent", "not_repeatable", "bit_flipped"),
+        "Compare the gradient norms of the ranks, and take the one that differs out.",
+        "What comes and goes without a cause in the data is hardware",
+    ),
+    Cause.LOADER_STALL: _Claim(
+        "Steps wait for the data loader {at}",
+        ("waits_for_data", "stalls"),
+        "Prefetch more than one batch; look at the loader, the file system and the slowest rank.",
+        "The time that a step waits for data is lost on every rank",
+    ),
+    Cause.SLOW_RANK: _Claim(
+        "Steps have become slower for good {since}",
+        ("several_ranks", "slower", "stalls"),
+        "Look for a device that throttles, a rank slower than the others, or longer batches.",
+        "One slow rank slows all of them",
+    ),
+    Cause.WRONG_RESUME: _Claim(
+        "The run did not continue {at} from where it was",
+        ("order_broken", "resume_gap", "batches_come_again", "resumes"),
+        "Load weights, moments, random state and data position of one save together.",
+        "The first step after a resume must continue the last one before it",
+    ),
+    Cause.PARAMETERS_NOT_UPDATING: _Claim(
+        "Updates stopped reaching parameters {at}",
+        ("group_frozen", "not_updating", "loss_constant", "v_fell_in_part", "m_fell"),
+        "Check that the optimizer holds the parameters that are trained, and that they require "
+        "gradients.",
+        "A loss can look plausible while nothing is learned",
+    ),
+    Cause.BATCH_SIZE_CHANGE: _Claim(
+        "Batches or sequences changed in size {at}, which is no fault",
+        ("tokens_changed", "noisier"),
+        "None needed; announce planned changes (`trimtab note`).",
+        "The noise of a loss goes as one over the root of the batch size",
+    ),
+    Cause.LOSS_REDUCTION_BUG: _Claim(
+        "The loss is multiplied by a constant {since}",
+        ("loss_multiplied", "gradient_multiplied"),
+        "Average the loss over micro-batches, ranks and tokens, once: k micro-batches must give "
+        "the gradient of one batch k times as large.",
+        "A constant factor in loss and gradient norm is code, not data",
+    ),
+    Cause.WRONG_SCHEDULE: _Claim(
+        "The learning rate did not follow its plan {at}",
+        ("lr_turned_up", "lr_zero"),
+        "Correct the schedule, first its step count after a resume.",
+        "A schedule is right when it has been simulated to its last step",
+    ),
+    Cause.POLICY_STEP_SIZE: _Claim(
+        "The policy moves too far in each step {since}",
+        ("policy_rate_up", "kl_grows", "kl_at_once"),
+        "Lower the learning rate 3 to 10 times; if KL grew first, raise its weight 2 to 5 times.",
+        "A policy that leaves its reference by a multiple in a few steps does not come back",
+    ),
+    Cause.STALE_ROLLOUT_WEIGHTS: _Claim(
+        "The rollout engine has other weights than the policy that is trained {since}",
+        ("gap_grows", "gap_at_once"),
+        "Send the weights to the engine after each step, and compare the log-probabilities of one "
+        "batch in both.",
+        "The gap of log-probabilities is near 0 where engine and trainer have the same weights",
+    ),
+    Cause.SAMPLING_MISMATCH: _Claim(
+        "Rollout and training do not compute the same probabilities {since}",
+        ("gap_at_once",),
+        "Divide the logits by the temperature of the rollouts, and mask the same tokens in both.",
+        "A gap of log-probabilities that appears at once and stays is a setting, not a drift",
+    ),
+    Cause.REWARD_BUG: _Claim(
+        "The reward no longer depends on the responses {since}",
+        ("rewards_equal", "reward_at_once", "held_out_stays"),
+        "Grade ten responses by hand; look for exceptions that count as 0, and for a changed "
+        "answer format.",
+        "Rewards that are all equal are the verifier's, not the policy's",
+    ),
+    Cause.DATA_DIFFICULTY: _Claim(
+        "The responses to a prompt get equal rewards, and equal rewards teach nothing {since}",
+        ("no_signal", "reward_up_at_once", "held_out_stays"),
+        "Draw prompts that the policy solves in 20 to 80 % of its attempts, or resample groups "
+        "without signal.",
+        "Rollouts of groups without signal are wasted",
+    ),
+    Cause.LENGTH_BIAS: _Claim(
+        "Longer responses are rewarded for their length {since}",
+        ("length_grows", "reward_up_at_once", "held_out_falls"),
+        "Take length out of the reward, and average the loss over tokens.",
+        "A policy finds the cheaper of task and length",
+    ),
+    Cause.LENGTH_LIMIT: _Claim(
+        "Responses are cut at the length limit, and what is cut counts as wrong {since}",
+        ("length_capped", "cut_at_once"),
+        "Raise the limit of the response, or mask truncated responses.",
+        "Above a few percent of truncated responses the reward measures the limit",
+    ),
+    Cause.OFF_POLICY: _Claim(
+        "Rollouts are older than the weights that they train {since}",
+        ("gap_returns", "gap_grows"),
+        "Lower the allowed staleness, or send the weights more often.",
+        "The age of rollouts is a hyperparameter",
+    ),
+    Cause.ADVANTAGE_NORMALISATION: _Claim(
+        "The advantages are not centred, or divided by a spread that is almost 0 {since}",
+        ("advantages_multiplied",),
+        "Subtract the mean of the group, add an epsilon to its spread, and leave out groups whose "
+        "rewards are all equal.",
+        "Advantages have a mean of about 0 and a spread of about 1",
+    ),
+    Cause.WRONG_REFERENCE: _Claim(
+        "The divergence is measured from the wrong reference {since}",
+        ("kl_at_once", "entropy_grows"),
+        "Check that policy and reference agree on one batch before the first step: KL must be 0.",
+        "KL is 0 at step 0 where the reference is right",
+    ),
+    Cause.TEMPLATE_BUG: _Claim(
+        "The prompts are not written as the policy knows them {since}",
+        ("entropy_at_once", "reward_at_once"),
+        "Print one prompt with its special tokens and its mask, and compare it with the template "
+        "of the model; pad on the left.",
+        "An entropy that jumps at one step is a new input, not a new policy",
+    ),
+    Cause.REWARD_HACKING: _Claim(
+        "The policy has found what the reward pays for besides the task {since}",
+        ("held_out_falls", "reward_up_at_once"),
+        "Read the responses with the highest rewards, and close the gap in the verifier.",
+        "A reward that rises while held-out results fall is not the task's",
+    ),
+}
+
+
+# Where no cause of the catalogue is named
+
+
+def say_nothing_fits(case: Case) -> Said:
+    """Return what is said where no known cause fits."""
+    loss = clause(case.loss) or "it"
+    return Said(
+        "Not known: nothing that was recorded speaks for a known cause.",
+        "Repeat the step from the state before it: that tells the batch from the state "
+        "(`trimtab.watch(..., batch_loss=...)` does so by itself).",
+        f"Nobody knows why {loss} {case.at}: what was not recorded could have named the cause.",
+    )
+
+
+def say_batch_not_finite(case: Case) -> Said:
+    """Return what an experiment has shown of the batch itself."""
+    found = case.seen("batch_nonfinite")
+    return Said(
+        _with(f"The batch {case.at} itself holds NaN or infinity", found),
+        "Look at this batch and fix what prepares it; check batches for finiteness in the loader.",
+        _with("A NaN in the data looks like one of the model", found),
+    )
+
+
+def _missing_loss(case: Case) -> Said:
+    return Said(
+        f"The loss is no longer recorded from {case.at[3:]} on, while the run continues.",
+        "Fix the logging first: nothing can be judged without a loss.",
+        f"A run that records no loss cannot be watched, as {case.at}.",
+    )
+
+
+def _slow(case: Case) -> Said:
+    numbers = case.seen("slower", "stalls")
+    return Said(
+        "Not known: steps take longer, and nothing else in the run has changed.",
+        "Look at what else the machine does, at its clocks and at the network.",
+        _with("A pace that falls without a change in the run has its cause outside of it", numbers),
+    )
+
+
+def _reference_gap(case: Case) -> Said:
+    return Said(
+        f"Not known: the run left its reference {case.at} on the same batches, so the cause is the "
+        "model, its state or its settings, not the data.",
+        f"Compare the settings and states of the two runs {case.at}.",
+        f"A reference on the same data shows a shift that a single run hides, as {case.at}.",
+    )
+
+
+def _no_learning(case: Case) -> Said:
+    records = counted(len(case.context.block), "record")
+    return Said(
+        f"The loss is where it began after {records}: nothing has been learned.",
+        "Check labels, masks and the learning rate; overfit one batch before the next run.",
+        f"A run that has not left its first loss after {records} will not do so by itself.",
+    )
+
+
+BY_SYMPTOM: Mapping[str, _Statement] = {
+    Symptom.MISSING_LOSS: _missing_loss,
+    Symptom.SLOW: _slow,
+    Symptom.REFERENCE_GAP: _reference_gap,
+    Symptom.NO_LEARNING: _no_learning,
+}
+"""Where nothing known fits, but a finding says what happened."""
