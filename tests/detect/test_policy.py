@@ -126,7 +126,7 @@ def rewards(*values: float, every: int = 5) -> Block:
     return block(len(values), step=np.arange(len(values)) * every, reward=np.array(values))
 
 
-def alarms(run: Block) -> list[tuple[Symptom, int]]:
+def alarms(run: Block) -> list[tuple[str, int]]:
     return [(one.symptom, one.tick) for one in findings(PolicySignals, run)]
 
 

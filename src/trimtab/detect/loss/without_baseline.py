@@ -379,7 +379,7 @@ class NoLearning(Detector):
         same = np.concatenate(([True], np.diff(values) == 0, [True, True]))
         matters = same[:-2] | same[1:-1] | same[2:] | rarity[rows] | (values == 0)
         matters[1:] |= same[:-3]
-        return rows[matters]
+        return np.asarray(rows[matters])
 
     def _is_stuck(self, loss: float, record: Record) -> bool:
         """Return whether the loss has just been the same for long enough."""

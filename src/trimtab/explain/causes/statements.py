@@ -93,7 +93,8 @@ _STATEMENTS: dict[Cause, _Statement] = {}
 
 def say(cause: Cause, case: Case) -> Said:
     """Return what is said of a cause in an incident."""
-    return _STATEMENTS[cause](case)
+    statement = _STATEMENTS.get(cause)
+    return statement(case) if statement else _CLAIMS[cause](case)
 
 
 def _of(cause: Cause) -> Callable[[_Statement], _Statement]:
@@ -310,7 +311,7 @@ class _Claim(NamedTuple):
         )
 
 
-_STATEMENTS |= {
+_CLAIMS: Mapping[Cause, _Claim] = {
     Cause.DUPLICATE_BATCH: _Claim(
         "The loader served a batch again {at}",
         ("batch_repeated", "batches_come_again"),
