@@ -231,7 +231,8 @@ class Guard(LoopServices):
         `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
         clipping. `token_loss` has the loss of every token, [batch, sequence], or of every sequence,
         [batch]: reports then name the sequences with the highest loss. `batch` is what `batch_loss`
-        takes: a few are remembered, so that "recover" can make experiments on them. Other signals
+        takes: its fingerprint and the statistics of its tokens are recorded if it is on the host,
+        and a few are remembered, so that "recover" can make experiments on them. Other signals
         are journalled as the first rank has them. A loss without a graph that is recorded in
         evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
         """
@@ -277,6 +278,8 @@ class Guard(LoopServices):
                     )
         if batch is not None:
             monitor.state_guard.remember(batch)
+            if monitor.recorder.is_recording:
+                monitor.facts.add_batch(batch)
         if metrics:
             with monitor.shields.user.guarding("record"):
                 for name, value in metrics.items():

@@ -10,7 +10,7 @@ from trimtab.journal.batches.tokens import BAND_NAMES, TokenShare, TokenShift
 from trimtab.report.document import CodeBlock, Content, Paragraph, ReportTable, RichText, prose
 
 HOW_TO_KEEP = (
-    "not recorded; it needs `guard.steps(loader)` with batches that are still on the host. From "
+    "not recorded; `guard.record(loss=loss, batch=batch)` records it, of a batch on the host. From "
     "the data: `trimtab corpus order FILES --rows N --step STEP`"
 )
 

@@ -106,7 +106,7 @@ DESTRUCTIVE_UPDATE = (
 """What a loss that stays non-finite means, whatever caused it."""
 
 _WATCHED = "`trimtab.watch(model, optimizer)` records it"
-_OF_BATCH = "a loop over `guard.steps(loader)` records it"
+_OF_BATCH = "`guard.record(loss=loss, batch=batch)` records it, of a batch on the host"
 
 RECORDED_BY: Mapping[str, str] = {
     "grad_norm": "`guard.clip_grad_norm_(1.0)` records it",

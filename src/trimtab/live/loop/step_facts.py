@@ -10,7 +10,7 @@ from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
 from trimtab.journal.batches.rows import TokenRows
 from trimtab.live.host.bad_data import BadData
-from trimtab.live.measure.batch_facts import RowLosses
+from trimtab.live.measure.batch_facts import MAX_MICRO_BATCHES, BatchFacts, RowLosses
 from trimtab.live.measure.state_facts import OptionWatch
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.measure.step_meter import UserSignals, main_learning_rate
@@ -34,6 +34,9 @@ class StepFacts:
         self.options = OptionWatch(optimizers)
         self.loop: StepLoop | None = None
         """Only if the user goes through the data by `guard.steps`."""
+        self._given: list[Any] = []
+        """The batches of the present step, as `record(batch=...)` gave them."""
+        self._batch_facts = BatchFacts()
         self._optimizers = optimizers
         self._scaler = scaler
         self._shield = shields.user
@@ -45,6 +48,11 @@ class StepFacts:
 
     def go_through(self, loop: StepLoop) -> None:
         self.loop = loop
+
+    def add_batch(self, batch: Any) -> None:
+        """Take a micro-batch of a user who does not go through the data by `guard.steps`."""
+        if self.loop is None and len(self._given) < MAX_MICRO_BATCHES:
+            self._given.append(batch)
 
     def note_loss_scale(self) -> None:
         """Take the scale that this step is computed with; `scaler.update()` changes it."""
@@ -72,14 +80,19 @@ class StepFacts:
                 found[name] = rate
         position = NO_POSITION
         token_rows: tuple[TokenRows, ...] = ()
+        given, self._given = self._given, []
         if self.loop is not None:
             position = self.loop.data_position
             found[signals.DATA_SECONDS] = self.loop.data_seconds
-            # Under a shield of its own: a batch may hold anything.
-            if not self._batch_shield.is_down:
-                with self._batch_shield.guarding("batch facts"):
+        # Under a shield of its own: a batch may hold anything.
+        if (self.loop is not None or given) and not self._batch_shield.is_down:
+            with self._batch_shield.guarding("batch facts"):
+                if self.loop is not None:
                     found |= self.loop.facts()
                     token_rows = self.loop.pop_token_rows()
+                else:
+                    found |= self._batch_facts.measure(given)
+                    token_rows = self._batch_facts.pop_token_rows()
         on_host: dict[str, float] = {}
         names: tuple[str, ...] = ()
         copy: HostCopy | None = None
