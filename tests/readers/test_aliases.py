@@ -15,6 +15,7 @@ CANONICAL = {
 """A new one that holds the word loss needs a place in the table, or it may be guessed."""
 
 SPELLINGS = {
+    "adversary_loss": ["Disc Loss", "d_loss", "loss/D", "discriminator_loss"],
     "loss": ["loss", "Loss", "train_loss", "training_loss", "loss/train", "train/loss", "lm loss"],
     "grad_norm": ["grad norm", "grad-norm", "gradnorm", "gnorm", "global_grad_norm", "Grad.Norm"],
     "lr": ["learning rate", "learning_rate", "lr", "LR", "lr-AdamW", "lr-DecoupledLionW/group0"],

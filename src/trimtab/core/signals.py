@@ -204,6 +204,12 @@ POLICY_SIGNALS: Final = frozenset(
 )
 """Where one of these is recorded a policy is trained, and its loss has no direction."""
 
+ADVERSARY_LOSS: Final = "adversary_loss"
+"""Loss of a discriminator, beside that of the generator it is trained against."""
+
+WITHOUT_DIRECTION: Final = POLICY_SIGNALS | {ADVERSARY_LOSS}
+"""Where one of these is recorded the loss has no direction."""
+
 RESUME_AUDIT: Final = "resume_audit"
 """What a resume has not restored, as bits; only in records of the first steps after it."""
 

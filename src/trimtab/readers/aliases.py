@@ -12,7 +12,7 @@ from importlib.resources import files
 from types import MappingProxyType
 from typing import Any, Final
 
-from trimtab.core.signals import Quality
+from trimtab.core.signals import ADVERSARY_LOSS, Quality
 from trimtab.readers.cells import quoted, quoted_names
 
 STEP: Final = "step"
@@ -192,7 +192,8 @@ def name_columns(
     named = {claim.alias.signal for claim in (*claims, *map(table.claim, empty))}
     unknown = [claim.column for claim in claims if not claim.known]
     fitting = [column for column in unknown if table.may_be_guessed(column)]
-    if table.guessed not in named and len(fitting) == 1:
+    known = {table.guessed, ADVERSARY_LOSS}  # beside the latter it may be of either side
+    if known.isdisjoint(named) and len(fitting) == 1:
         aliases[fitting[0]] = Alias(signal=table.guessed, name=fitting[0])
         notes.append(f"{table.guessed} is guessed to be {quoted(fitting[0])}; no known name fits.")
     return Naming(aliases=aliases, notes=tuple(notes))

@@ -27,7 +27,7 @@ import numpy as np
 
 from trimtab.core.block import Block, FloatArray, Record
 from trimtab.core.robust import TINY, median, medians
-from trimtab.core.signals import LOSS, POLICY_SIGNALS
+from trimtab.core.signals import LOSS, WITHOUT_DIRECTION
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.baseline import BaselineSpec
 
@@ -191,7 +191,7 @@ class LossMeaning(Stateful):
 
     def observe(self, record: Record) -> None:
         if self._objective == "auto":
-            is_of_policy = not POLICY_SIGNALS.isdisjoint(record.signals)
+            is_of_policy = not WITHOUT_DIRECTION.isdisjoint(record.signals)
             self._observe(record.signals.get(LOSS), record.tick, record.step, is_of_policy)
 
     def observe_many(self, block: Block) -> None:
@@ -199,14 +199,16 @@ class LossMeaning(Stateful):
             return
         if len(block) == 1:  # a live step
             columns = block.columns
-            known = [name for name in (LOSS, *(POLICY_SIGNALS & columns.keys())) if name in columns]
+            known = [
+                name for name in (LOSS, *(WITHOUT_DIRECTION & columns.keys())) if name in columns
+            ]
             row = {name: columns[name].values.item(0) for name in known if columns[name].present[0]}
-            is_of_policy = not POLICY_SIGNALS.isdisjoint(row)
+            is_of_policy = not WITHOUT_DIRECTION.isdisjoint(row)
             self._observe(row.get(LOSS), block.tick.item(0), block.step.item(0), is_of_policy)
             return
         if self._policy_since is None:
             shows = np.zeros(len(block), dtype=np.bool_)
-            for name in POLICY_SIGNALS & block.columns.keys():
+            for name in WITHOUT_DIRECTION & block.columns.keys():
                 shows |= block.columns[name].present
             if shows.any():
                 self._policy_since = int(block.tick[int(np.argmax(shows))])

@@ -16,9 +16,10 @@ from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.explain.incidents.history import History
 from trimtab.explain.incidents.open_incident import OpenIncident
 from trimtab.explain.verdict.facts import Past, back_at
+from trimtab.explain.verdict.level import midmean
 from trimtab.explain.verdict.onset import date_onset
 from trimtab.explain.verdict.reference import HISTORY, Reference, reference_of
-from trimtab.explain.verdict.rows import Row, stride_of
+from trimtab.explain.verdict.rows import Losses, Row, stride_of
 from trimtab.explain.verdict.table import OPEN, Classified, classify
 
 
@@ -57,6 +58,10 @@ follow is over. Source: the time in which the loss follows in the lab."""
 SETTLE_RECORDS, SETTLE_STEPS = 32, 400
 """Records and steps for which the loss must have been on its new level to be over: an incident
 cannot alarm for ever."""
+
+RISES_ERRORS, RISES_SHARE = 4.0, 0.02
+"""Standard errors and fraction of the loss by which its second half on a new level must be higher
+for the loss to rise still. Chosen: 2 % is the border of the public labels."""
 
 MISSING_RECORDS = 400
 """Records without a loss or a reward after which an incident is over. Chosen."""
@@ -218,7 +223,8 @@ class IncidentRules:
         if since is None or incident.incident_class is not IncidentClass.LINGERING:
             return False
         records = incident.num_rows - since
-        return records >= max(SETTLE_RECORDS, SETTLE_STEPS / incident.past.stride)
+        is_due = records >= max(SETTLE_RECORDS, SETTLE_STEPS / incident.past.stride)
+        return is_due and not _still_rises(incident, records)
 
 
 def _is_at_once(found: Classified, incident: OpenIncident) -> bool:
@@ -227,6 +233,18 @@ def _is_at_once(found: Classified, incident: OpenIncident) -> bool:
         return True
     is_new = incident.incident_class in (IncidentClass.OPEN, IncidentClass.SILENT)
     return is_new and found.incident_class not in _HELD
+
+
+def _still_rises(incident: OpenIncident, records: int) -> bool:
+    """Return whether the loss goes on rising on what seems its new level."""
+    level = incident.facts.level
+    losses = Losses.of(incident.rows[-records:]).loss
+    if level is None or len(losses) < SETTLE_RECORDS:
+        return False
+    first, second = np.array_split(losses, 2)
+    error = level.noise * float(np.sqrt(4 / len(losses)))
+    rise = midmean(second) - midmean(first)
+    return rise > max(RISES_ERRORS * error, RISES_SHARE * level.now)
 
 
 def _is_ordinary(incident: OpenIncident) -> bool:

@@ -1,0 +1,176 @@
+"""Curves of runs outside the lab, drawn to their published numbers: what is said at their end.
+
+The loss alone, or with the norms and rates that its log had; several seeds of each.
+"""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from tests.kit.synthetic import Array
+
+from trimtab.core.actions import ActionKind
+from trimtab.core.block import Block, Column
+from trimtab.core.incidents import IncidentClass
+from trimtab.judge import Judge
+
+Class, Random = IncidentClass, np.random.Generator
+Signals = dict[str, Array]
+
+
+def log(
+    records: int,
+    dice: Random,
+    noise: float,
+    start: float = 9.0,
+    floor: float = 2.0,
+    pace: float = 100,
+) -> Signals:
+    """The loss and gradient norm of a run from scratch."""
+    loss = (floor + (start - floor) * np.exp(-np.arange(records) / pace)) * np.exp(
+        dice.normal(0, noise, records)
+    )
+    return {"loss": loss, "grad_norm": 0.5 * np.exp(dice.normal(0, 0.15, records))}
+
+
+def climbs_then_nan(dice: Random) -> Signals:
+    signals = log(2800, dice, 0.015)
+    since = np.arange(2800) - 1800
+    climbs = np.minimum(0.12 * since, 2.4) + 3.1 * np.clip((since - 20) / 880, 0, 1)
+    signals["loss"] += np.where(since > 0, climbs, 0)
+    signals["grad_norm"] *= np.where(since >= 0, 24, 1)
+    signals["loss"][2701:] = signals["grad_norm"][2701:] = np.nan
+    return signals
+
+
+def rate_times_forty(dice: Random) -> Signals:
+    signals = log(600, dice, 0.01, start=6.2, floor=5.0, pace=80)
+    since = np.arange(600) - 272
+    signals["loss"] += np.where(since >= 0, 0.38 + 0.6 * np.exp(-since.clip(0) / 40), 0)
+    return {**signals, "lr": np.where(since >= 0, 0.012, 3e-4)}
+
+
+def drifts(signal: str, rate: float) -> Callable[[Random], Signals]:
+    """Return a loss that rises by 0.0025 a step, while another signal doubles or halves."""
+
+    def draw(dice: Random) -> Signals:
+        since = (np.arange(2000) - 1000).clip(0)
+        signals = log(2000, dice, 0.012) | {"lr": np.full(2000, 3e-4), "param_norm": np.ones(2000)}
+        signals["loss"] += 0.0025 * since
+        signals[signal] = signals[signal] * 2 ** (since / rate)
+        return signals
+
+    return draw
+
+
+def dies_slowly(dice: Random) -> Signals:
+    signals = log(6000, dice, 0.02, start=10, floor=4.9, pace=300)
+    signals["loss"] += 2.3 * np.clip((np.arange(6000) - 3000) / 2500, 0, 1)
+    return {"loss": signals["loss"]}
+
+
+def without_targets(dice: Random) -> Signals:
+    signals = log(60, dice, 0.02, pace=20)
+    signals["loss"][30:], signals["grad_norm"][30:] = 0.0, 1.4142
+    return signals
+
+
+def explodes_in_eight_records(dice: Random) -> Signals:
+    loss = np.array([0.9, 0.7, 0.5, 0.42, 0.37, 0.35, 124.6, 125.1])
+    return {"loss": loss * np.exp(dice.normal(0, 0.01, 8))}
+
+
+def rises_after_a_wild_start(dice: Random) -> Signals:
+    start = [12.4, 12.3, 48, 33, 20, 15, 12, 11.6]
+    loss = np.concatenate((start, np.full(25, 11.3), np.linspace(33, 62, 29)))
+    return {"loss": loss * np.exp(dice.normal(0, 0.02, 62))}
+
+
+LOST, ACTS = {Class.DIVERGENT, Class.DEAD}, {ActionKind.STOP, ActionKind.ROLL_BACK}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize(
+    ("draw", "onset", "classes"),
+    [
+        (climbs_then_nan, 1800, LOST),
+        (rate_times_forty, 272, {Class.LINGERING}),
+        (drifts("lr", 280), 1000, {Class.DIVERGENT}),
+        (drifts("param_norm", 150), 1000, {Class.DIVERGENT}),
+        (drifts("param_norm", -150), 1000, {Class.DIVERGENT}),
+        (drifts("grad_norm", 240), 1000, {Class.DIVERGENT}),
+        (dies_slowly, 3000, {Class.DIVERGENT}),
+        (without_targets, 30, {Class.DEAD}),
+        (explodes_in_eight_records, 6, {Class.DIVERGENT}),
+        (rises_after_a_wild_start, 33, {Class.DIVERGENT}),
+    ],
+)
+def test_what_is_lost_is_one_incident_with_its_onset_and_is_acted_on(
+    draw: Callable[[Random], Signals], onset: int, classes: set[Class], seed: int
+) -> None:
+    ((found, at, action),) = said(draw(np.random.default_rng(seed)))
+    assert found in classes
+    assert abs(at - onset) <= max(20, onset // 20)
+    assert action in ACTS
+
+
+def snaps_back(dice: Random, tail: int, height: float) -> Signals:
+    loss = (0.55 + 2 * np.exp(-np.arange(1500) / 200)) * np.exp(dice.normal(0, 0.04, 1500))
+    loss[900] = height
+    loss[901 : 901 + tail] *= 1 + 0.5 * np.linspace(1, 0, tail)
+    return {"loss": loss}
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("tail", [3, 10])
+@pytest.mark.parametrize("height", [1.4, 1.95])
+def test_a_spike_of_a_thinned_log_that_is_back_in_twenty_records_needs_nothing(
+    tail: int, height: float, seed: int
+) -> None:
+    signals = snaps_back(np.random.default_rng(seed), tail, height)
+    for until in (930, 960, 1500):
+        cut = {name: values[:until] for name, values in signals.items()}
+        assert {(found, act) for found, _, act in said(cut, 100)} <= {
+            (Class.RECOVERED, ActionKind.WAIT)
+        }
+
+
+@pytest.mark.parametrize("is_scrambled", [True, False])
+def test_labels_scrambled_in_a_fine_tuning_are_seen(is_scrambled: bool) -> None:
+    seen = 0
+    for seed in range(8):
+        dice, steps = np.random.default_rng(seed), np.arange(260)
+        level = 2.86 + 1.3 * np.exp(-steps / 18) + 0.34 * is_scrambled * (steps >= 120)
+        seen += bool(said({"loss": level + dice.normal(0, 0.23, 260)}))
+    assert seen >= 6 if is_scrambled else not seen
+
+
+def test_a_loss_with_few_digits_raises_nothing() -> None:
+    dice, steps = np.random.default_rng(0), np.arange(1000)
+    rounded = np.round(1.3 + 1.7 * np.exp(-steps / 80) + dice.normal(0, 0.002, 1000), 2)
+    near_zero = np.round(
+        (0.7 * np.exp(-steps / 50) + 0.00015) * np.exp(dice.normal(0, 0.2, 1000)), 4
+    )
+    for loss in (rounded, near_zero):
+        assert said({"loss": loss}, 10) == []
+
+
+def test_the_loss_of_a_generator_leads_to_no_act() -> None:
+    dice = np.random.default_rng(0)
+    loss = 0.7 + np.clip(np.arange(400) - 48, 0, 40) / 8 * np.exp(dice.normal(0, 0.3, 400))
+    assert [act for *_, act in said({"loss": loss}) if act is not ActionKind.WAIT]
+    beside = {"loss": loss, "adversary_loss": np.ones(400)}
+    assert all(act is ActionKind.WAIT for *_, act in said(beside))
+
+
+def said(signals: Signals, stride: int = 1) -> list[tuple[Class, int, ActionKind]]:
+    """Return class, onset and action of every incident at the end of a log."""
+    columns = {name: Column.complete(values) for name, values in signals.items()}
+    run = Block.from_columns(columns, step=stride * np.arange(len(signals["loss"])))
+    judge = Judge()
+    judge.update(run)
+    judge.finish()
+    return [
+        (one.incident_class, one.onset.step, judge.explain(one, run).action.kind)
+        for one in judge.incidents
+    ]
