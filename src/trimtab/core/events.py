@@ -45,3 +45,13 @@ NOT_UNDONE = "harm not undone"
 SLOW_RANK = "slow rank"
 """One rank takes longer than the others, again and again. Facts: `rank`, `host`, and `times`, how
 many times as long as the mean of the others."""
+
+
+PLANNED_WORDS = ("change", "phase", "stage", "freez", "switch", "merg", "curriculum")
+"""Words with which people announce what they do on purpose: "unfreeze", "phase 2"."""
+
+
+def is_announced(kind: str) -> bool:
+    """Return whether an event of the user's loop announces a change."""
+    folded = kind.casefold()
+    return kind != SETTING_CHANGED and any(word in folded for word in PLANNED_WORDS)

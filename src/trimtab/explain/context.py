@@ -7,7 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from trimtab.core.block import Block, Column, Event, FloatArray
-from trimtab.core.events import NOT_UNDONE, SETTING_CHANGED, UNDO
+from trimtab.core.events import NOT_UNDONE, SETTING_CHANGED, UNDO, is_announced
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
@@ -183,7 +183,7 @@ def changes_near(context: IncidentContext) -> Iterator[str]:
         if event.kind == SETTING_CHANGED:
             before, after = (_value(facts.get(name)) for name in ("before", "after"))
             yield f"{facts.get('name')} was changed from {before} to {after}"
-        elif "change" in event.kind.casefold():
+        elif is_announced(event.kind):
             said = facts.get("what") or ", ".join(f"{name} {facts[name]}" for name in facts)
             yield f"{event.kind} announced at step {event.step:,}" + (f" ({said})" if said else "")
 

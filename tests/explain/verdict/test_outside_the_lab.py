@@ -3,14 +3,14 @@
 The loss alone, or with the norms and rates that its log had; several seeds of each.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
 from tests.kit.synthetic import Array
 
 from trimtab.core.actions import ActionKind
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, Event
 from trimtab.core.incidents import IncidentClass
 from trimtab.judge import Judge
 
@@ -163,10 +163,21 @@ def test_the_loss_of_a_generator_leads_to_no_act() -> None:
     assert all(act is ActionKind.WAIT for *_, act in said(beside))
 
 
-def said(signals: Signals, stride: int = 1) -> list[tuple[Class, int, ActionKind]]:
+@pytest.mark.parametrize("kind", ["unfreeze", "Phase 2: code", "merged LoRA", "evaluation"])
+def test_what_an_event_announced_is_not_rolled_back(kind: str) -> None:
+    signals = log(1200, np.random.default_rng(0), 0.01)
+    signals["loss"][800:] += 0.5
+    ((*_, act),) = said(signals, events=[Event(kind=kind, tick=798, step=798)])
+    assert (act is ActionKind.WAIT) == (kind != "evaluation")
+
+
+def said(
+    signals: Signals, stride: int = 1, events: Sequence[Event] = ()
+) -> list[tuple[Class, int, ActionKind]]:
     """Return class, onset and action of every incident at the end of a log."""
     columns = {name: Column.complete(values) for name, values in signals.items()}
-    run = Block.from_columns(columns, step=stride * np.arange(len(signals["loss"])))
+    steps = stride * np.arange(len(signals["loss"]))
+    run = Block.from_columns(columns, step=steps, events=events)
     judge = Judge()
     judge.update(run)
     judge.finish()
