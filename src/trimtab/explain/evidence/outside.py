@@ -106,8 +106,8 @@ def _norm_of_all(block: Block) -> FloatArray:
     if block.column(PARAM_NORM).recorded:
         return block.column(PARAM_NORM).values
     groups = [c for name, c in block.columns.items() if name.startswith(f"{PARAM_NORM}/")]
-    squares = [column.values**2 for column in groups if column.recorded]
-    return np.sqrt(np.sum(squares, axis=0)) if squares else np.full(len(block), np.nan)
+    norms = [column.values for column in groups if column.recorded]
+    return np.hypot.reduce(norms, axis=0) if norms else np.full(len(block), np.nan)
 
 
 _FEW = 6
