@@ -40,9 +40,9 @@ warning, which may itself follow a warning."""
 @observation("The loss rises at once and comes back", source="detection thresholds of 6 sigma")
 def loss_burst(loss: SignalView) -> YesNo:
     """Is the loss far off within four records, and back soon after?"""
-    later = loss.median(24, 64) if loss.has(24, 64) else loss.median(8, 24)
+    later = loss.sigmas(loss.median(24, 64) if loss.has(24, 64) else loss.median(8, 24))
     high = loss.sigmas(float(loss.soon(4).max()))
-    return high > 4 and loss.sigmas(later) < 1, f"loss {high:.1f} sigma up, then back"
+    return high > 4 and later < 1, f"loss {high:.1f} sigma up, {later:.1f} later"
 
 
 @observation("The loss moves to a higher level at once", source=_LAB)
