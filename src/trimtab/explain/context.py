@@ -1,11 +1,13 @@
 """IncidentContext: one incident with the records and events around it; what explanations read."""
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from trimtab.core import signals
 from trimtab.core.block import Block, Column, Event, FloatArray
 from trimtab.core.events import NOT_UNDONE, SETTING_CHANGED, UNDO, is_announced
 from trimtab.core.findings import Finding
@@ -32,6 +34,21 @@ margin with which onsets are dated."""
 ONSET_MARGIN_STEPS = 8
 """An incident may have begun this many steps before its onset. Source: the study of recovery, where
 onsets that were dated by the loss were up to 8 steps late."""
+
+CONSTANT_RECORDS, HELD_RECORDS = 64, 8
+"""Values without a change before and after one that make a column a setting. Chosen."""
+
+SWITCHED_BEFORE, SWITCHED_AFTER = 4, 12
+"""Records before and after an onset within which a setting must have changed to be what the loss
+shows. Chosen: onsets are rather dated too early."""
+
+NO_SETTING = frozenset(
+    {signals.LOSS, signals.LOSS_SCALE, signals.DISCARDED, *signals.NO_CURVES, *signals.CLOCKS}
+)
+"""What may be constant and is no setting, or has a cause of its own if it changes."""
+
+_CONSEQUENCE = re.compile(r"(?i)epoch|skip|overflow|nan|inf\b|error|restart|norm|lr\b|learning")
+"""Names of columns that change because of what happened, or whose change has its own cause."""
 
 CHANGE_STEPS = 32
 """Steps before an onset in which a change on purpose may be what the loss shows. Chosen: a changed
@@ -186,6 +203,27 @@ def changes_near(context: IncidentContext) -> Iterator[str]:
         elif is_announced(event.kind):
             said = facts.get("what") or ", ".join(f"{name} {facts[name]}" for name in facts)
             yield f"{event.kind} announced at step {event.step:,}" + (f" ({said})" if said else "")
+    yield from _switched(context)
+
+
+def _switched(context: IncidentContext) -> Iterator[str]:
+    """Yield the logged settings that were switched at the onset: "mask_ratio went from 0.5 to 1".
+
+    A setting is a column that had one value for long, and has another one from there on.
+    """
+    block, onset = context.block, context.onset_row
+    for name, column in block.columns.items():
+        if name in NO_SETTING or _CONSEQUENCE.search(name):
+            continue
+        rows = np.flatnonzero(column.finite[: onset + SWITCHED_AFTER + HELD_RECORDS])
+        values = column.values[rows]
+        switches = np.flatnonzero(np.diff(values)) + 1
+        at = int(switches[-1]) if len(switches) else 0
+        since = int(switches[-2]) if len(switches) > 1 else 0
+        is_setting = at - since >= CONSTANT_RECORDS and len(values) - at >= HELD_RECORDS
+        if is_setting and -SWITCHED_BEFORE <= int(rows[at]) - onset <= SWITCHED_AFTER:
+            then, now = digits(float(values[at - 1])), digits(float(values[at]))
+            yield f"{name} went from {then} to {now} at step {int(block.step[rows[at]]):,}"
 
 
 def _value(value: object) -> str:

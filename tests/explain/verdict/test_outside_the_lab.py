@@ -14,7 +14,8 @@ from trimtab.core.block import Block, Column, Event
 from trimtab.core.incidents import IncidentClass
 from trimtab.judge import Judge
 
-Class, Random = IncidentClass, np.random.Generator
+Class = IncidentClass
+Random = np.random.Generator
 Signals = dict[str, Array]
 
 
@@ -169,6 +170,43 @@ def test_what_an_event_announced_is_not_rolled_back(kind: str) -> None:
     signals["loss"][800:] += 0.5
     ((*_, act),) = said(signals, events=[Event(kind=kind, tick=798, step=798)])
     assert (act is ActionKind.WAIT) == (kind != "evaluation")
+
+
+def switched(dice: Random, name: str) -> Signals:
+    """A masked autoencoder whose mask grows at step 400: the loss rises, and comes back in part."""
+    signals = log(1600, dice, 0.01)
+    since = (np.arange(1600) - 400).clip(0)
+    signals["loss"] += np.where(since > 0, 0.02 + 0.8 * np.exp(-since / 30), 0)
+    signals[name] = np.where(np.arange(1600) < 400, 0.25, 0.5)
+    return signals
+
+
+@pytest.mark.parametrize("fault", ["nan", "weight", "rate"])
+def test_a_fault_is_no_part_of_an_incident_that_is_all_but_over(fault: str) -> None:
+    for seed in range(4):
+        signals = switched(np.random.default_rng(seed), "mask_ratio")
+        rate = signals["lr"] = np.full(1600, 1e-3)
+        match fault:
+            case "nan":
+                signals["loss"][900:] = np.nan
+            case "weight":
+                signals["loss"][900:] += 5.0
+            case "rate":
+                signals["loss"][900:] += 0.7
+                rate[900:] *= 30
+        named, onset, act = said(signals)[-1]
+        assert 890 <= onset <= 900, seed
+        assert named.is_severe, seed
+        assert act is not ActionKind.WAIT, seed
+
+
+@pytest.mark.parametrize(("name", "is_setting"), [("mask_ratio", True), ("skipped", False)])
+def test_a_setting_that_was_switched_at_the_onset_may_be_meant(name: str, is_setting: bool) -> None:
+    for seed in range(4):
+        signals = switched(np.random.default_rng(seed), name)
+        signals["loss"][400:] += 0.6
+        ((*_, act),) = said(signals)
+        assert (act is ActionKind.WAIT) is is_setting, seed
 
 
 def said(

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.block import Block, BoolArray, IntArray, Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import grain, is_one_grain, median, sigma_around
@@ -377,7 +377,7 @@ class NoLearning(Detector):
         # Equal losses, and those around them: each is compared with the one before.
         values = column.values[rows]
         same = np.concatenate(([True], np.diff(values) == 0, [True, True]))
-        matters = same[:-2] | same[1:-1] | same[2:] | rarity[rows] | (values == 0)
+        matters: BoolArray = same[:-2] | same[1:-1] | same[2:] | rarity[rows] | (values == 0)
         matters[1:] |= same[:-3]
         return np.asarray(rows[matters])
 

@@ -140,7 +140,8 @@ def _is_out(hypothesis: Hypothesis | None) -> bool:
 def _ruled_out(case: Case, ranking: Ranking) -> Iterable[Hypothesis]:
     """Yield the usual suspects that what was recorded rules out, with what does so."""
     incident = case.context.incident
-    if incident.is_of_policy or set(incident.symptoms) <= TIME_SYMPTOMS or not ranking.results:
+    is_other = conclusions.is_users_alarm(incident) or set(incident.symptoms) <= TIME_SYMPTOMS
+    if incident.is_of_policy or is_other or not ranking.results:
         return
     for cause in GUIDES:
         own = set(base_rates()["decides"][cause.id]) - CURVES

@@ -94,6 +94,8 @@ class History(Stateful):
         self.highest_lr = 0.0
         self.longest_return = 0
         """Records that the slowest spike so far took to come back."""
+        self.last_end = -1
+        """Tick at which the latest incident ended; -1 before the first one."""
         self.evaluations: deque[float] = deque(maxlen=EVALUATIONS)
         self._not_applied: list[tuple[int, int]] = []
         """Tick and step of the latest steps that the loop itself did not apply, by their ticks."""
@@ -129,9 +131,11 @@ class History(Stateful):
         if not self.start.is_known:
             for value in loss.values[loss.finite].tolist():
                 self.start.observe(value)
-        self.highest_lr = max(self.highest_lr, float(lr.values[lr.finite].max(initial=0.0)))
+        is_counted = loss.present | reward.present
+        rates = lr.values[lr.finite & is_counted]
+        self.highest_lr = max(self.highest_lr, float(rates.max(initial=0.0)))
         self.evaluations.extend(evaluated.values[evaluated.present][-EVALUATIONS:].tolist())
-        counting = first + np.flatnonzero(loss.present | reward.present)
+        counting = first + np.flatnonzero(is_counted)
         newest = counting[-(self.rows.maxlen or 0) :].tolist()
         self.rows.extend(self.row(block, at) for at in newest)
         return len(counting)

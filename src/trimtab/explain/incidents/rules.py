@@ -51,6 +51,15 @@ CLOSE_RECORDS, SHORTEST = 16, 32
 """Records from the first look at which the loss was ordinary, and from the onset, after which it is
 over. Source: the study of verdicts."""
 
+DOUBT_RECORDS = 128
+"""Records without an alarm, from the first look at which the loss was ordinary, after which it is
+over although the gap is not quite within its tolerance. Chosen: a gap that small is never closed
+by a trend that bends."""
+
+APART_RECORDS = 16
+"""Records without an alarm after which a grave one is no part of an incident that heals. Chosen: as
+many as close one whose loss is ordinary."""
+
 CALM_STEPS, MIN_CALM = 100, 2
 """Steps, but at least records, without an alarm after which an incident that the loss did not
 follow is over. Source: the time in which the loss follows in the lab."""
@@ -72,6 +81,11 @@ it NaN. An incident with none of these is silent until the loss moves."""
 
 ECHOES = frozenset({Symptom.LOSS_SPIKE, Symptom.LEVEL_SHIFT})
 """What may show an incident a second time, long after it began."""
+
+GRAVE = frozenset(
+    {*LOUD, Symptom.LR_JUMP, Symptom.FROZEN, Symptom.HARMED_STATE, Symptom.NONFINITE_NORM}
+)
+"""What is an incident of its own, if it comes when another one is all but over."""
 
 SURE = 0.9
 """Certainty from which on one look is enough."""
@@ -144,6 +158,28 @@ class IncidentRules:
             for alarm in alarms
         )
 
+    def is_apart(self, incident: OpenIncident, alarms: Sequence[Finding], row: Row | None) -> bool:
+        """Return whether alarms begin another incident, although this one is not over yet.
+
+        A loss that is on its way back is joined by what stays under its peak, one that goes on
+        rising by all that follows.
+        """
+        grave = [alarm for alarm in alarms if alarm.symptom in GRAVE]
+        if not grave or incident.calm < APART_RECORDS or row is None or row.is_kept_out:
+            return False
+        last = incident.last_alarm.tick + ECHO_RECORDS
+        if all(a.onset_tick is not None and a.onset_tick <= last for a in grave):
+            return False  # an echo
+        known = {finding.symptom for finding in incident.findings}
+        # NaN that comes back now and then is one story.
+        new = [alarm for alarm in grave if alarm.symptom not in known & NOT_FINITE]
+        if incident.seen is IncidentClass.RECOVERED or incident.started_again:
+            return bool(new)
+        peak, loss = incident.peak.loss, row.loss
+        is_higher = peak is not None and loss is not None and loss > peak
+        is_bad = bool(new) and loss is not None and not row.is_finite
+        return incident.seen is IncidentClass.RECOVERING and (is_bad or is_higher)
+
     def open(self, incident: OpenIncident) -> None:
         """Say the class of an incident that has just been opened, as far as it is sure."""
         incident.found = self.at_end(incident)
@@ -215,7 +251,8 @@ class IncidentRules:
         if since is None or incident.num_rows - since < CLOSE_RECORDS:
             return False
         if incident.incident_class is IncidentClass.RECOVERED:
-            return incident.num_rows >= SHORTEST and _is_ordinary(incident)
+            is_sure = incident.num_rows >= SHORTEST and _is_ordinary(incident)
+            return is_sure or min(incident.num_rows - since, incident.calm) >= DOUBT_RECORDS
         return incident.calm >= max(MIN_CALM, CALM_STEPS / incident.past.stride)
 
     def _has_settled(self, incident: OpenIncident) -> bool:

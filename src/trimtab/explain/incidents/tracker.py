@@ -183,6 +183,8 @@ class IncidentTracker:
         given_up: list[IncidentChange] = []
         if incident is not None and self._has_gone_back(incident, block, at):
             given_up, incident = self._give_up(incident), None
+        elif incident is not None and self._rules.is_apart(incident, alarms, row):
+            given_up, incident = self._part_with(incident), None
         if incident is None and not alarms:
             self._remember(row, held_out)
             return given_up
@@ -276,6 +278,8 @@ class IncidentTracker:
         began_with_resume = any(alarm.symptom in NOT_RESTORED for alarm in alarms)
         if is_loud and not row.is_kept_out and not began_with_resume:
             first = self._rules.date_onset(rows, first)
+        # What was another incident does not belong to this one.
+        first = max(first, sum(earlier.tick <= self._history.last_end for earlier in rows[:-1]))
         before, led_up = rows[:first], rows[first:]
         incident = self._new(led_up[0], self._rules, before, row.moment)
         for earlier in led_up[:-1]:
@@ -327,6 +331,15 @@ class IncidentTracker:
         self._open, self._closed, self._since_closed = None, None, 0
         return [*changes, incident.change(Transition.CLOSED, incident.last.tick)]
 
+    def _part_with(self, incident: OpenIncident) -> list[IncidentChange]:
+        """Close an incident that is all but over, because another one begins."""
+        changes = self._classify_at_end(incident)
+        incident.end = self._rules.end_of(incident, is_settled=False)
+        changes.append(incident.change(Transition.CLOSED, incident.last.tick))
+        self._open, self._closed = None, None
+        self._take_back(incident, is_settled=False)
+        return changes
+
     def _measure(self, incident: OpenIncident) -> None:
         first, last = incident.onset.step - NEAR_STEPS, incident.last.tick
         # A block may hold undos that are still to come.
@@ -356,6 +369,8 @@ class IncidentTracker:
         """Add the records after an incident to the history, or those of its new level."""
         history = self._history
         history.evaluations.extend(incident.evaluations)
+        if incident.end is not None:
+            history.last_end = incident.end.tick
         if is_settled:
             history.rows.clear()
         history.rows.extend(self._rules.history_after(incident, is_settled=is_settled))

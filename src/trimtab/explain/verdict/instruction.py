@@ -80,6 +80,8 @@ class Surroundings:
 def instruct(incident: Incident, around: Surroundings) -> Action:
     """Return the one thing to do, and why."""
     named, symptoms = incident.incident_class, set(incident.symptoms)
+    if incident.end is not None and named in (IncidentClass.OPEN, IncidentClass.RECOVERING):
+        return _wait("Nothing to do.", "Another incident began before it was over.")
     if symptoms <= HARMLESS:
         return _wait("Nothing to do for the weights.", "Only time was lost.")
     if incident.facts.was_left_behind and not around.recurs:
@@ -103,7 +105,7 @@ def instruct(incident: Incident, around: Surroundings) -> Action:
         )
     if named is IncidentClass.PLATEAU:
         return _act(ActionKind.STOP, "Stop", incident, around)
-    if not _is_told_by_loss(incident):
+    if not (_is_told_by_loss(incident) or _has_large_rate(incident.facts)):
         return _wait(
             f"Compare an evaluation with one from before step {incident.onset.step:,}.",
             "This loss is not known to measure progress.",
@@ -186,7 +188,8 @@ _QUIET = {
 
 def _after_lingering(incident: Incident, around: Surroundings) -> Action:
     facts, level = incident.facts, incident.facts.level
-    if level is not None and SUDDEN.isdisjoint(incident.symptoms) and not _is_clear(level):
+    is_quiet = SUDDEN.isdisjoint(incident.symptoms) and not _has_large_rate(facts)
+    if level is not None and is_quiet and not _is_clear(level):
         return _wait(
             f"Compare an evaluation with one from before step {incident.onset.step:,}.",
             f"{_capital(level_text(facts))}, and it rose without a spike: that is mostly data.",
@@ -289,6 +292,11 @@ def _is_beyond_a_purpose(incident: Incident) -> bool:
     facts = incident.facts
     if incident.incident_class in (IncidentClass.DEAD, IncidentClass.COLLAPSED):
         return True
+    return _has_large_rate(facts)
+
+
+def _has_large_rate(facts: Facts) -> bool:
+    """Return whether the learning rate is as many times that from before as nobody would want."""
     return facts.schedule is not None and facts.schedule.times > LARGE_CHANGE
 
 

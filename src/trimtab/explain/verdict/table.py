@@ -69,6 +69,10 @@ RETURNS, MAX_RETURN = 2, 128
 """Times the slowest return of the run's earlier spikes, and records at most, that a flat loss is
 waited for. Chosen: no fact of a curve tells a snap-back from a new level, only the run's past."""
 
+YOUNG_RECORDS, GROWN_RECORDS = 16, 128
+"""With fewer records before it, an onset has no trend: after so many records, a loss under the
+start is a run that has learnt. Chosen."""
+
 RETURN_STEPS = 500
 """Steps in which the playbook's type 1 comes back."""
 
@@ -147,6 +151,9 @@ def _classify_level(facts: Facts, level: Level) -> Classified:
         return Classified(incident_class=IncidentClass.DIVERGENT, certainty=0.9 if is_sure else 0.6)
     if facts.records < MIN_SINCE:
         return OPEN
+    is_young = facts.records_before < YOUNG_RECORDS and facts.records >= GROWN_RECORDS
+    if is_young and facts.times_start < 1 and level.course is not Course.GROWING:
+        return Classified(incident_class=IncidentClass.RECOVERED, certainty=0.6)
     evaluation = facts.evaluation
     if z <= BACK and not (level.course is Course.GROWING and z > 0):
         if evaluation is not None and evaluation.is_above and facts.records > PATIENCE:
