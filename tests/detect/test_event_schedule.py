@@ -12,9 +12,11 @@ def changes(run: Block) -> list[tuple[int, KnownChange]]:
     whole, single = EventSchedule(), EventSchedule()
     for schedule in (whole, single):
         schedule.add(run.events)
-    found = whole.update_many(run)
-    one_by_one = [single.update(row) for row in run.records()]
-    assert [(row, what) for row, what in enumerate(one_by_one) if what] == found
+    found = whole.update(run)
+    one_by_one = [
+        (row, what) for row in range(len(run)) for _, what in single.update(run[row:][:1])
+    ]
+    assert one_by_one == found
     assert single.state_dict() == whole.state_dict()
     return found
 

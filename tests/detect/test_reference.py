@@ -164,14 +164,14 @@ def test_a_different_batch_at_the_same_step_is_not_the_same(known: str) -> None:
 
     for mark, is_same in ((3, True), (4, False)):
         memory = EarlierAttempt()
-        memory.update(next(record(0, 3).records()))
-        assert (memory.update(next(record(1, mark).records())) == 2.0) is is_same
+        memory.update(record(0, 3))
+        assert (memory.update(record(1, mark)).tolist() == [2.0]) is is_same
 
 
 def test_the_memory_is_bounded() -> None:
     memory = EarlierAttempt()
-    memory.update_many(block_of({"loss": np.ones(3 * STEPS_REMEMBERED)}))
-    memory.update_many(block_of({"loss": np.ones(STEPS_REMEMBERED // 2)}))  # steps that went back
+    memory.update(block_of({"loss": np.ones(3 * STEPS_REMEMBERED)}))
+    memory.update(block_of({"loss": np.ones(STEPS_REMEMBERED // 2)}))  # steps that went back
     assert len(memory._now) == STEPS_REMEMBERED
 
 
@@ -192,7 +192,7 @@ def test_how_a_run_is_cut_and_saved_changes_nothing(
         block = lay_beside(block, block_of(series(8)))
     whole = Reference().update_many(block)
     one_by_one = Reference()
-    assert [found for row in block.records() for found in one_by_one.update(row)] == whole
+    assert [found for row in block.cut(1) for found in one_by_one.update_many(row)] == whole
     pieces = []
     detector = Reference()
     for first, last in pairwise([0, *sorted(cuts), len(block)]):
@@ -211,8 +211,9 @@ def test_a_long_second_attempt_meets_the_first_where_they_overlap() -> None:
     attempt = np.repeat([0, 1], [STEPS_REMEMBERED, 3 * STEPS_REMEMBERED])
     block = Block.from_columns({"loss": Column.complete(loss)}, step=step, attempt=attempt)
     many, one = EarlierAttempt(), EarlierAttempt()
-    references = many.update_many(block)
-    assert np.array_equal(references, [one.update(row) for row in block.records()], equal_nan=True)
+    references = many.update(block)
+    one_by_one = np.concatenate([one.update(row) for row in block.cut(1)])
+    assert np.array_equal(references, one_by_one, equal_nan=True)
     assert np.flatnonzero(~np.isnan(references)).tolist() == list(
         range(STEPS_REMEMBERED, STEPS_REMEMBERED + STEPS_REMEMBERED // 2)
     )

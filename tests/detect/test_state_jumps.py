@@ -147,9 +147,7 @@ def test_endless_jumps_are_not_reported_endlessly() -> None:
 
 def test_nothing_is_judged_before_the_past_is_known() -> None:
     test = JumpTest(LIMITS)
-    assert [test.update(value, step) for step, value in enumerate([1.0, 1.0, 50.0, 1.0])] == [
-        None
-    ] * 4
+    assert list(test.update(np.array([1.0, 1.0, 50.0, 1.0]), np.arange(4))) == []
 
 
 def test_targets_that_are_no_longer_the_next_tokens_are_reported() -> None:

@@ -78,7 +78,8 @@ class Detector(Stateful):
     def update_many(self, block: Block) -> list[Finding]:
         """Judge the next records, with the findings that `update` would return one by one.
 
-        Override it only for speed, where every row matters and `relevant_rows` cannot help.
+        Override it only for speed, where every row matters and `relevant_rows` cannot help; then
+        `update` is not needed.
         """
         records = block.records(self.relevant_rows(block))
         return [finding for record in records for finding in self.update(record)]

@@ -3,10 +3,10 @@
     block --> EventSchedule --> on_event of the detectors that listen
           --> each detector --> findings, in order of tick
 
-A short block (a live step) is judged record by record. Of a long one (a log) each detector judges
-all records at once, cut where it reacts to an event: the few that are hot with `update_many`, the
-others only the records that matter to them (`relevant_rows`), each made once for all. The findings
-are the same; a property test cuts runs in every way to prove it.
+Each detector judges a block on its own, cut where it reacts to an event: the few that are hot with
+`update_many`, the others record by record, of a long block (a log) only those that matter to them
+(`relevant_rows`), each made once for all. The findings do not depend on how a run is cut; a
+property test cuts runs in every way to prove it.
 
 A detector that raises is left out from then on, and the others continue: `failures` has the reason.
 """
@@ -85,11 +85,8 @@ class EventSchedule(Stateful):
                 self._pending.append((event.tick, event.step, kind))
         self._pending.sort()
 
-    def update(self, record: Record) -> KnownChange:
-        return self._change(record.tick, record.step, record.attempt, record.signals.get(TOKENS))
-
-    def update_many(self, block: Block) -> list[tuple[int, KnownChange]]:
-        """Return what happened before each of many records, by row, where anything did."""
+    def update(self, block: Block) -> list[tuple[int, KnownChange]]:
+        """Return what happened before each of the next records, by row, where anything did."""
         tokens = block.column(TOKENS)
         if self._is_quiet(block.attempt, tokens):
             return []
@@ -188,10 +185,6 @@ class DetectorSet:
     def update(self, block: Block) -> list[Finding]:
         """Judge the next records; return the findings in order of tick."""
         self._schedule.add(block.events)
-        if not len(block):
-            return []
-        if len(block) <= SHORT:
-            return [finding for row in block.records() for finding in self._update(row)]
         findings: list[Finding] = []
         first, size = 0, FIRST_PART
         while first < len(block):
@@ -227,46 +220,18 @@ class DetectorSet:
             if detector.name in state["detectors"]:
                 detector.load_state_dict(state["detectors"][detector.name])
 
-    def _update(self, record: Record) -> list[Finding]:
-        self._step = record.step
-        change = self._schedule.update(record)
-        is_odd = False
-        if change is not KnownChange.NOTHING:
-            self._announce(change)
-            is_odd = KnownChange.ODD_BATCH in change
-        findings: list[Finding] = []
-        failed: list[tuple[Detector, Exception]] = []
-        for detector in self._detectors:
-            if is_odd and detector.skips_odd_batches:
-                continue
-            try:
-                findings += detector.update(record)
-            except Exception as error:
-                failed.append((detector, error))
-        for detector, reason in failed:
-            self._leave_out(detector, reason, f"at step {record.step}")
-        return findings
-
-    def _announce(self, change: KnownChange) -> None:
-        for detector in tuple(self._detectors):
-            if change & detector.listens_to:
-                try:
-                    detector.on_event(change)
-                except Exception as error:
-                    self._leave_out(detector, error, f"at step {self._step}")
-
     def _update_part(self, block: Block) -> list[Finding]:
-        """Let each detector judge many records at once."""
-        changes, records = self._schedule.update_many(block), _Records(block)
+        """Let each detector judge these records, one detector after another."""
+        changes, records = self._schedule.update(block), _Records(block)
         findings = [
             finding
             for detector in tuple(self._detectors)
-            for finding in self._update_many(detector, records, changes)
+            for finding in self._update_detector(detector, records, changes)
         ]
         self._step = int(block.step[-1])
         return sorted(findings, key=lambda finding: finding.tick)  # stable
 
-    def _update_many(
+    def _update_detector(
         self, detector: Detector, records: "_Records", changes: list[tuple[int, KnownChange]]
     ) -> Iterator[Finding]:
         """Let one detector judge a block, with each event before the record that followed it."""
@@ -293,12 +258,15 @@ class DetectorSet:
         # Loss, norms, state and pace change in every record of every log. One by one they take
         # 120 us a record together instead of 6 (measured), so they have an `update_many` of their
         # own; so have a reference and the textbook's window, which look back over many records.
-        if type(detector).update_many is not Detector.update_many:
+        is_short, kind = len(block) <= SHORT, type(detector)
+        has_both = kind.update is not Detector.update
+        if kind.update_many is not Detector.update_many and not (is_short and has_both):
             self._place = f"in steps {block.step[0]} to {block.step[-1]}"
             yield from detector.update_many(block)
             return
         self._place = f"at step {block.step[0]}"
-        for record in records.at(first + detector.relevant_rows(block)):
+        rows = np.arange(len(block)) if is_short else detector.relevant_rows(block)
+        for record in records.at(first + rows):
             self._place = f"at step {record.step}"
             yield from detector.update(record)
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray, IntArray, Record
+from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray, IntArray
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import CLOCKS, FINGERPRINT, LOSS, REFERENCE_LOSS, REFERENCE_OF
@@ -88,20 +88,8 @@ class EarlierAttempt(Stateful):
         self._before: dict[int, Batch] = {}
         self._now: dict[int, Batch] = {}
 
-    def update(self, record: Record) -> float:
-        """Return the loss of the same batch in the attempt before; NaN if it is not known."""
-        if record.attempt != self._attempt:
-            self._start_attempt(record.attempt)
-        loss = record.signals.get(LOSS, math.nan)
-        if not math.isfinite(loss):
-            return math.nan
-        mark = record.signals.get(FINGERPRINT, math.nan)
-        batch = (loss, mark, record.data_position)
-        self._remember([record.step], [batch])
-        return self._look_up(record.step, batch)
-
-    def update_many(self, block: Block) -> FloatArray:
-        """Return the same for each of many records."""
+    def update(self, block: Block) -> FloatArray:
+        """Return the loss of the same batch in the attempt before, of each record; NaN without."""
         references = np.full(len(block), np.nan)
         loss, marks = block.column(LOSS), block.column(FINGERPRINT).values
         borders = [0, *(np.flatnonzero(np.diff(block.attempt)) + 1).tolist(), len(block)]
@@ -110,7 +98,7 @@ class EarlierAttempt(Stateful):
                 continue
             self._start_attempt(int(block.attempt[first]))
             rows = first + np.flatnonzero(loss.finite[first:last])
-            if self._all_new(block.step[rows]):
+            if len(rows) > STEPS_REMEMBERED and self._all_new(block.step[rows]):
                 # The others are not in the attempt before, and would be forgotten again.
                 may_match = block.step[rows] <= max(self._before, default=-1)
                 may_match[-STEPS_REMEMBERED:] = True
@@ -140,8 +128,6 @@ class EarlierAttempt(Stateful):
         return known[0] if known is not None and _is_same(known, batch) else math.nan
 
     def _all_new(self, steps: IntArray) -> bool:
-        if not len(steps):
-            return True
         rises = bool((np.diff(steps) > 0).all())
         return rises and (not self._now or int(steps[0]) > max(self._now))
 
@@ -311,33 +297,9 @@ class Reference(Detector):
         self._last_gap: int | None = None
         """The record of the last gap."""
 
-    def update(self, record: Record) -> list[Finding]:
-        self._records += 1
-        signals = record.signals
-        earlier = self._earlier.update(record)
-        if REFERENCE_LOSS not in signals:
-            if math.isnan(earlier):
-                return []
-            return [
-                self._graded(found, self._records)
-                for found in self._judge_pair(record, LOSS, earlier)
-            ]
-        if FINGERPRINT in signals and REFERENCE_OF + FINGERPRINT in signals:
-            point = Point(record.tick, record.step, signals[FINGERPRINT])
-            theirs = signals[REFERENCE_OF + FINGERPRINT]
-            if point.value != theirs:
-                return self._other_batch(point, theirs)
-            self._same_batches += 1
-        return [
-            self._graded(finding, self._records)
-            for name in compared(list(signals))
-            for finding in self._judge_pair(record, name, signals[REFERENCE_OF + name])
-        ]
-
     def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
         before, self._records = self._records, self._records + len(block)
-        earlier = self._earlier.update_many(block)
+        earlier = self._earlier.update(block)
         given = block.column(REFERENCE_LOSS).present
         if not given.any() and np.isnan(earlier).all():
             return []
@@ -367,18 +329,6 @@ class Reference(Detector):
             if name not in gaps:
                 gaps[name].trust = trust
             yield gaps[name], way
-
-    def _judge_pair(self, record: Record, name: str, theirs: float) -> list[Finding]:
-        point = Point(record.tick, record.step, record.signals.get(name, math.nan))
-        if not (0.0 < point.value < math.inf and 0.0 < theirs < math.inf):
-            return []
-        gap = math.log(point.value / theirs)
-        findings = []
-        for side, way in self._sides(name, trust_in(name, record.qualities)):
-            hit = side.update(way * gap, record.step)
-            if hit is not None:
-                findings.append(_finding(name, way, point, theirs, hit))
-        return findings
 
     def _judge_pairs(self, block: Block, name: str, references: FloatArray) -> list[Finding]:
         ours = block.column(name)

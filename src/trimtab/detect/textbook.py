@@ -9,7 +9,6 @@ They are as published, faults included: `--rules textbook` is there to be compar
 
 import math
 from collections import deque
-from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -79,17 +78,6 @@ def trailing_moments(series: FloatArray, window: int) -> tuple[FloatArray, Float
         return mean, np.sqrt(squares / window)
 
 
-def moments(window: Collection[float]) -> tuple[float, float]:
-    """Return mean and population deviation of one window, rounded as `trailing_moments` rounds."""
-    total = squares = 0.0
-    for value in window:
-        total += value
-    mean = total / len(window)
-    for value in window:
-        squares += (value - mean) * (value - mean)  # `**` would raise where this overflows
-    return mean, math.sqrt(squares / len(window))
-
-
 class TextbookSpike(Detector):
     """The rule as published: every finite loss enters the window, spikes included.
 
@@ -104,23 +92,7 @@ class TextbookSpike(Detector):
         self._config = config
         self._recent: deque[float] = deque(maxlen=config.window)
 
-    def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
-        loss = record.signals.get(LOSS, math.nan)
-        if not math.isfinite(loss):
-            return []
-        findings = []
-        if len(self._recent) == self._config.window:
-            mean, deviation = moments(self._recent)
-            if loss > mean + self._config.spike_sigmas * deviation:
-                findings.append(
-                    self._finding(Point(record.tick, record.step, loss), mean, deviation)
-                )
-        self._recent.append(loss)
-        return findings
-
     def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
         window = self._config.window
         loss = block.column(LOSS)
         rows = np.flatnonzero(loss.finite)
@@ -162,7 +134,6 @@ class TextbookRise(Detector):
         self._num_rises = 0
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         loss = record.signals.get(LOSS)
         if loss is None:
             return []
@@ -189,7 +160,6 @@ class TextbookScale(Detector):
         self._is_under = False
 
     def update(self, record: Record) -> list[Finding]:
-        """Judge one record."""
         scale = record.signals.get(LOSS_SCALE, math.nan)
         if not math.isfinite(scale):
             return []

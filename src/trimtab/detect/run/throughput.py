@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.block import Block, FloatArray, IntArray
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.robust import median, medians
+from trimtab.core.robust import medians
 from trimtab.core.signals import DATA_SECONDS, STEP_SECONDS, TOKENS_PER_SECOND
 from trimtab.core.state import Stateful
 from trimtab.detect.tools.range_test import OutOfRange, RangeSpec, RangeTest
@@ -47,26 +47,19 @@ class LastingPace(Stateful):
     def stop(self) -> None:
         self._high = None
 
-    def update(self, seconds: float) -> OutOfRange | None:
-        """Add the next median; return the lower pace if it has lasted."""
+    def update(self, cells: FloatArray) -> tuple[int, OutOfRange] | None:
+        """Add the next medians; return the index at which the lower pace has lasted, and it."""
         high = self._high
         if high is None:
             return None
-        self._count += 1
-        is_over = seconds <= high
-        if not is_over and self._count < NUM_CELLS:
-            return None
-        self.stop()
-        return None if is_over else OutOfRange(seconds, self._low, high)
-
-    def update_many(self, cells: FloatArray) -> tuple[int, OutOfRange] | None:
-        """Add the next medians; return the place where the lower pace has lasted, and that pace."""
-        for place, seconds in enumerate(cells.tolist() if self._high is not None else ()):
-            found = self.update(seconds)
-            if found is not None:
-                return place, found
-            if self._high is None:
-                break
+        for place, seconds in enumerate(cells.tolist()):
+            self._count += 1
+            if seconds <= high:
+                self.stop()
+                return None
+            if self._count == NUM_CELLS:
+                self.stop()
+                return place, OutOfRange(seconds, self._low, high)
         return None
 
 
@@ -141,34 +134,7 @@ class Throughput(Detector):
             self._pace.restart()
             self._lasting.stop()
 
-    def update(self, record: Record) -> list[Finding]:
-        signals = record.signals
-        if self._signal is None:
-            names = [name for name in (STEP_SECONDS, TOKENS_PER_SECOND) if name in signals]
-            if not names:
-                return []
-            self._signal = names[0]
-        value = signals.get(self._signal, 0.0)
-        if not MIN_VALUE < value < MAX_VALUE:
-            return []
-        point = Point(record.tick, record.step, value)
-        seconds = value if self._signal == STEP_SECONDS else 1.0 / value
-        self._count += 1
-        if self._is_excused:
-            self._is_excused = False
-            return []
-        findings: list[Finding | None] = []
-        if self._is_stall(seconds):
-            waited = signals.get(DATA_SECONDS, 0.0)
-            findings.append(self._stall(point, seconds, waited, self._count))
-        self._cell.append(seconds)
-        if len(self._cell) == RECORDS_PER_MEDIAN:
-            findings += [self._slow(point, *pace) for pace in self._end_cell(median(self._cell))]
-            self._cell = []
-        return [finding for finding in findings if finding is not None]
-
     def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
         if self._signal is None:
             self._signal = _first_named(block)
         column = block.columns.get(self._signal or "")
@@ -198,25 +164,12 @@ class Throughput(Detector):
         self._count += len(rows)
         return findings
 
-    def _is_stall(self, seconds: float) -> bool:
-        return len(self._medians) == 4 and seconds > STALL_TIMES * median(self._medians)
-
-    def _end_cell(self, seconds: float) -> list[_Pace]:
-        self._medians = [*self._medians[-3:], seconds]
-        paces = []
-        stayed, found = self._lasting.update(seconds), self._pace.update(seconds)
-        if stayed is not None:
-            paces.append(_Pace(stayed, Severity.ALARM))
-        if found is not None:
-            paces.append(self._fallen(found))
-        return paces
-
     def _paces(self, of_cells: FloatArray) -> list[tuple[int, _Pace]]:
         """Return the cells where the pace has fallen, or has stayed low."""
         paces = []
         begin = 0
         for cell, found in [*self._pace.update_many(of_cells), (len(of_cells) - 1, None)]:
-            lasting = self._lasting.update_many(of_cells[begin : cell + 1])
+            lasting = self._lasting.update(of_cells[begin : cell + 1])
             if lasting is not None:
                 place, stayed = lasting
                 paces.append((begin + place, _Pace(stayed, Severity.ALARM)))

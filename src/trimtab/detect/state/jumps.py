@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import Block, BoolArray, FloatArray, IntArray, Record
+from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.state import Stateful, StatefulDict
@@ -92,18 +92,8 @@ class JumpTest(Stateful):
         """Do not compare the next value with the last; its noise is the same as before."""
         self._last = 0.0
 
-    def update(self, value: float, step: int) -> Jump | None:
-        last, gap, last_gap = self._last, step - self._step, self._gap
-        self._last, self._step, self._gap = value, step, gap
-        # Over more steps than usual a signal may move further than usual.
-        if not last or not 0 < gap <= last_gap:
-            return None
-        if value >= last:
-            return self._judge(min(value / last - 1.0, _MAX_CHANGE))
-        return self._judge(max(1.0 - last / value, -_MAX_CHANGE))
-
-    def update_many(self, values: FloatArray, steps: IntArray) -> Iterator[tuple[int, Jump]]:
-        """Judge the next values, as `update` would one by one; yield where a signal jumped."""
+    def update(self, values: FloatArray, steps: IntArray) -> Iterator[tuple[int, Jump]]:
+        """Judge the next values; yield where the signal jumped."""
         for begin in range(0, len(values), _VALUES_AT_ONCE):
             part = slice(begin, begin + _VALUES_AT_ONCE)
             for at, jump in self._judge_part(values[part], steps[part]):
@@ -137,6 +127,7 @@ class JumpTest(Stateful):
         last = np.concatenate(([self._last], values[:-1]))
         gaps = np.diff(np.concatenate(([self._step], steps)))
         last_gap = np.concatenate(([self._gap], gaps[:-1]))
+        # Over more steps than usual a signal may move further than usual.
         comparable = (gaps > 0) & (gaps <= last_gap)
         comparable[0] &= self._last != 0
         self._last, self._step, self._gap = float(values[-1]), int(steps[-1]), int(gaps[-1])
@@ -329,29 +320,6 @@ class StateJumps(Detector):
             elif rule is not None and rule.may_step_back:
                 test.skip_next()
 
-    def update(self, record: Record) -> list[Finding]:
-        findings = []
-        recorded = record.signals
-        for name, value in recorded.items():
-            rule = rule_of(name)
-            if rule is None:
-                continue
-            if rule.by_rate:
-                rate = recorded.get(signals.LR, 0.0)
-                value = value / rate if 0.0 < rate < math.inf else 0.0
-            elif value < rule.min_value:
-                value = rule.min_value
-            if not 0.0 < value < math.inf:
-                continue
-            jump = self._tests[name].update(value, record.step)
-            highest = self._highest.get(name, 0.0)
-            if rule.returns_harmlessly and value > highest:
-                self._highest[name] = value
-            if jump is not None:
-                point = Point(record.tick, record.step, recorded[name])
-                findings.append(_finding(name, rule, point, jump, highest))
-        return findings
-
     def update_many(self, block: Block) -> list[Finding]:
         return [finding for name in block.columns for finding in self._judge_signal(block, name)]
 
@@ -376,7 +344,7 @@ class StateJumps(Detector):
         highest = self._highest.get(name, 0.0)
         if rule.returns_harmlessly and len(values):
             self._highest[name] = max(highest, float(values.max()))
-        for at, jump in self._tests[name].update_many(values, steps):
+        for at, jump in self._tests[name].update(values, steps):
             row = at if rows is None else int(rows[at])
             before = max(highest, float(values[:at].max(initial=0.0)))
             yield _finding(name, rule, Point.at(block, row, column.values[row]), jump, before)

@@ -9,12 +9,11 @@ One norm that drifts a little is a warning: among a dozen groups of a healthy ru
 and then. A second norm soon after it, or one that drifts far, is an alarm.
 """
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.block import Block, FloatArray, IntArray
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LR, PARAM_NORM, UPDATE_NORM
@@ -67,21 +66,6 @@ class NormTrend(Detector):
         for trend in self._trends.values():
             trend.restart()
 
-    def update(self, record: Record) -> list[Finding]:
-        findings: list[Finding] = []
-        rate = record.signals.get(LR, 0.0)
-        if not 0.0 < rate < math.inf:
-            return findings
-        for name, value in record.signals.items():
-            if name.startswith(PARAM_NORM) and 0.0 < value < math.inf:
-                moved = record.signals.get(_updates_of(name), 0.0)
-                found = self._trends[name].update(value, record.step, rate, moved)
-                if found is not None:
-                    findings.append(
-                        self._finding(name, Point(record.tick, record.step, value), found)
-                    )
-        return findings
-
     def update_many(self, block: Block) -> list[Finding]:
         names = [name for name in block.columns if name.startswith(PARAM_NORM)]
         drifts = [drift for name in names for drift in self._judge_norm(block, name)]
@@ -116,7 +100,7 @@ class NormTrend(Detector):
         values, steps = column.values[ends], block.step[ends]
         updates = block.column(_updates_of(name))
         moved = np.where(updates.present, updates.values, 0.0)[ends]
-        for at, found in trend.update_many(values, steps, rate.values[ends], moved, len(rows)):
+        for at, found in trend.update(values, steps, rate.values[ends], moved, len(rows)):
             row = int(ends[at])
             yield name, Point.at(block, row, values[at]), found
 
@@ -141,31 +125,11 @@ class _Trend(Stateful):
     def begin(self, value: float, step: int) -> None:
         self._start, self._step = value, step
 
-    def update(self, value: float, step: int, rate: float, moved: float) -> OutOfRange | None:
-        if self._count < 0:
-            self.begin(value, step)
-        self._count += 1
-        if self._count < RECORDS_PER_CHANGE:
-            return None
-        self._count = 0
-        steps = step - self._step
-        by_updates = 0.0 < moved < math.inf
-        moves = max(moved, LEAST_MOVED * self._start) if by_updates else rate * self._start
-        change = (value - self._start) / moves
-        self.begin(value, step)
-        if by_updates is not self._by_updates:
-            self._by_updates = by_updates
-            self._range.restart()
-        if steps <= 0 or not abs(change) < MAX_CHANGE:
-            self._range.restart()
-            return None
-        return self._range.update(change / steps)
-
     def ends(self, count: int) -> slice:
         """Return which of the next records end a change."""
         return slice(RECORDS_PER_CHANGE - 1 - self._count, count, RECORDS_PER_CHANGE)
 
-    def update_many(
+    def update(
         self, values: FloatArray, steps: IntArray, rates: FloatArray, moved: FloatArray, count: int
     ) -> Iterator[tuple[int, OutOfRange]]:
         """Judge the records that end a change, out of `count` records in all."""
