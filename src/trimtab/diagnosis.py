@@ -106,18 +106,11 @@ def build_report(
     run: Run,
     *,
     name: str,
-    batches: Sequence[BatchReport] = (),
     incidents: Sequence[Incident] | None = None,
     progress: Progress | None = None,
 ) -> RunReport:
-    """Explain every incident of a judge that has seen the whole run, or only those of `incidents`.
-
-    `batches` are reports on batches besides those in the run directory.
-    """
-    unread: list[str] = []
-    if isinstance(run, JournalRun):
-        kept, unread = read_batches(run.directory)
-        batches = (*kept, *batches)
+    """Explain all incidents of a judge that has seen the whole run, or those of `incidents`."""
+    batches, unread = read_batches(run.directory) if isinstance(run, JournalRun) else ((), [])
     chosen = judge.incidents if incidents is None else incidents
     explained: list[Diagnosis] = []
     for incident in chosen:

@@ -23,7 +23,7 @@ import json
 import math
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
 from trimtab.core.errors import ConfigError, LogError
 from trimtab.core.signals import CLOCKS, GRAD_NORM, HASHES, LOSS, LR
 from trimtab.core.text import counted, digits
+from trimtab.detect.tools.series import align, last_rows
 
 MAX_WINDOW = 50
 """The longest trailing mean. Source: post-mortems average 50 records before a spike."""
@@ -241,9 +242,7 @@ def _common(
     (ours, mine), (theirs, other) = values_by_step(run, signal), values_by_step(base, signal)
     steps = ours
     if not np.array_equal(ours, theirs):
-        # Both rise, so this needs less memory than a sorted union.
-        places = np.searchsorted(theirs, ours).clip(max=max(len(theirs) - 1, 0))
-        is_common = theirs[places] == ours if len(theirs) else np.zeros(len(ours), dtype=np.bool_)
+        is_common, places = align(ours, theirs)
         steps, mine, other = ours[is_common], mine[is_common], other[places[is_common]]
     rows = window.rows(steps)
     if rows.start == rows.stop:
@@ -262,8 +261,8 @@ def values_by_step(block: Block, signal: str) -> tuple[IntArray, FloatArray]:
     if not column.present.all():
         steps, values = steps[column.present], values[column.present]
     if not (steps[1:] > steps[:-1]).all():  # a long run that never went back needs no copies
-        steps, last = np.unique(steps[::-1], return_index=True)
-        values = values[::-1][last]
+        rows = last_rows(steps)
+        steps, values = steps[rows], values[rows]
     return steps, values
 
 
@@ -286,17 +285,21 @@ def _span(steps: IntArray) -> str:
     return f"{steps[0]} to {steps[-1]}" if len(steps) else "(none)"
 
 
-_KEYS = ("signal", "first", "last", "max", "within")
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
     """What one signal of a run must satisfy: a largest value, or a distance from a base run."""
 
     signal: str = LOSS
-    window: StepWindow = EVERY_STEP
+    first: int | None = None
+    """The first step that is checked; None is no bound."""
+    last: int | None = None
     max: float | None = None
     within: float | None = None
+
+    @property
+    def window(self) -> StepWindow:
+        """The steps that are checked."""
+        return StepWindow(self.first, self.last)
 
     @property
     def wanted(self) -> str:
@@ -308,14 +311,16 @@ class Check:
 
     def to_toml(self) -> str:
         """Return the check as a table of a file of checks."""
-        values = (self.signal, self.window.first, self.window.last, self.max, self.within)
         lines = [
             # A string of JSON is one of TOML as well, and so is a number of Python.
             f"{key} = {json.dumps(value) if isinstance(value, str) else repr(value)}"
-            for key, value in zip(_KEYS, values, strict=True)
+            for key, value in asdict(self).items()
             if value is not None
         ]
         return "\n".join(["[[check]]", *lines])
+
+
+_KEYS = tuple(field.name for field in fields(Check))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,39 +334,40 @@ class CheckResult:
 
 def apply_check(check: Check, run: Block, base: Block | None) -> CheckResult:
     """Check a run. What cannot be checked has not passed, and says why."""
-    if check.max is not None:
-        return _check_max(check, check.max, run)
-    wanted = check.wanted
-    if base is None:
-        return CheckResult(check=check, passed=False, found=f"{wanted}: no base run was given")
     try:
-        found = compare_signal(run, base, check.within or 0.0, check.window, check.signal)
+        if check.max is None:
+            passed, text = _check_distance(check, run, base)
+        else:
+            passed, text = _check_max(check, check.max, run)
     except LogError as error:
-        return CheckResult(check=check, passed=False, found=f"{wanted}: {error}")
+        passed, text = False, str(error)
+    return CheckResult(check=check, passed=passed, found=f"{check.wanted}: {text}")
+
+
+def _check_distance(check: Check, run: Block, base: Block | None) -> tuple[bool, str]:
+    if base is None:
+        raise LogError("no base run was given")
+    found = compare_signal(run, base, check.within or 0.0, check.window, check.signal)
     if found.num_broken:
-        text = f"only one of the runs is finite at step {found.broken_at:,}"
-    else:
-        text = f"{digits(found.mean)} on average, {digits(found.worst)} at most"
-    return CheckResult(check=check, passed=found.is_within, found=f"{wanted}: {text}")
+        return False, f"only one of the runs is finite at step {found.broken_at:,}"
+    text = f"{digits(found.mean)} on average, {digits(found.worst)} at most"
+    return found.is_within, text
 
 
-def _check_max(check: Check, limit: float, run: Block) -> CheckResult:
+def _check_max(check: Check, limit: float, run: Block) -> tuple[bool, str]:
     steps, values = values_by_step(run, check.signal)
     rows = check.window.rows(steps)
     steps, values = steps[rows], values[rows]
-    wanted = check.wanted
     if not len(values):
-        return CheckResult(check=check, passed=False, found=f"{wanted}: no value is recorded there")
+        raise LogError("no value is recorded there")
     beyond = ~(values <= limit)  # NaN is beyond every limit
-    if beyond.any():
-        row = int(np.argmax(beyond))
-        text = f"{digits(float(values[row]))} at step {steps[row]:,}"
-        more = int(np.count_nonzero(beyond)) - 1
-        text += f", and beyond it at {counted(more, 'more step')}" if more else ""
-    else:
+    if not beyond.any():
         row = int(np.argmax(values))
-        text = f"largest {digits(float(values[row]))} at step {steps[row]:,}"
-    return CheckResult(check=check, passed=not beyond.any(), found=f"{wanted}: {text}")
+        return True, f"largest {digits(float(values[row]))} at step {steps[row]:,}"
+    row = int(np.argmax(beyond))
+    text = f"{digits(float(values[row]))} at step {steps[row]:,}"
+    more = int(np.count_nonzero(beyond)) - 1
+    return False, text + (f", and beyond it at {counted(more, 'more step')}" if more else "")
 
 
 def format_checks(checks: Iterable[Check], heading: str) -> str:
@@ -390,7 +396,7 @@ def _parse(entry: object, where: str) -> Check:
     first, last = (_step(entry, key, where) for key in ("first", "last"))
     if (limits["max"] is None) == (limits["within"] is None):
         raise ConfigError(f"{where}: a check has either max or within")
-    return Check(signal=signal, window=StepWindow(first, last), **limits)
+    return Check(signal=signal, first=first, last=last, **limits)
 
 
 def _number(entry: Mapping[str, Any], key: str, where: str) -> float | None:

@@ -28,6 +28,7 @@ from trimtab.core.block import Block, BoolArray, Event, FloatArray
 from trimtab.core.events import NOT_APPLIED, UNDO
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import CLOCK, DATA_SECONDS, EVAL_LOSS
+from trimtab.detect.tools.series import last_rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,11 +55,8 @@ checkpoints of large public runs take minutes, restarts hours."""
 def compute_goodput(block: Block, incidents: Sequence[Incident] = ()) -> Goodput:
     """Compute the goodput of a run with these incidents."""
     is_lost = lost_records(block, incidents)
-    kept = int(np.count_nonzero(~is_lost))
-    if not (block.step[1:] > block.step[:-1]).all():
-        # Of a step that was done several times the last one counts.
-        _, last = np.unique(block.step[::-1], return_index=True)
-        kept = int(np.count_nonzero(~is_lost[::-1][last]))
+    # Of a step that was done several times the last one counts.
+    kept = int(np.count_nonzero(~is_lost[last_rows(block.step)]))
     clock = block.column(CLOCK)
     times = clock.values[clock.finite]
     hours = None
@@ -281,9 +279,6 @@ def _rows_with(block: Block, kind: str) -> BoolArray:
 
 def _done_again(block: Block) -> BoolArray:
     """Return the records of steps that were done again later."""
-    if (block.step[1:] > block.step[:-1]).all():
-        return np.zeros(len(block), dtype=np.bool_)
     again = np.ones(len(block), dtype=np.bool_)
-    _, last = np.unique(block.step[::-1], return_index=True)
-    again[len(block) - 1 - last] = False
+    again[last_rows(block.step)] = False
     return again

@@ -15,7 +15,7 @@ from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import CLOCK, GRAD_NORM
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
-from trimtab.explain.comparison import Check, StepWindow
+from trimtab.explain.comparison import Check
 from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
@@ -329,17 +329,16 @@ def verification_checks(diagnosis: Diagnosis) -> list[Check]:
     """Return what must hold in a run with the remedy: the same start, and no spike this time."""
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     onset, checks = incident.onset.step, []
-    around = StepWindow(onset, max(incident.last.step, incident.peak.step))
+    until = max(incident.last.step, incident.peak.step)
     if symptoms.loss_before is not None:
-        before = StepWindow(last=onset - 1)
-        checks.append(Check(window=before, within=_VERIFIED_NATS))
+        checks.append(Check(last=onset - 1, within=_VERIFIED_NATS))
         level = incident.facts.level
         noise = _VERIFIED_DEVIATIONS * (level.noise if level else 0.0)
         limit = float(digits(symptoms.loss_before + max(_VERIFIED_NATS, noise)))
-        checks.append(Check(window=around, max=limit))
+        checks.append(Check(first=onset, last=until, max=limit))
     if symptoms.grad_norm_before:
         limit = float(digits(_VERIFIED_NORM * symptoms.grad_norm_before))
-        checks.append(Check(signal=GRAD_NORM, window=around, max=limit))
+        checks.append(Check(signal=GRAD_NORM, first=onset, last=until, max=limit))
     return checks
 
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from trimtab.core.run import Run
     from trimtab.explain.comparison import (
         Check,
-        CheckResult,
         Comparison,
         FirstDifference,
         StateDifference,
@@ -68,7 +67,8 @@ def compare(
     steps = _parse_window(window)
     checks = [] if verify is None else read_checks(verify)
     if largest is not None:
-        checks.append(Check(signal=signal, window=steps, max=largest))
+        check = Check(signal=signal, first=steps.first, last=steps.last, max=largest)
+        checks.append(check)
     if checks:
         passed = _verify(checks, run, base, as_json=as_json)
     elif base is not None:
@@ -81,6 +81,7 @@ def compare(
 
 def _verify(checks: "list[Check]", run: Path, base: Path | None, *, as_json: bool) -> bool:
     """Make the checks and print what was found; return whether all have passed."""
+    from trimtab.core.jsonable import to_jsonable
     from trimtab.explain.comparison import apply_check
     from trimtab.source import read_run
 
@@ -88,7 +89,10 @@ def _verify(checks: "list[Check]", run: Path, base: Path | None, *, as_json: boo
     other = None if base is None else read_run(base).block
     results = [apply_check(check, block, other) for check in checks]
     if as_json:
-        print_json("compare", {"comparisons": [], "checks": list(map(_check_dict, results))})
+        shown = [
+            {**to_jsonable(one.check), "passed": one.passed, "found": one.found} for one in results
+        ]
+        print_json("compare", {"comparisons": [], "checks": shown})
     else:
         for result in results:
             typer.echo(printable(f"{'ok  ' if result.passed else 'FAIL'}  {result.found}"))
@@ -166,19 +170,6 @@ def _as_dict(pair: "Compared", window: "StepWindow") -> dict[str, Any]:
         "differences": to_jsonable(pair.differences),
         "state": to_jsonable(pair.state),
         "notes": {"run": pair.run.notes, "base": pair.base.notes},
-    }
-
-
-def _check_dict(result: "CheckResult") -> dict[str, Any]:
-    check = result.check
-    return {
-        "signal": check.signal,
-        "first": check.window.first,
-        "last": check.window.last,
-        "max": check.max,
-        "within": check.within,
-        "passed": result.passed,
-        "found": result.found,
     }
 
 

@@ -1,4 +1,4 @@
-"""Values of one signal with the place where they were recorded, and sums over the latest ones."""
+"""Values of one signal and where they were recorded, steps that two runs share, running sums."""
 
 from collections import deque
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, IntArray
+from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
 from trimtab.core.findings import Finding, Severity
 from trimtab.core.state import Stateful
 
@@ -54,6 +54,22 @@ class Series:
 
     def one(self, at: int) -> Point:
         return Point(int(self.tick[at]), int(self.step[at]), float(self.value[at]))
+
+
+def last_rows(steps: IntArray) -> IntArray:
+    """Return the row at which each step was made last, in the order of the steps."""
+    if (steps[1:] > steps[:-1]).all():  # a long run that never went back needs no sorting
+        return np.arange(len(steps))
+    _, first = np.unique(steps[::-1], return_index=True)
+    return len(steps) - 1 - first
+
+
+def align(steps: IntArray, others: IntArray) -> tuple[BoolArray, IntArray]:
+    """Return which steps are among others, which rise, and the index there of each that is."""
+    # Both rise in most runs, so this needs less memory than a sorted union.
+    places = np.searchsorted(others, steps).clip(max=max(len(others) - 1, 0))
+    is_common = others[places] == steps if len(others) else np.zeros(len(steps), dtype=np.bool_)
+    return is_common, places
 
 
 def windows_over(values: FloatArray, length: int, stride: int = 1) -> FloatArray:
