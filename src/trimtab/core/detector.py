@@ -56,6 +56,9 @@ class Detector(Stateful):
     """Unique among the detectors of a run."""
     listens_to: ClassVar[KnownChange] = KnownChange.NOTHING
     """The changes that `on_event` is called for."""
+    needs: ClassVar[str | None] = None
+    """A signal without which `update` finds nothing and remembers nothing; of a long log only the
+    records that have it are judged."""
     skips_odd_batches: ClassVar[bool] = False
     """Whether records that are not comparable (`KnownChange.ODD_BATCH`) are left out."""
 
@@ -70,10 +73,13 @@ class Detector(Stateful):
         """Return the rows of the next records that `update` must be called for, in order.
 
         The others must not matter: with or without them, `update` finds the same here and later.
-        All rows matter by default. Override it only for speed, where a glance at whole columns
-        tells: a log of a million steps is mostly rows in which nothing happens.
+        Those with the signal that is needed matter by default. Override it only for speed, where a
+        glance at whole columns tells: a log of a million steps is mostly rows in which nothing
+        happens.
         """
-        return np.arange(len(block))
+        if self.needs is None:
+            return np.arange(len(block))
+        return np.flatnonzero(block.column(self.needs).present)
 
     def update_many(self, block: Block) -> list[Finding]:
         """Judge the next records, with the findings that `update` would return one by one.

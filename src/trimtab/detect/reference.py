@@ -83,45 +83,33 @@ class EarlierAttempt(Stateful):
     def update(self, block: Block) -> FloatArray:
         """Return the loss of the same batch in the attempt before, of each record; NaN without."""
         references = np.full(len(block), np.nan)
-        loss, marks = block.column(LOSS), block.column(FINGERPRINT).values
+        loss = block.column(LOSS)
+        columns = (loss.values, block.column(FINGERPRINT).values, block.data_position)
+
+        def batches(rows: IntArray) -> Iterator[tuple[int, Batch]]:
+            found = zip(*(column[rows].tolist() for column in columns), strict=True)
+            return zip(block.step[rows].tolist(), found, strict=True)
+
         borders = [0, *(np.flatnonzero(np.diff(block.attempt)) + 1).tolist(), len(block)]
         for first, last in pairwise(borders):
             if first == last:
                 continue
-            self._start_attempt(int(block.attempt[first]))
+            if block.attempt[first] != self._attempt:
+                self._attempt = int(block.attempt[first])
+                self._before, self._now = self._now, {}
             rows = first + np.flatnonzero(loss.finite[first:last])
-            if len(rows) > STEPS_REMEMBERED and self._all_new(block.step[rows]):
-                # The others are not in the attempt before, and would be forgotten again.
-                may_match = block.step[rows] <= max(self._before, default=-1)
-                may_match[-STEPS_REMEMBERED:] = True
-                rows = rows[may_match]
-            columns = (loss.values, marks, block.data_position)
-            batches = list(zip(*(column[rows].tolist() for column in columns), strict=True))
-            steps = block.step[rows].tolist()
-            self._remember(steps, batches)
-            if self._before:
-                references[rows] = list(map(self._look_up, steps, batches))
+            known = rows[np.isin(block.step[rows], list(self._before))]
+            references[known] = [
+                self._before[step][0] if _is_same(self._before[step], batch) else np.nan
+                for step, batch in batches(known)
+            ]
+            newest = np.sort(last_rows(block.step[rows]))[-STEPS_REMEMBERED:]
+            for step, batch in batches(rows[newest]):
+                self._now.pop(step, None)  # the newest come last
+                self._now[step] = batch
+            for step in list(islice(self._now, max(len(self._now) - STEPS_REMEMBERED, 0))):
+                del self._now[step]
         return references
-
-    def _start_attempt(self, attempt: int) -> None:
-        if attempt != self._attempt:
-            self._attempt = attempt
-            self._before, self._now = self._now, {}
-
-    def _remember(self, steps: Sequence[int], batches: Sequence[Batch]) -> None:
-        for step, batch in zip(steps, batches, strict=True):
-            self._now.pop(step, None)  # the newest come last
-            self._now[step] = batch
-        for step in list(islice(self._now, max(len(self._now) - STEPS_REMEMBERED, 0))):
-            del self._now[step]
-
-    def _look_up(self, step: int, batch: Batch) -> float:
-        known = self._before.get(step)
-        return known[0] if known is not None and _is_same(known, batch) else math.nan
-
-    def _all_new(self, steps: IntArray) -> bool:
-        rises = bool((np.diff(steps) > 0).all())
-        return rises and (not self._now or int(steps[0]) > max(self._now))
 
 
 def _is_same(one: Batch, other: Batch) -> bool:

@@ -1,8 +1,6 @@
 """ResumeAudit: a finding for each thing that a resume has not restored, with its fix."""
 
-import numpy as np
-
-from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.block import Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
 from trimtab.core.signals import RESUME_AUDIT
@@ -13,6 +11,7 @@ class ResumeAudit(Detector):
     """One finding for each bit."""
 
     name = "resume-audit"
+    needs = RESUME_AUDIT
 
     def __init__(self) -> None:
         """Remember nothing: each record says all."""
@@ -30,9 +29,6 @@ class ResumeAudit(Detector):
             elif bits & bit * WARNING_BIT:
                 findings.append(self._finding(record, symptom, Severity.WARN))
         return findings
-
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(RESUME_AUDIT).present)
 
     def _finding(self, record: Record, symptom: Symptom, severity: Severity) -> Finding:
         thing = THINGS[symptom]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.block import Block, FloatArray, Record
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import LOSS, LOSS_SCALE
@@ -126,6 +126,7 @@ class TextbookRise(Detector):
     """One alarm when an unbroken rise reaches its full length."""
 
     name = "textbook-rise"
+    needs = LOSS
     not_saved = ("_length",)
 
     def __init__(self, config: TextbookThresholds) -> None:
@@ -145,14 +146,12 @@ class TextbookRise(Detector):
         facts = {"rises": float(self._length)}
         return [self.finding(record, Symptom.RISING_LOSS, Severity.ALARM, LOSS, facts=facts)]
 
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(LOSS).present)
-
 
 class TextbookScale(Detector):
     """One alarm each time the loss scale falls under the floor."""
 
     name = "textbook-scale"
+    needs = LOSS_SCALE
     not_saved = ("_floor",)
 
     def __init__(self, config: TextbookThresholds) -> None:
@@ -171,9 +170,6 @@ class TextbookScale(Detector):
                 record, Symptom.SCALE_COLLAPSE, Severity.ALARM, LOSS_SCALE, limit=self._floor
             )
         ]
-
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(LOSS_SCALE).present)
 
 
 def textbook_detectors(thresholds: TextbookThresholds) -> list[Detector]:

@@ -125,13 +125,10 @@ def compare_signal(
 ) -> Comparison:
     """Compare a signal of two runs in a window; raises LogError if they share no step with it."""
     steps, ours, theirs = _common(run, base, window, signal)
-    finite = np.isfinite(ours) & np.isfinite(theirs)
     broken = np.isfinite(ours) != np.isfinite(theirs)
-    if not finite.any() and not broken.any():
+    ends, differences, num_finite = _trailing(steps, ours, theirs)
+    if not num_finite and not broken.any():
         raise LogError(f"neither {signal} is finite at any common step; nothing can be compared")
-    num_finite = int(np.count_nonzero(finite))
-    length = _window(num_finite)
-    ends, differences = _trailing(steps[finite], _apart(ours, theirs, finite), length)
     sizes = np.abs(differences)
     worst = int(np.argmax(sizes)) if len(sizes) else None
     beyond = sizes > tolerance
@@ -142,7 +139,7 @@ def compare_signal(
         last_step=int(steps[-1]),
         num_common=len(steps),
         num_finite=num_finite,
-        window=length,
+        window=_window(num_finite),
         mean=float(sizes.mean()) if len(sizes) else None,
         worst=None if worst is None else float(sizes[worst]),
         worst_step=None if worst is None else int(ends[worst]),
@@ -158,10 +155,8 @@ def trailing_differences(
     run: Block, base: Block, window: StepWindow, signal: str = LOSS
 ) -> tuple[IntArray, FloatArray]:
     """Return the common steps, and the trailing mean of the run minus that of the base."""
-    steps, ours, theirs = _common(run, base, window, signal)
-    finite = np.isfinite(ours) & np.isfinite(theirs)
-    length = _window(int(np.count_nonzero(finite)))
-    return _trailing(steps[finite], _apart(ours, theirs, finite), length)
+    ends, differences, _ = _trailing(*_common(run, base, window, signal))
+    return ends, differences
 
 
 def first_differences(run: Block, base: Block, window: StepWindow) -> list[FirstDifference]:
@@ -231,10 +226,6 @@ def _window(num_finite: int) -> int:
     return min(max(num_finite // SHARE, 1), MAX_WINDOW)
 
 
-def _apart(ours: FloatArray, theirs: FloatArray, finite: BoolArray) -> FloatArray:
-    return np.clip(ours[finite], -_HUGE, _HUGE) - np.clip(theirs[finite], -_HUGE, _HUGE)
-
-
 def _common(
     run: Block, base: Block, window: StepWindow, signal: str
 ) -> tuple[IntArray, FloatArray, FloatArray]:
@@ -266,11 +257,20 @@ def values_by_step(block: Block, signal: str) -> tuple[IntArray, FloatArray]:
     return steps, values
 
 
-def _trailing(steps: IntArray, differences: FloatArray, window: int) -> tuple[IntArray, FloatArray]:
-    """Return the trailing means of the differences, equal to the differences of the means."""
-    if not len(steps):
-        return steps, differences
-    return steps[window - 1 :], np.convolve(differences, np.full(window, 1 / window), "valid")
+def _trailing(
+    steps: IntArray, ours: FloatArray, theirs: FloatArray
+) -> tuple[IntArray, FloatArray, int]:
+    """Return the trailing means of the differences, which are the differences of the means.
+
+    Also the step at which each ends, and how many values are finite in both.
+    """
+    finite = np.isfinite(ours) & np.isfinite(theirs)
+    ours, theirs = (np.clip(values[finite], -_HUGE, _HUGE) for values in (ours, theirs))
+    ends, differences, length = steps[finite], ours - theirs, _window(len(ours))
+    if len(ends):
+        ends = ends[length - 1 :]
+        differences = np.convolve(differences, np.full(length, 1 / length), "valid")
+    return ends, differences, len(ours)
 
 
 def _parted(ends: IntArray, beyond: BoolArray) -> int | None:

@@ -111,18 +111,16 @@ def layer_norms(context: IncidentContext) -> tuple[LayerNorms, ...]:
     found = []
     for name in sorted(names, key=_natural):
         column = context.block.column(name)
-        early = np.flatnonzero(column.present[max(row - TELEMETRY_RECORDS, 0) : row])
-        late = np.flatnonzero(column.present[row : row + TELEMETRY_RECORDS])
-        before = column.values[max(row - TELEMETRY_RECORDS, 0) + early[-1]] if len(early) else None
-        after = column.values[row + late[0]] if len(late) else None
-        if before is not None or after is not None:
-            found.append(
-                LayerNorms(
-                    signal=name,
-                    before=None if before is None else float(before),
-                    after=None if after is None else float(after),
-                )
+        early, late = (
+            near.values[near.present].tolist()
+            for near in (
+                column[max(row - TELEMETRY_RECORDS, 0) : row],
+                column[row : row + TELEMETRY_RECORDS],
             )
+        )
+        if early or late:
+            before, after = early[-1] if early else None, late[0] if late else None
+            found.append(LayerNorms(signal=name, before=before, after=after))
     return tuple(found)
 
 

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import Block, BoolArray, Event, FloatArray
+from trimtab.core.block import Block, BoolArray, FloatArray
 from trimtab.core.events import NOT_APPLIED, UNDO
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import CLOCK, DATA_SECONDS, EVAL_LOSS
@@ -104,10 +104,16 @@ def discarded_records(block: Block) -> BoolArray:
 
 
 def undone_records(block: Block) -> BoolArray:
+    """Return which records are of steps whose update an undo has taken back."""
     is_undone = np.zeros(len(block), dtype=np.bool_)
     for event in block.events:
-        if event.kind == UNDO:
-            is_undone |= _undone(block, event)
+        lost = event.facts.get("updates_lost")
+        if event.kind == UNDO and isinstance(lost, int) and len(block):
+            # By step: the records of the last steps are written after the event. A run that resumed
+            # at an earlier step has some steps twice; the undo is of the attempt that goes on.
+            attempt = block.attempt[min(block.row_of(event.tick), len(block) - 1)]
+            is_lost = (block.step >= event.step - lost) & (block.step < event.step)
+            is_undone |= is_lost & (block.attempt == attempt)
     return is_undone
 
 
@@ -116,18 +122,6 @@ def count_lost(incident: Incident, block: Block) -> int:
     first, end = block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1
     near = block[first : end + 1]  # an event goes with the record after it
     return int(np.count_nonzero(lost_records(near, [incident])[: end - first]))
-
-
-def _undone(block: Block, event: Event) -> BoolArray:
-    """Return the records whose update an undo has taken back."""
-    lost = event.facts.get("updates_lost")
-    if not isinstance(lost, int) or not len(block):
-        return np.zeros(len(block), dtype=np.bool_)
-    # By step: the records of the last steps are written after the event. A run that resumed at an
-    # earlier step has some steps twice; the undo is of the attempt that goes on after it.
-    attempt = block.attempt[min(block.row_of(event.tick), len(block) - 1)]
-    is_undone = (block.step >= event.step - lost) & (block.step < event.step)
-    return np.asarray(is_undone & (block.attempt == attempt), dtype=np.bool_)
 
 
 TRAINING, DATA, CHECKPOINT, EVALUATION = "training", "data", "checkpoint", "evaluation"

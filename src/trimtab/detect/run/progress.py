@@ -144,6 +144,7 @@ class RepeatedBatches(Detector):
     """A warning for the first repeated batch, an alarm for the second; then quiet until it ends."""
 
     name = "repeated-batch"
+    needs = FINGERPRINT
     listens_to = KnownChange.WENT_BACK
 
     def __init__(self) -> None:
@@ -181,9 +182,6 @@ class RepeatedBatches(Detector):
         severity = Severity.ALARM if self._times == 2 else Severity.WARN
         facts = {"records_back": float(distance)}
         return [self.finding(record, Symptom.REPEATED_BATCH, severity, FINGERPRINT, facts=facts)]
-
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(FINGERPRINT).present)
 
     def _is_next_epoch(self, before: int, here: int) -> bool:
         distance = here - before

@@ -3,9 +3,7 @@
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
-from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.block import Record
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.signals import TOKEN_RARITY, UNIQUE_TOKEN_SHARE
@@ -27,6 +25,7 @@ class TokenMix(Detector):
     """One finding when the mix of tokens has changed."""
 
     name = "token-mix"
+    needs = UNIQUE_TOKEN_SHARE
     listens_to = KnownChange.CHANGED
     skips_odd_batches = True
 
@@ -58,9 +57,6 @@ class TokenMix(Detector):
             )
         ]
 
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(UNIQUE_TOKEN_SHARE).present)
-
 
 # TokenMixShift: a mix of data that has changed for good, by less than batches differ.
 #
@@ -87,6 +83,7 @@ class TokenMixShift(Detector):
     """One finding when both token statistics have moved to a different level."""
 
     name = "mix-shift"
+    needs = TOKEN_RARITY
     listens_to = KnownChange.CHANGED
     skips_odd_batches = True
 
@@ -126,9 +123,6 @@ class TokenMixShift(Detector):
                 return [found]
         del self._means[0], self._first_ticks[0]
         return []
-
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(TOKEN_RARITY).present)
 
     def _restart(self) -> None:
         self._count, self._totals = 0, (0.0, 0.0)

@@ -62,6 +62,7 @@ class Replicas(Detector):
     """One alarm when replicas that were equal have come to differ."""
 
     name = "replicas"
+    needs = signals.REPLICAS_DIFFER
     listens_to = KnownChange.CHANGED | KnownChange.RESUMED | KnownChange.WENT_BACK
 
     def __init__(self) -> None:
@@ -103,9 +104,6 @@ class Replicas(Detector):
                 explanation=explanation,
             )
         ]
-
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(signals.REPLICAS_DIFFER).present)
 
 
 # NonFinite: NaN and infinite values, found before anything else and never part of a baseline.
@@ -374,6 +372,7 @@ class AttentionLogits(Detector):
     """A warning and an alarm, each once in a run."""
 
     name = "attention-logits"
+    needs = signals.MAX_ATTENTION_LOGIT
 
     def __init__(self) -> None:
         self._num_over = [0] * len(LEVELS)
@@ -401,9 +400,6 @@ class AttentionLogits(Detector):
                     self.finding(record, Symptom.LARGE_LOGITS, severity, signal, limit=level)
                 )
         return findings
-
-    def relevant_rows(self, block: Block) -> IntArray:
-        return np.flatnonzero(block.column(signals.MAX_ATTENTION_LOGIT).present)
 
 
 def _largest_layer(record: Record) -> str:

@@ -69,23 +69,10 @@ class RangeTest(Stateful):
         self._cells = []
 
     def update(self, cell: float) -> OutOfRange | None:
-        cells = self._cells
-        cells.append(cell)
-        if len(cells) < self._num_compared:
-            return None
-        spec = self._spec
-        old, new = cells[: spec.before], cells[spec.before :]
-        low, high = min(old), max(old)
-        room = spec.widths * (high - low)
-        above = min(new) > max(high + room, high * spec.times)
-        if high > low and (above or (spec.downwards and max(new) < low - room)):
-            self._cells = []
-            return OutOfRange(cell, low, high, _scatter(min(new), max(new)))
-        del cells[0]
-        return None
+        return next((found for _, found in self.update_many(np.array([cell]))), None)
 
     def update_many(self, cells: FloatArray) -> Iterator[tuple[int, OutOfRange]]:
-        """Judge the next cells, as `update` would one by one; yield where they are out of range."""
+        """Judge the next cells; yield where they are out of range."""
         at = 0
         while at < len(cells):
             part = cells[at : at + _CELLS_AT_ONCE]

@@ -28,8 +28,7 @@ FACTOR = 1.75
 tuning runs together with the rank."""
 
 MIN_ENTRIES = 8
-"""Entries after which the run is known well enough for a threshold under the prior, unless the
-bounds require more."""
+"""Entries after which the run is known well enough for a threshold under the prior."""
 
 RETURN_RECORDS = 100_000
 """A score that a run reaches by itself at most once in this many records is evidence. Source:
@@ -61,7 +60,6 @@ class Bounds:
     """The threshold is the entry to this power, times the factor. The heavier the tail, the
     further the next maximum lies beyond the last one: 2 sets a high threshold for a wild run and a
     low one for a calm run."""
-    min_entries: int = MIN_ENTRIES
     max_level: float = 0.0
     """An alarm also needs a score beyond the return level of this run, as far as that is under
     this."""
@@ -124,7 +122,7 @@ class ScoreHistory(Stateful):
         self.drop_current()
 
     def threshold(self, test: int, bounds: Bounds) -> float:
-        lowest = bounds.low if len(self._entries) >= bounds.min_entries else bounds.prior
+        lowest = bounds.low if len(self._entries) >= MIN_ENTRIES else bounds.prior
         return _threshold([entry[test] for entry in self._entries], bounds, lowest)
 
     def return_level(self, test: int) -> float:
