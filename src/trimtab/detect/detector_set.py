@@ -254,19 +254,23 @@ class DetectorSet:
     def _judge(
         self, detector: Detector, records: "_Records", first: int, last: int
     ) -> Iterator[Finding]:
-        block = records.block if last - first == len(records.block) else records.block[first:last]
-        # Loss, norms, state and pace change in every record of every log. One by one they take
-        # 120 us a record together instead of 6 (measured), so they have an `update_many` of their
-        # own; so have a reference and the textbook's window, which look back over many records.
-        is_short, kind = len(block) <= SHORT, type(detector)
-        has_both = kind.update is not Detector.update
-        if kind.update_many is not Detector.update_many and not (is_short and has_both):
-            self._place = f"in steps {block.step[0]} to {block.step[-1]}"
-            yield from detector.update_many(block)
+        if detector.needs is not None and detector.needs not in records.block.columns:
             return
-        self._place = f"at step {block.step[0]}"
-        rows = np.arange(len(block)) if is_short else detector.relevant_rows(block)
-        for record in records.at(first + rows):
+        rows: Sequence[int] = range(first, last)
+        is_one_by_one = type(detector).update is not Detector.update
+        if len(rows) > SHORT or not is_one_by_one:
+            is_whole = len(rows) == len(records.block)
+            block = records.block if is_whole else records.block[first:last]
+            # Loss, norms, state and pace change in every record of every log. One by one they take
+            # 120 us a record together instead of 6 (measured), so they have an `update_many`; so
+            # have a reference and the textbook's window, which look back over many records.
+            if type(detector).update_many is not Detector.update_many:
+                self._place = f"in steps {block.step[0]} to {block.step[-1]}"
+                yield from detector.update_many(block)
+                return
+            self._place = f"at step {block.step[0]}"
+            rows = (first + detector.relevant_rows(block)).tolist()
+        for record in records.at(rows):
             self._place = f"at step {record.step}"
             yield from detector.update(record)
 
@@ -285,10 +289,9 @@ class _Records:
         self.block = block
         self._made: dict[int, Record] = {}
 
-    def at(self, rows: IntArray) -> Iterator[Record]:
+    def at(self, rows: Sequence[int]) -> Iterator[Record]:
         """Yield the records of some rows, which must ascend."""
-        wanted = rows.tolist()
-        missing = [row for row in wanted if row not in self._made]
+        missing = [row for row in rows if row not in self._made]
         if missing:
             self._made.update(zip(missing, self.block.records(np.array(missing)), strict=True))
-        return map(self._made.__getitem__, wanted)
+        return map(self._made.__getitem__, rows)

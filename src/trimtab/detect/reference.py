@@ -98,11 +98,12 @@ class EarlierAttempt(Stateful):
                 self._attempt = int(block.attempt[first])
                 self._before, self._now = self._now, {}
             rows = first + np.flatnonzero(loss.finite[first:last])
-            known = rows[np.isin(block.step[rows], list(self._before))]
-            references[known] = [
-                self._before[step][0] if _is_same(self._before[step], batch) else np.nan
-                for step, batch in batches(known)
-            ]
+            if self._before:
+                known = rows[np.isin(block.step[rows], list(self._before))]
+                references[known] = [
+                    self._before[step][0] if _is_same(self._before[step], batch) else np.nan
+                    for step, batch in batches(known)
+                ]
             newest = np.sort(last_rows(block.step[rows]))[-STEPS_REMEMBERED:]
             for step, batch in batches(rows[newest]):
                 self._now.pop(step, None)  # the newest come last

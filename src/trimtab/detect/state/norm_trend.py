@@ -93,16 +93,12 @@ class NormTrend(Detector):
         rows = np.flatnonzero(good)
         if not len(rows):
             return
-        trend = self._trends[name]
-        ends = rows[trend.ends(len(rows))]
-        if trend.is_new:  # the first change starts at the first record
-            trend.begin(float(column.values[rows[0]]), int(block.step[rows[0]]))
-        values, steps = column.values[ends], block.step[ends]
+        values = column.values[rows]
         updates = block.column(_updates_of(name))
-        moved = np.where(updates.present, updates.values, 0.0)[ends]
-        for at, found in trend.update(values, steps, rate.values[ends], moved, len(rows)):
-            row = int(ends[at])
-            yield name, Point.at(block, row, values[at]), found
+        moved = np.where(updates.present, updates.values, 0.0)[rows]
+        found = self._trends[name].update(values, block.step[rows], rate.values[rows], moved)
+        for at, drift in found:
+            yield name, Point.at(block, int(rows[at]), values[at]), drift
 
 
 class _Trend(Stateful):
@@ -114,31 +110,24 @@ class _Trend(Stateful):
         """Whether the changes before are in units of the updates."""
         self.restart()
 
-    @property
-    def is_new(self) -> bool:
-        return self._count < 0
-
     def restart(self) -> None:
         self._start, self._step, self._count = 0.0, 0, -1
         self._range.restart()
 
-    def begin(self, value: float, step: int) -> None:
-        self._start, self._step = value, step
-
-    def ends(self, count: int) -> slice:
-        """Return which of the next records end a change."""
-        return slice(RECORDS_PER_CHANGE - 1 - self._count, count, RECORDS_PER_CHANGE)
-
     def update(
-        self, values: FloatArray, steps: IntArray, rates: FloatArray, moved: FloatArray, count: int
+        self, values: FloatArray, steps: IntArray, rates: FloatArray, moved: FloatArray
     ) -> Iterator[tuple[int, OutOfRange]]:
-        """Judge the records that end a change, out of `count` records in all."""
-        self._count += count - RECORDS_PER_CHANGE * len(values)
-        if not len(values):
+        """Judge the next records; yield where the trend is out of its range."""
+        if self._count < 0:  # the first change starts at the first record
+            self._start, self._step = float(values[0]), int(steps[0])
+        ends = np.arange(RECORDS_PER_CHANGE - 1 - self._count, len(values), RECORDS_PER_CHANGE)
+        self._count += len(values) - RECORDS_PER_CHANGE * len(ends)
+        if not len(ends):
             return
+        values, steps, rates, moved = values[ends], steps[ends], rates[ends], moved[ends]
         starts = np.concatenate(([self._start], values[:-1]))
         spans = np.diff(np.concatenate(([self._step], steps)))
-        self.begin(float(values[-1]), int(steps[-1]))
+        self._start, self._step = float(values[-1]), int(steps[-1])
         by_updates = (moved > 0) & (moved < np.inf)
         switches = np.diff(np.concatenate(([self._by_updates], by_updates)))
         self._by_updates = bool(by_updates[-1])
@@ -150,11 +139,11 @@ class _Trend(Stateful):
         first = 0
         for place in np.flatnonzero(bad | switches).tolist():
             for at, found in self._range.update_many(growth[first:place]):
-                yield first + at, found
+                yield int(ends[first + at]), found
             self._range.restart()
             first = place + int(bad[place])
         for at, found in self._range.update_many(growth[first:]):
-            yield first + at, found
+            yield int(ends[first + at]), found
 
 
 def _updates_of(name: str) -> str:
