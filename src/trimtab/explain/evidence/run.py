@@ -136,8 +136,10 @@ def half_precision(dtype: str) -> YesNo:
     source="3 halvings in 100 steps: detection survey",
     symptoms=(Symptom.SCALE_COLLAPSE, Symptom.OVERFLOWS),
 )
-def scale_fell(loss_scale: SignalView, context: IncidentContext) -> YesNo:
+def scale_fell(loss_scale: SignalView, context: IncidentContext) -> YesNo | None:
     scale = context.during(LOSS_SCALE)
+    if not scale.finite.any():
+        return None
     lowest = float(scale.values[scale.finite].min())
     highest = float(loss_scale.before.max())
     return lowest <= highest / 8, f"loss scale {digits(highest)} -> {digits(lowest)}"
