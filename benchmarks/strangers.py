@@ -1,22 +1,26 @@
-"""Files of strangers, as they are: `scripts/bench strangers [--verdicts] [--publish]`.
+"""Files of strangers, as they are: `scripts/bench strangers [--verdicts] [--judged] [--publish]`.
 
 Reads the raw files in `../shared/data/strangers` where they are, and compares the losses, record
 for record, with the series that was taken from each by hand. Of a file that holds several runs,
 the run of the entry is asked for by its name. A file without a training loss is to be refused, and
-one that holds several runs must say so in a note.
+one that holds several runs must say so in a note. `--judged` diagnoses the files instead, and
+compares what is said with the labels.
 """
 
 import argparse
 import csv
 import json
 from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from benchmarks.results import publish
+from benchmarks.results import publish, table
+from trimtab import diagnose
+from trimtab.core.actions import ActionKind
 from trimtab.core.errors import LogError
 from trimtab.core.run import Run
 from trimtab.core.signals import LOSS
@@ -24,6 +28,7 @@ from trimtab.readers import read_log
 
 FILES = Path(__file__).parents[2] / "shared" / "data" / "strangers"
 BAR = "38 of 40"
+COMMAND = "scripts/bench strangers"
 RIGHT = ("right", "right, one record per step", "rightly refused", "right run, with a note")
 
 NOTE = (
@@ -101,13 +106,70 @@ def _note_on_runs(run: Run) -> tuple[str, str]:
     return ("right run, with a note" if noted else "wrong column"), str(run.names.get(LOSS))
 
 
+SOON = 6
+"""Records after its labelled beginning within which a collapse has to be seen."""
+
+
+def judge_runs(entries: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield what is said of the files against their labels, with the bars."""
+    labels = json.loads((FILES / "labels.json").read_text(encoding="utf-8"))["series"]
+    records = incidents = acts = 0
+    found = {"divergent": 0, "failed": 0, "others": 0}
+    counts = dict.fromkeys(found, 0)
+    for name, entry in entries.items():
+        label, events = labels[name]["label"], labels[name].get("events", [])
+        if label == "read_test_only":
+            continue
+        said = diagnose(
+            FILES / "raw" / entry["raw"],
+            run=None if entry["own_file"] else name.partition("__")[2],
+            loss="Gen Loss" if name == "gan1202" else None,  # its reader asks for the name
+        ).incidents
+        for one in said:
+            first = one.incident.findings[0]
+            print(
+                f"{name}, {label}: {one.incident_class} at record {one.incident.onset.tick}, "
+                f"found at {first.tick}; {one.action.instruction}"
+            )
+        if label == "healthy":
+            records += labels[name]["points"]
+            incidents += len(said)
+            acts += sum(one.action.kind is not ActionKind.WAIT for one in said)
+            continue
+        event = events[0] if events else {"start_record": 0, "end_record": labels[name]["points"]}
+        kind = label if label in found else "others"
+        last = event["start_record"] + SOON if kind == "divergent" else event["end_record"]
+        counts[kind] += 1
+        found[kind] += any(
+            event["start_record"] - 2 <= one.incident.findings[0].tick <= last
+            and (kind != "divergent" or one.action.kind is not ActionKind.WAIT)
+            for one in said
+        )
+    rate = 10_000 * incidents / records
+    yield "healthy strangers: incidents in 10,000 points", f"{rate:.2f} ({incidents})", "2"
+    yield "healthy strangers: told to act", str(acts), "0"
+    for kind, what in (
+        ("divergent", f"collapses seen within {SOON} records, and told to act"),
+        ("failed", "runs that never learnt, with an incident"),
+        ("others", "other clear events"),
+    ):
+        yield f"strangers: {what}", f"{found[kind]} of {counts[kind]}", "all"
+
+
 def main() -> None:
     """Read all files and publish how many were read right."""
     parser = argparse.ArgumentParser(prog="scripts/bench strangers", description=__doc__)
     parser.add_argument("--verdicts", action="store_true", help="print one line per entry")
+    parser.add_argument("--judged", action="store_true", help="compare verdicts with labels")
     parser.add_argument("--publish", action="store_true")
     arguments = parser.parse_args()
     entries = json.loads((FILES / "manifest.json").read_text(encoding="utf-8"))
+    if arguments.judged:
+        headlines = list(judge_runs(entries))
+        print(table(("what", "measured", "bar"), headlines))
+        if arguments.publish:
+            publish("Verdicts: runs of strangers", f"{COMMAND} --judged --publish", NOTE, headlines)
+        return
     verdicts = [judge_entry(entry) for entry in entries.values()]
     for verdict in verdicts:
         if arguments.verdicts or verdict.outcome not in RIGHT:
@@ -118,7 +180,7 @@ def main() -> None:
     if arguments.publish:
         publish(
             "Readers: files of strangers",
-            "scripts/bench strangers --publish",
+            f"{COMMAND} --publish",
             NOTE,
             [("files of strangers: every loss right, or rightly refused", right, BAR)],
         )

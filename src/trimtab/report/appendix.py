@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from trimtab.core.findings import Finding
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import digits
 from trimtab.explain.diagnosis import Diagnosis
@@ -73,7 +74,7 @@ def _findings(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
     rows = []
     for finding in diagnosis.incident.findings:
         package = run.package_of(finding)
-        values = (finding.value, finding.expected, finding.limit)
+        values = (finding.value, finding.expected, _limit(finding))
         rows.append(
             (
                 *(
@@ -87,6 +88,14 @@ def _findings(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
         )
     head = ("step", "symptom", "signal", "value", "expected", "limit", "detector")
     return ReportTable(head, tuple(rows), frozenset({0, 3, 4, 5}))
+
+
+def _limit(finding: Finding) -> float | None:
+    """Return the limit that the value is beyond; None where only several records together are."""
+    value, usual, limit = finding.value, finding.expected, finding.limit
+    if value is None or usual is None or limit is None:
+        return limit
+    return limit if not (value - limit) * (limit - usual) < 0 else None
 
 
 def _token_losses(diagnosis: Diagnosis) -> Iterator[Content]:

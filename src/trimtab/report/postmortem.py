@@ -122,7 +122,9 @@ def _title(diagnosis: Diagnosis, run: RunReport) -> str:
 def event_of(diagnosis: Diagnosis) -> str:
     """Return what happened, by its numbers: "loss 4.36 -> 5.97"."""
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
-    before, peak = symptoms.loss_before, symptoms.loss_peak
+    before, peak, reward = symptoms.loss_before, symptoms.loss_peak, incident.facts.reward
+    if reward is not None and reward.is_gone:
+        return f"reward {digits(reward.before)} -> {digits(reward.now)}"
     if incident.facts.is_loud and before is not None and peak is not None and not peak <= before:
         return f"loss {wording.losses_text(diagnosis)}"
     first = incident.findings[0]
@@ -314,7 +316,7 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     seed = "" if run.facts.seed is None else f" and the same seed ({run.facts.seed})"
     # As long again as the incident took, and the textbook's 500 steps: a relapse shows by then.
     onset, until = incident.onset.step, 2 * incident.last.step - incident.onset.step + 500
-    until = min(until, int(run.block.step.max(initial=until)))
+    until = min(until, int(run.block.step.max())) if len(run.block) else until
     yield Paragraph(f"Run again with the fix{seed} to step {until:,}, then check:")
     commands = [f"trimtab diagnose NEW_RUN    # no incident from step {onset} to {until}"]
     checks = verification_checks(diagnosis)
@@ -345,7 +347,7 @@ def verification_checks(diagnosis: Diagnosis) -> list[Check]:
 # What became of it
 
 
-_TYPES = {
+TYPES = {
     IncidentClass.KEPT_OUT: "No type: no bad step reached the weights.",
     IncidentClass.RESTORED: "No type: what was harmed has been restored.",
     IncidentClass.RECOVERED: "Type 1: it came back by itself.",
@@ -360,10 +362,13 @@ _TYPES = {
 }
 """The playbook's three types of a loss spike, by class."""
 
+_LEFT_BEHIND = "No type: the run has gone on from before it."
+
 
 def _type(diagnosis: Diagnosis) -> str:
     named, incident = diagnosis.incident_class, diagnosis.incident
-    return f"{named.capitalize()}, {counted(incident.records, 'record')} long. {_TYPES[named]}"
+    kind = _LEFT_BEHIND if incident.facts.was_left_behind else TYPES[named]
+    return f"{named.capitalize()}, {counted(incident.records, 'record')} long. {kind}"
 
 
 def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:

@@ -151,7 +151,7 @@ def _ruled_out(case: Case, ranking: Ranking) -> Iterable[Hypothesis]:
             heaviest = min(weights, key=weights.__getitem__)
             yield Hypothesis(
                 cause=cause,
-                statement=_if_so(say(cause, case).root_cause),
+                statement="what was recorded excludes it",
                 standing=Standing.RULED_OUT,
                 evidence=(_evidence_of(heaviest, ranking, weights[heaviest]),),
             )

@@ -4,6 +4,7 @@ Each cause has one function, from the facts of the incident to its sentences. A 
 recorded is left out together with the words around it.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -13,14 +14,19 @@ import numpy as np
 
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
-from trimtab.core.signals import GRAD_NORM, LOSS, LR
+from trimtab.core.signals import LR
 from trimtab.core.text import clause, counted, digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import Answers
+from trimtab.explain.measures import Symptoms, measure
 from trimtab.journal.batches.batch_report import BatchReport
 
 NEAR_RECORDS = 8
 """Records on either side of an onset in which a setting may have changed."""
+
+MOVED = 1.05
+"""Times by which a setting must have changed in a record to have moved at all. Chosen: schedules
+change by under 2 %, but in the first records of a warm-up."""
 
 
 class Said(NamedTuple):
@@ -42,6 +48,11 @@ class Case:
     answers: Answers
 
     @cached_property
+    def symptoms(self) -> Symptoms:
+        """The numbers that the report shows, too."""
+        return measure(self.context)
+
+    @cached_property
     def at(self) -> str:
         """Where it began: "at step 1,200"."""
         return f"at step {self.context.incident.onset.step:,}"
@@ -49,16 +60,16 @@ class Case:
     @cached_property
     def loss(self) -> str:
         """How far the loss rose: "the loss went from 4.36 to 5.97"; empty if it did not."""
-        before, peak = self.context.before(LOSS, NEAR_RECORDS), self.context.incident.peak.loss
-        if not len(before) or peak is None or peak <= (usual := float(np.median(before))):
+        before, peak = self.symptoms.loss_before, self.symptoms.loss_peak
+        if before is None or peak is None or peak <= before:
             return ""
-        return f"the loss went from {digits(usual)} to {digits(peak)}"
+        return f"the loss went from {digits(before)} to {digits(peak)}"
 
     @cached_property
     def norm(self) -> str:
         """How large the gradient norm was: "the gradient norm 47.3, 79 times the usual 0.6"."""
-        before, worst = self.context.before(GRAD_NORM, 64), self.context.worst(GRAD_NORM)
-        if not len(before) or worst is None or not worst > (usual := float(np.median(before))) > 0:
+        usual, worst = self.symptoms.grad_norm_before, self.symptoms.grad_norm_peak
+        if usual is None or worst is None or not worst > usual > 0:
             return ""
         return f"a gradient norm of {digits(worst)}, {worst / usual:.3g} times the usual"
 
@@ -67,6 +78,10 @@ class Case:
         yes = (self.answers[id] for id in observations if self.answers[id].is_yes)
         return next((result.observation for result in yes), "")
 
+    def learnt(self, lesson: str, *numbers: str) -> str:
+        """Return a lesson with where it was learnt, and the numbers behind it."""
+        return _with(f"{lesson}, as {self.at}", *numbers)
+
     def moved(self, signal: str) -> tuple[float, float] | None:
         """Return a setting before and after its largest change near the onset; None without one."""
         row, column = self.context.onset_row, self.context.block.column(signal)
@@ -74,7 +89,10 @@ class Case:
         values = column.values[near][column.finite[near]]
         if len(values) < 2 or not (values > 0).all() or not np.ptp(values):
             return None
-        at = int(np.argmax(np.abs(np.diff(np.log(values)))))
+        changes = np.abs(np.diff(np.log(values)))
+        at = int(np.argmax(changes))
+        if changes[at] < math.log(MOVED):
+            return None
         return float(values[at]), float(values[at + 1])
 
     def setting(self, name: str) -> float | None:
@@ -142,7 +160,7 @@ def _rare_tokens(case: Case) -> Said:
         _with(f"The batch {case.at} holds {tokens}", named, numbers, case.norm, case.loss),
         f"{spread[:1].upper()}{spread[1:]} (`trimtab corpus order` finds the rows), and clip at "
         f"0.5{now}.",
-        _with(
+        case.learnt(
             f"One batch of {'repeated' if is_repeated else 'rare'} tokens can dominate an update",
             named or case.norm,
         ),
@@ -174,7 +192,7 @@ def _lr_discontinuity(case: Case) -> Said:
         _with(f"The learning rate jumped {case.at}", jump, case.loss),
         f"Make the schedule continuous {case.at}: warm up from {back}, and restore the scheduler's "
         "state at a resume.",
-        _with("A jump of the learning rate shows in the loss some records later", jump),
+        case.learnt("A jump of the learning rate shows in the loss some records later", jump),
     )
 
 
@@ -186,7 +204,7 @@ def _stale_second_moment(case: Case) -> Said:
     return Said(
         _with(f"The second moment was too small for the gradient {case.at}", numbers, case.loss),
         f"Set beta2 to 0.95{now}: it forgets a stale second moment in 20 steps.",
-        _with("A second moment that lags makes every update too large", numbers),
+        case.learnt("A second moment that lags makes every update too large", numbers),
     )
 
 
@@ -198,7 +216,7 @@ def _epsilon_regime(case: Case) -> Said:
     return Said(
         _with(f"Epsilon outgrew the root of the second moment {case.at}", numbers),
         f"Lower epsilon to 1e-8{now}, and compare the loaded optimizer state with that before.",
-        _with("The update norm shows a large epsilon long before the loss", numbers),
+        case.learnt("The update norm shows a large epsilon long before the loss", numbers),
     )
 
 
@@ -211,7 +229,7 @@ def _lr_too_high(case: Case) -> Said:
         _with(f"The learning rate{rate} {case.at} is too high for this model", numbers, case.loss),
         f"Lower the peak{rate and f', {rate[4:]} {case.at},'} by a factor of 2 to 3 and warm up "
         "longer.",
-        _with("A rate that is too high shows in the first steps after the warm-up", numbers),
+        case.learnt("A rate that is too high shows in the first steps after the warm-up", numbers),
     )
 
 
@@ -222,7 +240,7 @@ def _weight_decay(case: Case) -> Said:
     return Said(
         _with(f"Weight decay does not balance the updates from {case.at[3:]} on", numbers),
         f"{way.capitalize()} the weight decay: weight norms then stay on their trend.",
-        _with("Weight norms leave their trend before the loss does", numbers),
+        case.learnt("Weight norms leave their trend before the loss does", numbers),
     )
 
 
@@ -237,7 +255,7 @@ def _fp16_overflow(case: Case) -> Said:
     return Said(
         _with(f"A value left the range of fp16 (65,504) {case.at}", found, numbers),
         f"Train in bf16{where}; check that the scaler is updated at every step.",
-        _with("A loss scale that keeps falling says that activations keep growing", numbers),
+        case.learnt("A loss scale that keeps falling says that activations keep growing", numbers),
     )
 
 
@@ -258,7 +276,7 @@ def _logic_nan(case: Case) -> Said:
         "Run one batch with a finiteness check after each module (`trimtab.watch(..., "
         "batch_loss=...)` does so by itself), and fix the first one that fails: log(softmax), or a "
         "mean over an empty mask.",
-        _with("The gradient shows a NaN one step before the loss", numbers),
+        case.learnt("The gradient shows a NaN one step before the loss", numbers),
     )
 
 
@@ -274,7 +292,9 @@ def _bit_flip(case: Case) -> Said:
     return Said(
         cause,
         "Note the rank; if it happens there again, replace the device.",
-        _with("Memory can change without code: checksums of the state show it", proof or numbers),
+        case.learnt(
+            "Memory can change without code: checksums of the state show it", proof or numbers
+        ),
     )
 
 
@@ -285,7 +305,7 @@ def _replicas_out_of_sync(case: Case) -> Said:
     return Said(
         _with("The weights of one rank differ from those of the others", numbers),
         "Compare checksums of the weights over the ranks, and broadcast those of a good one.",
-        _with("Data-parallel ranks never compare their weights by themselves", numbers),
+        case.learnt("Data-parallel ranks never compare their weights by themselves", numbers),
     )
 
 
@@ -307,7 +327,7 @@ class _Claim(NamedTuple):
         return Said(
             _with(self.root_cause.format(**words), numbers),
             self.fix.format(**words),
-            _with(self.lesson, numbers),
+            case.learnt(self.lesson, numbers),
         )
 
 
@@ -493,7 +513,7 @@ def say_batch_not_finite(case: Case) -> Said:
     return Said(
         _with(f"The batch {case.at} itself holds NaN or infinity", found),
         "Look at this batch and fix what prepares it; check batches for finiteness in the loader.",
-        _with("A NaN in the data looks like one of the model", found),
+        case.learnt("A NaN in the data looks like one of the model", found),
     )
 
 
@@ -510,7 +530,9 @@ def _slow(case: Case) -> Said:
     return Said(
         "Not known: steps take longer, and nothing else in the run has changed.",
         "Look at what else the machine does, at its clocks and at the network.",
-        _with("A pace that falls without a change in the run has its cause outside of it", numbers),
+        case.learnt(
+            "A pace that falls without a change in the run has its cause outside of it", numbers
+        ),
     )
 
 
@@ -524,11 +546,23 @@ def _reference_gap(case: Case) -> Said:
 
 
 def _no_learning(case: Case) -> Said:
-    records = counted(len(case.context.block), "record")
+    incident = case.context.incident
+    found = next(one for one in incident.findings if one.symptom == Symptom.NO_LEARNING)
+    after = f"after {counted(found.tick + 1, 'record')}"
+    loss = "" if found.value is None else f" of {digits(found.value)}"
+    if incident.facts.is_frozen and found.value is not None:
+        claim = f"The loss has stood still at {digits(found.value)} {after}: nothing is learned."
+    elif found.value is not None and found.expected is not None:
+        claim = (
+            f"The loss is {digits(found.value)} {after}, and {digits(found.expected)} without any "
+            "learning: nothing has been learned."
+        )
+    else:
+        claim = f"Nothing has been learned {after}."
     return Said(
-        f"The loss is where it began after {records}: nothing has been learned.",
+        claim,
         "Check labels, masks and the learning rate; overfit one batch before the next run.",
-        f"A run that has not left its first loss after {records} will not do so by itself.",
+        f"A loss{loss} that does not move {after} will not do so by itself.",
     )
 
 

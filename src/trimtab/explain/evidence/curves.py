@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import LOSS, LR
-from trimtab.core.text import digits
+from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import (
     Observed,
@@ -144,7 +144,7 @@ def gradient_intermittent(grad_norm: SignalView) -> YesNo | None:
     high = grad_norm.after > 4 * grad_norm.usual
     bursts = int((high[1:] & ~high[:-1]).sum()) + int(high[0])
     usual = float((grad_norm.after < 2 * grad_norm.usual).mean())
-    return bursts >= 3 and usual > 0.5, f"{bursts} separate bursts of the gradient norm"
+    return bursts >= 3 and usual > 0.5, f"{counted(bursts, 'burst')} of the gradient norm"
 
 
 @observation("The gradient norm grows", source=_LAB)
@@ -267,7 +267,7 @@ def lr_turned_up(lr: SignalView, context: IncidentContext) -> YesNo | None:
 def early(onset_row: int, onset_step: int) -> YesNo:
     """Is the onset among the first records and steps of the run?"""
     is_early = onset_row < EARLY_RECORDS and onset_step < EARLY_STEPS
-    return is_early, f"step {onset_step}, {onset_row} records before it"
+    return is_early, f"step {onset_step}, {counted(onset_row, 'record')} before it"
 
 
 @observation(

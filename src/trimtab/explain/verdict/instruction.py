@@ -52,7 +52,7 @@ GIVEN_BACK = 0.33
 """The fraction of what it had gained that a loss near 0 must give back before it counts: there it
 moves by any factor. Chosen."""
 
-FELL, FELL_NOISE = 0.15, 5.0
+FELL, FELL_NOISE = 0.15, 4.0
 """The fraction of the start, and the deviations of one record, by which the loss of a young run
 must have fallen to be known to measure progress. Source: both sides of an adversary fall by up to
 13 % before they wander."""

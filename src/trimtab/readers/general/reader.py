@@ -11,6 +11,7 @@ import numpy as np
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import CLOCKS, EVAL_LOSS, LOSS, LOSS_SCALE, STEP_SECONDS, Quality
+from trimtab.core.text import counted
 from trimtab.readers.aliases import STEP, Alias, alias_table
 from trimtab.readers.cells import quoted, quoted_names
 from trimtab.readers.folders import newest_first
@@ -120,11 +121,11 @@ def _to_table(records: Records, stand_in: str | None) -> Table:
     table.meanings = _meanings(records)
     for name in {STEP, LOSS} - {records.step, records.loss}:
         table.rename(name, f"{name} (other)")  # not to be taken for the signal of its name
-    step = quoted(records.step) if records.step else "none"
-    count = len(records.columns[records.loss][0])
+    step = f"step from {quoted(records.step)}" if records.step else "no step"
+    count = counted(len(records.columns[records.loss][0]), "record")
     table.add_note(
-        f"Read as: step <- {step}, loss <- {quoted(records.loss)}{_kind(records.loss)}, "
-        f"{count:,} records; --step and --loss correct this.",
+        f"Read as: {step}, loss from {quoted(records.loss)}{_kind(records.loss)}, "
+        f"{count}; --step and --loss correct this.",
         *records.notes,
     )
     if stand_in is not None:

@@ -1,0 +1,90 @@
+"""Post-mortems read by rule: `scripts/bench documents [SUITE ...] [--publish]`.
+
+Writes the post-mortem of every incident of the stories, the playbook's drawn curves, the files of
+strangers and the runs of lab suites (`trimtab lab suite`), and counts what contradicts itself in
+them, by the rules of `tests/kit/reader.py`.
+"""
+
+import argparse
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tests.kit.reader import Document, contradictions_in, repeated_sentences
+
+from benchmarks.causes.stories import read_stories, story_report
+from benchmarks.judge.drawn import bad_starts, playbook
+from benchmarks.results import publish
+from benchmarks.strangers import FILES as STRANGERS
+from trimtab import diagnose
+from trimtab.core.block import Block
+from trimtab.core.errors import LogError
+from trimtab.lab.scenarios.suite import INDEX
+from trimtab.report.postmortem import write_postmortem
+from trimtab.report.run_report import RunReport
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def main() -> None:
+    """Read all documents and print what contradicts itself."""
+    parser = argparse.ArgumentParser(prog="scripts/bench documents", description=__doc__)
+    parser.add_argument("suites", nargs="*", type=Path)
+    parser.add_argument("--out", type=Path, help="keep the documents in this folder")
+    parser.add_argument("--publish", action="store_true")
+    chosen = parser.parse_args()
+    documents: dict[str, Document] = {}
+    for source, report in _reports(chosen.suites):
+        documents |= {f"{source} {name}": one for name, one in documents_of(report).items()}
+    found = [
+        f"{name}: {said}" for name, one in documents.items() for said in contradictions_in(one)
+    ]
+    found += repeated_sentences(documents)
+    print("\n".join(found))
+    if chosen.out is not None:
+        chosen.out.mkdir(parents=True, exist_ok=True)
+        for name, one in documents.items():
+            (chosen.out / f"{name.replace('/', '_')}.md").write_text(one.text, encoding="utf-8")
+    print(f"{len(found)} contradictions in {len(documents)} documents")
+    if chosen.publish:
+        headline = ("post-mortems: contradictions, by rule", f"{len(found)} in {len(documents)}", 0)
+        suites = " SUITE" * bool(chosen.suites)
+        publish("Post-mortems: read by rule", f"scripts/bench documents{suites}", "", [headline])
+
+
+def documents_of(report: RunReport) -> dict[str, Document]:
+    """Return the post-mortems of a run, by the number of their incident."""
+    return {
+        str(one.incident.number): Document(
+            text=write_postmortem(one, report),
+            last_step=int(report.block.step.max()),
+            signals=frozenset(report.block.columns),
+        )
+        for one in report.incidents
+    }
+
+
+def _reports(suites: list[Path]) -> Iterator[tuple[str, RunReport]]:
+    for number, drawn in enumerate((*playbook(), *bad_starts())):
+        yield f"drawn {number}, {drawn.kind},", diagnose(_columns(drawn.block))
+    folder = DATA / "stories"
+    for story in read_stories(folder, sparse=True):
+        with contextlib.suppress(LogError):
+            yield f"story {story['id']}", story_report(folder, story)
+    for path in sorted((STRANGERS / "raw").iterdir()):
+        with contextlib.suppress(LogError):
+            yield f"stranger {path.name}", diagnose(path)
+    for suite in suites:
+        for name in json.loads((suite / INDEX).read_text(encoding="utf-8"))["runs"]:
+            yield f"lab {name}", diagnose(suite / name)
+
+
+def _columns(block: Block) -> dict[str, Any]:
+    values = {name: column.values for name, column in block.columns.items()}
+    return {"step": block.step, **values}
+
+
+if __name__ == "__main__":
+    main()
