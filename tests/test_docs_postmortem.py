@@ -4,11 +4,12 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from tests.kit.synthetic import block_of, diagnosis_of, falling_loss
 from trimtab.core.findings import Symptom
 from trimtab.core.incidents import IncidentClass
 from trimtab.explain.textbook.tree import FIRST_QUESTION, LEAVES, TEXTBOOK_TREE
-from trimtab.lab.practice.view import empty_write_up
 from trimtab.report.postmortem import TYPES, build_postmortem
 from trimtab.report.run_report import RunReport
 
@@ -54,6 +55,7 @@ def test_the_tree_is_that_of_the_textbook_rules() -> None:
 
 
 def test_the_template_is_that_of_the_exercises() -> None:
+    empty_write_up = pytest.importorskip("trimtab.lab.practice.view").empty_write_up
     blank = empty_write_up("Incident N: loss A -> B at step S, class (date, run)")
     without_list = blank.split("\n<!-- The faults by their numbers:")[0]
     assert f"```markdown\n{without_list}" in PAGE

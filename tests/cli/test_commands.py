@@ -85,7 +85,7 @@ def test_out_writes_the_files_and_prints_where(log: Path, options: list[str]) ->
     machine = json.loads((folder / "0002-step-000900" / "incident.json").read_text())
     assert machine["incident"]["onset"]["step"] == 900
     spike = folder / "0001-step-000600" / "postmortem.md"
-    assert "# Incident 1: loss spike at step 600, recovered" in spike.read_text()
+    assert "# Incident 1: loss 2.108 -> 4.602 at step 600, recovered" in spike.read_text()
     assert str(spike.relative_to(log.parent)) in result.stderr
 
 

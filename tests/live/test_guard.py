@@ -471,7 +471,7 @@ def test_bad_batches_in_a_live_run_get_their_postmortem(tmp_path: Path) -> None:
     observe(tmp_path)
     folder = tmp_path / "trimtab" / "incidents"
     texts = [path.read_text() for path in folder.rglob("postmortem.md")]
-    spike = next(text for text in texts if "spike at step 150" in text)
+    spike = next(text for text in texts if " at step 150, " in text)
     assert "| batch position | 150 |" in spike
     assert "| dtype | fp32 |" in spike
     incidents = read_news(RunDirectory(tmp_path))

@@ -250,7 +250,7 @@ class IncidentRules:
         since = incident.back_since
         if since is None or incident.num_rows - since < CLOSE_RECORDS:
             return False
-        if incident.incident_class is IncidentClass.RECOVERED:
+        if incident.incident_class in (IncidentClass.RECOVERED, IncidentClass.RESTORED):
             is_sure = incident.num_rows >= SHORTEST and _is_ordinary(incident)
             return is_sure or min(incident.num_rows - since, incident.calm) >= DOUBT_RECORDS
         return incident.calm >= max(MIN_CALM, CALM_STEPS / incident.past.stride)
