@@ -87,6 +87,13 @@ def rises_after_a_wild_start(dice: Random) -> Signals:
     return {"loss": loss * np.exp(dice.normal(0, 0.02, 62))}
 
 
+def grows_by_a_half(dice: Random) -> Signals:
+    signals = log(1200, dice, 0.03, pace=90)
+    since = (np.arange(1200) - 700).clip(0)
+    signals["loss"] += 1 - np.exp(-since / 150)
+    return signals
+
+
 LOST, ACTS = {Class.DIVERGENT, Class.DEAD}, {ActionKind.STOP, ActionKind.ROLL_BACK}
 
 
@@ -101,6 +108,7 @@ LOST, ACTS = {Class.DIVERGENT, Class.DEAD}, {ActionKind.STOP, ActionKind.ROLL_BA
         (drifts("param_norm", -150), 1000, {Class.DIVERGENT}),
         (drifts("grad_norm", 240), 1000, {Class.DIVERGENT}),
         (dies_slowly, 3000, {Class.DIVERGENT}),
+        (grows_by_a_half, 700, {Class.DIVERGENT, Class.LINGERING}),
         (without_targets, 30, {Class.DEAD}),
         (explodes_in_eight_records, 6, {Class.DIVERGENT}),
         (rises_after_a_wild_start, 33, {Class.DIVERGENT}),

@@ -169,9 +169,10 @@ BURN_IN_CELLS, BURN_IN = 192, 2.0
 waves show late. Chosen on the tuning half of `scripts/bench judge`."""
 
 YOUNG_SPANS, YOUNG_SCORE, YOUNG_SHARE = 2, 4.5, 0.08
-"""Spans, the shortest first, that are judged before the usual difference is known, the score, and
-the share of the loss by which it must have risen: a fine-tuning is over by then, and the order of
-its data moves its level by less. Chosen; no healthy public tuning run rises so for 96 records."""
+"""Spans, the shortest first, that are judged by the scatter of their cells in a young run, the
+score, and the share of the loss by which it must have risen: a fine-tuning is over by then, and the
+order of its data moves its level by less. Chosen; no healthy public tuning run rises so for 96
+records."""
 
 FLOOR = 0.0005
 """The smallest scale, as a share of the loss."""
@@ -249,28 +250,32 @@ class LevelShift(Stateful):
             if at == 0:
                 self._best = min(self._best, rise.reference)
             usual = self._usual[at]
-            if usual is None and finding is None and not self._lasting.is_waiting:
-                finding = self._judge_young(at, rise, cell)
-                if finding is not None:
-                    self._after_finding(finding, rise)
-            elif usual is not None:
+            if usual is not None:
                 scores[at] = (rise.height - usual[0]) / self._scale(usual[1], rise.reference)
-                if finding is None and scores[at] > self._bounds.prior:
-                    finding = self._judge(at, scores[at], rise, cell)
-                    if finding is not None:
-                        self._after_finding(finding, rise)
+            if finding is None and scores[at] > self._bounds.prior:
+                finding = self._judge(at, scores[at], rise, cell)
+            elif finding is None and self._is_young and not self._lasting.is_waiting:
+                finding = self._judge_young(at, rise, cell)
+            else:
+                continue
+            if finding is not None:
+                self._after_finding(finding, rise)
         if max(scores) <= self._bounds.prior:
             self._has_warned = False
             self._history.update(scores)
         return finding
+
+    @property
+    def _is_young(self) -> bool:
+        """Whether the usual difference is not known, or still that of the steep first records."""
+        return self._num_cells <= BURN_IN_CELLS
 
     def _scale(self, spread: float, reference: float) -> float:
         floor = FLOOR if self._domain.is_log else FLOOR * abs(reference)
         return max(spread, floor, TINY)
 
     def _judge_young(self, at: int, rise: Rise, cell: Cell) -> Finding | None:
-        """Return the warning for a large rise in a run too young to show what is usual, by the
-        scatter of its cells."""
+        """Return the warning for a large rise in a young run, by the scatter of its cells."""
         span = SPANS[at]
         share = self._domain.share(rise.height, rise.reference)
         if at >= YOUNG_SPANS or share <= YOUNG_SHARE:
@@ -285,7 +290,7 @@ class LevelShift(Stateful):
 
     def _judge(self, at: int, score: float, rise: Rise, cell: Cell) -> Finding | None:
         """Return the warning for a rise over one span; None if it is too small."""
-        burn_in = BURN_IN if self._num_cells <= BURN_IN_CELLS else 0.0
+        burn_in = BURN_IN if self._is_young else 0.0
         threshold = self._history.threshold(at, self._bounds) + burn_in
         share = self._domain.share(rise.height, rise.reference)
         may_last = share > ALARM_SHARE
