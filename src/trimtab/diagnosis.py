@@ -14,7 +14,13 @@ from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.detector import Detector
 from trimtab.core.errors import ConfigError, JournalError
-from trimtab.core.incidents import Incident
+from trimtab.core.incidents import (
+    Incident,
+    IncidentChange,
+    IncidentTransition,
+    Transition,
+    transitions_of,
+)
 from trimtab.core.run import Reader, Run, RunFacts
 from trimtab.core.signals import REFERENCE_LOSS
 from trimtab.core.text import digits
@@ -92,13 +98,20 @@ def diagnose(
         config = run_config(known.directory)
     judge = Judge(config, rules, detectors, plugins=True)
     done = 0
+    changes: list[IncidentChange] = []
     for block in known.block.cut(RECORDS_PER_BLOCK):
-        judge.update(block)
+        changes += judge.update(block).changes
         done += len(block)
         if progress is not None:
             progress("Judging", done, len(known.block))
-    judge.finish()
-    return build_report(judge, known, name=source.name, progress=progress)
+    changes += judge.finish().changes
+    return build_report(
+        judge,
+        known,
+        name=source.name,
+        transitions=transitions_of(changes),
+        progress=progress,
+    )
 
 
 def build_report(
@@ -107,9 +120,13 @@ def build_report(
     *,
     name: str,
     incidents: Sequence[Incident] | None = None,
+    transitions: Sequence[IncidentTransition] = (),
     progress: Progress | None = None,
 ) -> RunReport:
-    """Explain all incidents of a judge that has seen the whole run, or those of `incidents`."""
+    """Explain all incidents of a judge that has seen the whole run, or those of `incidents`.
+
+    `transitions` are those of the judge; what people have dismissed is added to them.
+    """
     batches, unread = read_batches(run.directory) if isinstance(run, JournalRun) else ((), [])
     chosen = judge.incidents if incidents is None else incidents
     explained: list[Diagnosis] = []
@@ -122,6 +139,7 @@ def build_report(
         format=run.format,
         rules=judge.rules.name,
         incidents=tuple(explained),
+        transitions=(*transitions, *_dismissed(explained, run.block)),
         block=run.block,
         facts=run.facts,
         notes=(
@@ -157,6 +175,22 @@ def explain_incident(
         dismissed=facts_of_note.get("dismissed", ""),
         dismissed_because=facts_of_note.get("text", ""),
     )
+
+
+def _dismissed(incidents: Sequence[Diagnosis], block: Block) -> Iterator[IncidentTransition]:
+    """Yield a transition for each incident that a note among the events has dismissed."""
+    classes = {one.incident.number: one.incident_class for one in incidents}
+    for event in dismissals(block.events):
+        named = classes.get(event.facts["number"])
+        if named is not None:
+            yield IncidentTransition(
+                number=event.facts["number"],
+                transition=Transition.DISMISSED,
+                tick=event.tick,
+                step=event.step,
+                before=named,
+                after=named,
+            )
 
 
 def _shows_text(run: Run) -> bool:

@@ -58,7 +58,7 @@ def test_every_command_that_judges_has_json() -> None:
 def test_the_schema_is_one_and_names_its_commands() -> None:
     Draft202012Validator.check_schema(SCHEMA)
     assert [one["$ref"] for one in SCHEMA["oneOf"]] == [
-        f"#/$defs/{command}" for command in ("diagnose", "check", "compare")
+        f"#/$defs/{command}" for command in ("diagnose", "check", "compare", "brief")
     ]
 
 

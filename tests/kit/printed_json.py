@@ -10,12 +10,12 @@ from typer.testing import CliRunner
 
 from trimtab.cli.main import app
 
-SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "trimtab-3.schema.json").read_text())
+SCHEMA = json.loads((Path(__file__).parents[2] / "docs" / "trimtab-4.schema.json").read_text())
 
 
 def validate(command: str, printed: Mapping[str, Any]) -> None:
     """Raise ValidationError, or AssertionError if it is the output of a different command."""
-    assert printed["schema"] == f"trimtab {command} 3"
+    assert printed["schema"] == f"trimtab {command} 4"
     if command in SCHEMA["$defs"]:
         # By its own definition: the errors of `oneOf` are those of all commands.
         schema = {**SCHEMA, "oneOf": [{"$ref": f"#/$defs/{command}"}]}

@@ -56,7 +56,7 @@ _INSTEAD = {
     "preflight": "use trimtab check MODULE:FUNCTION",
     "probe": "a run that is watched with batch_loss= makes its experiments by itself",
     "report": "use trimtab diagnose RUN --write, or --html FILE for one page",
-    "schema": "it is the file docs/trimtab-3.schema.json",
+    "schema": "it is the file docs/trimtab-4.schema.json",
     "watch": "use trimtab observe RUN, or trimtab.watch in a script",
 }
 """What to type for a name that trimtab had before 0.4, or that other tools have."""

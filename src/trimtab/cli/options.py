@@ -30,13 +30,15 @@ class ExitCode(IntEnum):
     """Usage error: an option, setting or argument that cannot be right."""
     UNREADABLE = 3
     """The input cannot be used: not readable, no usable loss, or an extra is not installed."""
+    ACT = 4
+    """Somebody has to act, by `trimtab diagnose --brief`."""
     BUG = 70
     """A bug in trimtab, with a traceback (EX_SOFTWARE of sysexits.h)."""
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (docs/command-line.md).")]
 
-JSON_VERSION = 3
+JSON_VERSION = 4
 """Grows when a field is removed or changes its meaning; a new field does not change it."""
 
 

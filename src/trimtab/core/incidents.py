@@ -157,6 +157,41 @@ class IncidentChange:
     incident: Incident
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IncidentTransition:
+    """One transition of one incident, without the incident: what an earlier look had not seen."""
+
+    number: int
+    transition: Transition
+    tick: int
+    step: int
+    before: IncidentClass | None
+    """Its class until then; None where it opened."""
+    after: IncidentClass
+
+
+def transitions_of(
+    changes: Iterable[IncidentChange], earlier: Iterable[IncidentTransition] = ()
+) -> list[IncidentTransition]:
+    """Return what changed about the incidents of a run, in order, after what is known already."""
+    found = list(earlier)
+    classes = {one.number: one.after for one in found}
+    for change in changes:
+        one = change.incident
+        found.append(
+            IncidentTransition(
+                number=one.number,
+                transition=change.transition,
+                tick=change.tick,
+                step=one.last.step,
+                before=classes.get(one.number),
+                after=one.incident_class,
+            )
+        )
+        classes[one.number] = one.incident_class
+    return found
+
+
 def _by_weight(symptoms: Iterable[str]) -> list[str]:
     """Return symptoms, each once: those that are not finite, then the others as they came."""
     return sorted(dict.fromkeys(symptoms), key=lambda symptom: symptom not in NOT_FINITE)

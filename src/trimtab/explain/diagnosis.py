@@ -114,9 +114,10 @@ class Diagnosis:
         `packages` has the package of each detector that is not trimtab's, by the detector's name.
         """
         packages = packages or {}
-        # The map of layers is for a table; a journal holds its signals.
-        shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None))
-        del shown["layer_map"]
+        # The map of layers is for a table, and a journal holds its signals; the hypotheses hold
+        # what matters of the ranking.
+        shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None, ranking=None))
+        del shown["layer_map"], shown["ranking"]
         shown["cause"] = _cause(self.cause)
         for hypothesis, part in zip(self.hypotheses, shown["hypotheses"], strict=True):
             part["cause"] = _cause(hypothesis.cause)
@@ -126,12 +127,6 @@ class Diagnosis:
             part["package"] = packages.get(finding.detector) or "trimtab"
         if self.walk is not None:
             del shown["walk"]["leaf"]  # root_cause, remedy and lesson hold what it says
-        if self.ranking is not None:
-            for candidate, part in zip(
-                self.ranking.candidates, shown["ranking"]["candidates"], strict=True
-            ):
-                part["cause"] = _cause(candidate.cause)
-                del part["weights"]  # the hypotheses hold those that matter
         if self.batch is not None:
             for part in shown["batch"]["rows"]:
                 del part["token_ids"], part["text"]  # batch.json holds them

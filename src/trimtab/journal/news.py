@@ -10,10 +10,11 @@ the incidents from here; nothing in the training process does.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trimtab.core.block import Event
+from trimtab.core.incidents import IncidentClass, IncidentTransition, Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.files import open_regular
@@ -63,6 +64,35 @@ class NewsReader:
 def read_news(run: RunDirectory) -> list[Event]:
     """Return everything that the observer of a run has said."""
     return NewsReader(run).poll()
+
+
+def transitions_in(events: Iterable[Event]) -> list[IncidentTransition]:
+    """Return what changed about the incidents of a run, as its observer has said it."""
+    found: list[IncidentTransition] = []
+    classes: dict[int, IncidentClass] = {}
+    for event in events:
+        facts = event.facts
+        number = facts.get("number")
+        try:
+            named = IncidentClass(facts["incident_class"])
+            transition = Transition(facts["transition"])
+        except (KeyError, ValueError):  # a dismissal, a status, a line of a later version
+            continue
+        if event.kind != INCIDENT or type(number) is not int:
+            continue
+        before, classes[number] = classes.get(number), named
+        if transition is not Transition.CLASSIFIED or before is not named:
+            found.append(
+                IncidentTransition(
+                    number=number,
+                    transition=transition,
+                    tick=event.tick - 1,  # an event stands before the record that comes next
+                    step=event.step,
+                    before=before,
+                    after=named,
+                )
+            )
+    return found
 
 
 def _decode(line: bytes) -> Event | None:

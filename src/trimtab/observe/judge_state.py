@@ -60,6 +60,11 @@ class JudgeState:
         return block[row + 1 :] if is_same else None
 
     @property
+    def last_tick(self) -> int:
+        """The tick that the loaded state ends at; -1 without one."""
+        return self._tick
+
+    @property
     def is_waiting(self) -> bool:
         """Whether the record that the loaded state ends at has not come yet."""
         return self._tick >= 0

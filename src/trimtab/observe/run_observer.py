@@ -17,7 +17,13 @@ from typing import Any, Protocol
 
 from trimtab.core.block import Block, Event
 from trimtab.core.errors import JournalError
-from trimtab.core.incidents import Incident, IncidentChange, Transition
+from trimtab.core.incidents import (
+    Incident,
+    IncidentChange,
+    IncidentTransition,
+    Transition,
+    transitions_of,
+)
 from trimtab.core.sink import RUN_STATUS, RunStatus
 from trimtab.diagnosis import build_report, run_config
 from trimtab.explain.diagnosis import Diagnosis
@@ -31,7 +37,7 @@ from trimtab.journal import (
 )
 from trimtab.journal.checkpoints.index import CheckpointEntry, CheckpointIndex, write_verdicts
 from trimtab.journal.files import replace_file
-from trimtab.journal.news import INCIDENT, REPORT_WRITTEN
+from trimtab.journal.news import INCIDENT, REPORT_WRITTEN, read_news, transitions_in
 from trimtab.journal.notes import dismissals, read_notes
 from trimtab.judge import Judge
 from trimtab.observe.checkpoint_verdicts import RunHistory, judge_checkpoints
@@ -40,6 +46,7 @@ from trimtab.observe.liveness import Standing
 from trimtab.observe.news_writer import NewsWriter, NoNews
 from trimtab.observe.wording import VERDICT, describe, dismissal_text, facts_of, level_of
 from trimtab.report.incident_files import MAX_INCIDENTS, write_incident, write_incidents
+from trimtab.report.run_report import RunReport
 
 log = logging.getLogger("trimtab")
 
@@ -116,7 +123,13 @@ class RunObserver:
         self._verdicts: list[Any] = []
         self._next_verdicts = 0.0
         self._is_resumed = not anew and self._saved.load(self._judge)
+        self._transitions: list[IncidentTransition] = []
+        self._num_certain = 0
+        """Transitions that do not come from `finish`."""
         if self._is_resumed:
+            last = self._saved.last_tick
+            said = transitions_in(read_news(self.run))
+            self._transitions = [one for one in said if one.tick <= last]
             for incident in self._judge.incidents:
                 self._listener.incident(incident, is_new=False)
 
@@ -217,13 +230,14 @@ class RunObserver:
             if self.is_writer:
                 self._saved.save(self._judge, self._last, now=True)
             self._finished_from = self._judge.state_dict()
+            self._num_certain = len(self._transitions)
             self._report(self._judge.finish().changes)
 
     def write_report(self) -> None:
         """Explain every incident from the whole run, and write all files."""
         if not self.is_writer:
             return
-        report = build_report(self._judge, self._read(), name=str(self.run.root))
+        report = self.report()
         for diagnosis in report.incidents:
             self._say_again(diagnosis)
         content = json.dumps(report.to_dict(), indent=1, allow_nan=False)
@@ -233,6 +247,15 @@ class RunObserver:
         except OSError as error:
             self._listener.line(logging.WARNING, f"the report could not be written: {error}")
         self.judge_checkpoints(now=True)
+
+    def report(self) -> RunReport:
+        """Return the report on the run as its incidents now stand."""
+        return build_report(
+            self._judge,
+            self._read(),
+            name=str(self.run.root),
+            transitions=self._transitions,
+        )
 
     def close(self) -> None:
         """Give the lease and the open file back."""
@@ -262,6 +285,7 @@ class RunObserver:
         if self._finished_from is not None:  # the run goes on
             self._judge.load_state_dict(self._finished_from)
             self._finished_from = None
+            del self._transitions[self._num_certain :]
         last = int(unjudged.tick[-1])
         events = tuple(event for event in self._waiting if event.tick <= last)
         self._waiting = [event for event in self._waiting if event.tick > last]
@@ -280,6 +304,10 @@ class RunObserver:
 
     def _report(self, changes: Iterable[IncidentChange]) -> None:
         """Explain each change from the records up to it, write its files, and say it."""
+        changes = tuple(changes)
+        self._transitions = transitions_of(changes, self._transitions)
+        if not self.is_writer and isinstance(self._listener, NoListener):
+            return  # nobody hears it
         run: JournalRun | None = None
         for change in changes:
             run = run or self._read()

@@ -9,7 +9,7 @@ from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.card import clip
 from trimtab.core.findings import Finding, Symptom
-from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.incidents import Incident, IncidentClass, IncidentTransition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
@@ -38,6 +38,8 @@ class RunReport:
     """The records that were judged."""
     facts: RunFacts = field(default_factory=RunFacts)
     """What is known about the run besides its records."""
+    transitions: tuple[IncidentTransition, ...] = ()
+    """What changed about the incidents, in order, as far back as it is known."""
     notes: tuple[str, ...] = ()
     """What was left out, repaired, lost or guessed on the way, in plain sentences."""
     failures: tuple[str, ...] = ()
@@ -120,8 +122,22 @@ class RunReport:
             "facts": to_jsonable(self.facts),
             "notes": list(self.notes),
             "packages": dict(self.packages),
+            "transitions": to_jsonable(self.transitions),
             "incidents": [diagnosis.to_dict(self.packages) for diagnosis in self.incidents],
         }
+
+    def brief(self, since: int | str | None = None, *, status: str = "") -> dict[str, Any]:
+        """Return verdict, what to do and what is new, as JSON values in less than a kilobyte.
+
+        Args:
+            since: A tick, or the `token` of an earlier brief; None for everything.
+            status: How the run's process stands, if you know it; a change of it is new.
+
+        Raises ConfigError if `since` is neither.
+        """
+        from trimtab.report.brief import make_brief
+
+        return make_brief(self, since, status)
 
     def to_markdown(self) -> str:
         """Return the post-mortems of all incidents as one document."""

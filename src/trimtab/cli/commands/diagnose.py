@@ -81,12 +81,24 @@ def diagnose(
         bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
     ] = False,
     as_json: AsJson = False,
+    brief: Annotated[
+        bool,
+        typer.Option("--brief", help="Print one line of JSON, under 1 kB, for who asks again."),
+    ] = False,
+    since: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TICK",
+            help="With --brief: what is new since a tick or the token of an earlier answer.",
+        ),
+    ] = None,
 ) -> None:
     """Say what happened in a run: what, when, likely why, what to do. Writes only if asked to.
 
     Example: trimtab diagnose train.log --html page.html
 
-    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable.
+    Exit code: 0 nothing found, 1 findings, 2 usage error, 3 unreadable; with --brief 0 nothing
+    new, 1 something new, 4 somebody has to act.
     """
     import dataclasses
 
@@ -96,10 +108,13 @@ def diagnose(
     from trimtab.cli.progress import progress_bar
     from trimtab.core.jsonable import to_jsonable
     from trimtab.journal import RunDirectory
+    from trimtab.report.brief import needs_act
     from trimtab.report.incident_files import report_folder
     from trimtab.report.interventions import find_interventions
     from trimtab.report.pages.run_page import dashboard_page
 
+    if since is not None and not brief:
+        raise typer.BadParameter("--since belongs to --brief")
     facts, settings = split_facts(settings, manifest)
     directory = output.find_run(paths[0]) if write else RunDirectory.find(paths[0])
     what = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files"
@@ -118,7 +133,7 @@ def diagnose(
         )
     report = dataclasses.replace(report, price_per_hour=price, source=", ".join(map(str, paths)))
     output.print_failures(report)
-    if not as_json:
+    if not (as_json or brief):
         output.print_view(report, questions=verbose)
         if directory is not None:
             output.print_goodput(report)
@@ -130,6 +145,11 @@ def diagnose(
         output.write_files(report, report_folder(out, paths[0]))
     if html is not None:
         output.write_page(dashboard_page(report), html)
+    if brief:
+        answer = report.brief(since)
+        print_json("brief", answer, is_line=True)
+        is_new = bool(report.undismissed if since is None else answer["new"])
+        raise typer.Exit(ExitCode.ACT if needs_act(answer) else ExitCode(is_new))
     if as_json:
         goodput = None if directory is None else output.goodput_to_dict(report)
         acts = to_jsonable(find_interventions(report.block))

@@ -1,0 +1,182 @@
+"""The report in less than a kilobyte, for who looks at a run again and again.
+
+    first look        the verdict, the worst incident, a token
+    next look         `since` that token: what is new, and the worst incident of that
+    nothing is new    the verdict and the next token, in 300 bytes
+
+Everything here is taken from the report; nothing is judged, and no other words are found for it.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from trimtab.core.actions import ActionKind
+from trimtab.core.errors import ConfigError
+from trimtab.core.incidents import IncidentTransition, Transition
+from trimtab.core.jsonable import to_jsonable
+from trimtab.core.text import printable
+from trimtab.explain.diagnosis import Diagnosis
+from trimtab.journal.directory import incident_folder_name
+from trimtab.report.run_report import RunReport
+from trimtab.report.wording import certainty, short_cause
+
+MAX_BYTES = 1000
+MAX_NEW = 4
+"""Transitions that are listed, the last ones; the others are counted. Chosen."""
+
+_QUIET_VERDICT, _VERDICT, _SENTENCE, _NAME = 110, 200, 150, 80
+"""Bytes of a text. Chosen: what is left of 300 and of 1,000 bytes beside the numbers."""
+
+_TOKEN = re.compile(r"(-?[0-9]{1,19})(?:\.([0-9a-f]{6}))?")
+
+
+def make_brief(
+    report: RunReport, since: int | str | None = None, status: str = ""
+) -> dict[str, Any]:
+    """Return verdict, what to do, and what is new since a tick or the token of an earlier brief.
+
+    `status` is that of the run's process, if it is known. Raises ConfigError for a bad token.
+    """
+    token = _Token.of_report(report, status)
+    named = {"status": status} if status else {}
+    answer: dict[str, Any] = {
+        "verdict": fitted(report.verdict, _VERDICT),
+        "act": act_of(report),
+        **named,
+        "step": int(report.block.step[-1]) if len(report.block) else None,
+        "token": str(token),
+    }
+    changes: Sequence[IncidentTransition] = ()
+    if since is not None:
+        changes = _changes_since(report, _Token.parse(since), token)
+        answer["new"] = [_transition(change) for change in changes[-MAX_NEW:]]
+        if not changes:
+            return {**answer, "verdict": fitted(report.verdict, _QUIET_VERDICT)}
+    chosen = {change.number for change in changes}
+    shown = [one for one in report.by_severity() if not chosen or one.incident.number in chosen]
+    answer["incidents"] = len(report.incidents)
+    if shown:
+        answer["incident"] = incident_brief(shown[0], report)
+    if len(changes) > MAX_NEW:
+        answer["earlier_changes"] = len(changes) - MAX_NEW
+    while len(json.dumps(answer)) > MAX_BYTES and len(answer.get("new", ())) > 1:
+        answer["new"].pop(0)
+        answer["earlier_changes"] = answer.get("earlier_changes", 0) + 1
+    return answer
+
+
+def act_of(report: RunReport) -> str:
+    """Return the kind of what is to be done now: `none`, or that of the worst incident's action."""
+    if all(one.needs_nothing for one in report.undismissed):
+        return "none"
+    return report.by_severity()[0].action.kind.value
+
+
+def needs_act(answer: dict[str, Any]) -> bool:
+    """Return whether a brief asks for more than to look again."""
+    return answer["act"] not in ("none", ActionKind.WAIT.value)
+
+
+def incident_brief(diagnosis: Diagnosis, report: RunReport) -> dict[str, Any]:
+    """Return one incident: class, onset, values, what to do, checkpoint, cause, where to read."""
+    incident, symptoms, facts = diagnosis.incident, diagnosis.symptoms, diagnosis.incident.facts
+    loss = {
+        "before": symptoms.loss_before,
+        "peak": symptoms.loss_peak,
+        "now": facts.level.now if facts.level else None,
+    }
+    reward = facts.reward and {"before": facts.reward.before, "now": facts.reward.now}
+    folder = incident_folder_name(incident.number, incident.onset.step)
+    found: dict[str, Any] = {
+        "number": incident.number,
+        "class": incident.incident_class.value,
+        "certainty": round(incident.certainty, 2),
+        "onset": incident.onset.step,
+        "end": incident.end.step if incident.end else None,
+        "signal": fitted(incident.findings[0].signal, _NAME),
+        "loss": {name: _rounded(value) for name, value in loss.items() if value is not None},
+        "reward": reward and {name: _rounded(value) for name, value in reward.items()},
+        "do": fitted(diagnosis.action.instruction, _SENTENCE),
+        "checkpoint": diagnosis.checkpoint and fitted(diagnosis.checkpoint, _NAME),
+        "cause": fitted(short_cause(diagnosis), _NAME),
+        "probability": _rounded(certainty(diagnosis)),
+        "dismissed": fitted(diagnosis.dismissed, _NAME),
+        "read": f"trimtab/incidents/{folder}/postmortem.md" if report.format == "journal" else None,
+    }
+    return {name: value for name, value in found.items() if value not in (None, "", {})}
+
+
+def fitted(text: str, max_bytes: int) -> str:
+    """Return a text on one line that takes at most so many bytes in JSON, cut off if need be."""
+    text = printable(text[:max_bytes])
+    while len(json.dumps(text)) - 2 > max_bytes:
+        text = text[: len(text) * 9 // 10]
+    return text
+
+
+class _Token:
+    """How far a look came, and a digest of what it saw: two with the same digest saw the same."""
+
+    def __init__(self, tick: int, digest: str) -> None:
+        self.tick = tick
+        self.digest = digest
+
+    @classmethod
+    def of_report(cls, report: RunReport, status: str) -> "_Token":
+        """Return the token of a look at this report."""
+        seen = [
+            (
+                one.incident.number,
+                one.incident_class,
+                one.action.kind,
+                one.incident.end is not None,
+                one.checkpoint,
+                one.dismissal,
+            )
+            for one in report.incidents
+        ]
+        digest = hashlib.sha256(repr((status, seen)).encode()).hexdigest()[:6]
+        return cls(int(report.block.tick[-1]) if len(report.block) else -1, digest)
+
+    @classmethod
+    def parse(cls, given: int | str) -> "_Token":
+        """Return the token that somebody has kept; raises ConfigError."""
+        found = _TOKEN.fullmatch(str(given))
+        if found is None:
+            raise ConfigError(
+                f"since is a tick or the token of an earlier answer, got {str(given)[:40]!r}; "
+                "leave it out to see everything"
+            )
+        return cls(int(found[1]), found[2] or "")
+
+    def __str__(self) -> str:
+        return f"{self.tick}.{self.digest}"
+
+
+def _changes_since(report: RunReport, since: _Token, now: _Token) -> Sequence[IncidentTransition]:
+    """Return the transitions that were not there, or not seen, at an earlier look."""
+    if since.digest == now.digest:
+        return ()
+    # A run that is shorter than it was has been begun anew.
+    after = since.tick if since.tick <= now.tick else -1
+    found = [change for change in report.transitions if change.tick > after]
+    # What is dated back, or is not about an incident's class, such as a checkpoint or the status.
+    return found or (list(report.transitions[-1:]) if since.digest else [])
+
+
+def _transition(change: IncidentTransition) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "incident": change.number,
+        "step": change.step,
+        "what": change.transition.value,
+    }
+    if change.transition in (Transition.OPENED, Transition.CLASSIFIED):
+        shown |= {"from": change.before and change.before.value, "to": change.after.value}
+    return shown
+
+
+def _rounded(value: float | None) -> Any:
+    return None if value is None else to_jsonable(float(f"{value:.4g}"))
