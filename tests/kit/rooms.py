@@ -20,6 +20,8 @@ KINDS = {
     "corpus/batches/test_loaders.py": TORCH,
     "fuzz": TORCH,
     "integrations": TRAINERS,
+    "integrations/agents": PURE,
+    "integrations/agents/test_training.py": TORCH,
     "integrations/alerts": PURE,
     "integrations/alerts/test_alert_sink.py": TORCH,
     "integrations/sinks": PURE,

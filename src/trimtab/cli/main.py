@@ -16,6 +16,7 @@ from trimtab.cli.commands.corpus import corpus_app
 from trimtab.cli.commands.demo import demo
 from trimtab.cli.commands.diagnose import diagnose
 from trimtab.cli.commands.lab import lab_app
+from trimtab.cli.commands.mcp import mcp
 from trimtab.cli.commands.observe import follow, note, observe, ship
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
@@ -115,6 +116,7 @@ for _panel, _function, _short, _options in (
     (WHILE, checkpoints, "List a run's checkpoints, and which of them are sound.", _PLUGGED),
     (WHILE, observe, "Judge and watch runs, and send them to trackers and alerts.", _PLUGGED),
     (WHILE, run, "Run a training command, and relaunch it when it asks to.", {}),
+    (WHILE, mcp, "Let agents ask about runs.", {}),
     (WHILE, note, "Add a note to a run, at its present step.", {}),
     (TRY, demo, "Break two runs of a small GPT, one of them guarded.", {}),
     (TRY, selftest, "Check on this machine what trimtab promises.", {}),
