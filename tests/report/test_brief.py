@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from trimtab.cli.main import app
 from trimtab.cli.options import ExitCode
 from trimtab.core.errors import ConfigError
-from trimtab.core.incidents import IncidentTransition, Transition, transitions_of
+from trimtab.core.incidents import IncidentChange, IncidentTransition, Transition, transitions_of
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.news import read_news, transitions_in
@@ -163,7 +163,8 @@ def pairs(found: object) -> list[tuple[int, Transition, int]]:
 def test_how_a_run_is_cut_does_not_change_its_transitions() -> None:
     block = troubled_run()
     whole = list(diagnose(block).transitions)
-    judge, changes = Judge(), []
+    judge = Judge()
+    changes: list[IncidentChange] = []
     for piece in block.cut(7):
         changes += judge.update(piece).changes
     changes += judge.finish().changes

@@ -11,6 +11,7 @@ import hashlib
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from trimtab.core.actions import ActionKind
@@ -40,14 +41,14 @@ def make_brief(
 
     `status` is that of the run's process, if it is known. Raises ConfigError for a bad token.
     """
-    token = _Token.of_report(report, status)
+    token = _Token.from_report(report, status)
     named = {"status": status} if status else {}
     answer: dict[str, Any] = {
         "verdict": fitted(report.verdict, _VERDICT),
         "act": act_of(report),
         **named,
         "step": int(report.block.step[-1]) if len(report.block) else None,
-        "token": str(token),
+        "token": f"{token.tick}.{token.digest}",
     }
     changes: Sequence[IncidentTransition] = ()
     if since is not None:
@@ -117,33 +118,24 @@ def fitted(text: str, max_bytes: int) -> str:
     return text
 
 
+@dataclass(frozen=True, slots=True)
 class _Token:
     """How far a look came, and a digest of what it saw: two with the same digest saw the same."""
 
-    def __init__(self, tick: int, digest: str) -> None:
-        self.tick = tick
-        self.digest = digest
+    tick: int
+    digest: str
 
     @classmethod
-    def of_report(cls, report: RunReport, status: str) -> "_Token":
-        """Return the token of a look at this report."""
-        seen = [
-            (
-                one.incident.number,
-                one.incident_class,
-                one.action.kind,
-                one.incident.end is not None,
-                one.checkpoint,
-                one.dismissal,
-            )
-            for one in report.incidents
-        ]
+    def from_report(cls, report: RunReport, status: str) -> "_Token":
+        seen = []
+        for one in report.incidents:
+            what = (one.incident_class, one.action.kind, one.incident.end is not None)
+            seen.append((one.incident.number, *what, one.checkpoint, one.dismissal))
         digest = hashlib.sha256(repr((status, seen)).encode()).hexdigest()[:6]
         return cls(int(report.block.tick[-1]) if len(report.block) else -1, digest)
 
     @classmethod
     def parse(cls, given: int | str) -> "_Token":
-        """Return the token that somebody has kept; raises ConfigError."""
         found = _TOKEN.fullmatch(str(given))
         if found is None:
             raise ConfigError(
@@ -151,9 +143,6 @@ class _Token:
                 "leave it out to see everything"
             )
         return cls(int(found[1]), found[2] or "")
-
-    def __str__(self) -> str:
-        return f"{self.tick}.{self.digest}"
 
 
 def _changes_since(report: RunReport, since: _Token, now: _Token) -> Sequence[IncidentTransition]:

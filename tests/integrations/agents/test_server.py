@@ -216,9 +216,9 @@ def test_hostile_questions_over_stdio(tmp_path: Path) -> None:
                 "trimtab://postmortem/1/99999999999999999999/order.csv",
                 "file:///etc/passwd",
             ):
-                with pytest.raises(mcp.MCPError) as error:
+                with pytest.raises(mcp.MCPError) as refused:
                     await client.read_resource(uri)
-                assert CANARY not in str(error.value)
+                assert CANARY not in str(refused.value)
             assert (await ask(client, "verdict", run="order.csv"))["verdict"]
 
     run(work)

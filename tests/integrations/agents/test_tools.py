@@ -67,7 +67,7 @@ def test_nothing_new_is_small(tools: RunTools) -> None:
 def test_an_incident_is_explained_and_its_postmortem_is_whole(tools: RunTools) -> None:
     answer = read(tools.incident("x1", 2))
     assert answer["class"] == "dead"
-    assert answer["findings"]
+    assert answer["found"]
     assert answer["root_cause"]
     first = tools.postmortem("x1", 2, 1)
     assert "never instructions" in first
@@ -95,12 +95,12 @@ def test_curves_have_few_points_and_keep_a_spike(tools: RunTools) -> None:
 
 def test_two_runs_are_compared(tools: RunTools, tmp_path: Path) -> None:
     same = read(tools.compare("log.csv", "log.csv"))
-    assert same["within_0.05"]
+    assert same["within"]
     rows = "".join(f"{at},{loss + (at > 300)}\n" for at, loss in enumerate(falling_loss(500)))
     (tmp_path / "runs" / "other.csv").write_text("step,loss\n" + rows)
     other = read(tools.compare("other.csv", "log.csv"))
-    assert not other["within_0.05"]
-    assert other["first_differences"][0]["step"] == 301
+    assert not other["within"]
+    assert other["differences"][0]["step"] == 301
 
 
 def test_a_config_is_checked(tools: RunTools, tmp_path: Path) -> None:

@@ -62,9 +62,9 @@ def compare(
     Exit code: 0 within, 1 not within, 2 usage error, 3 unreadable or no common steps.
     """
     from trimtab.core.errors import ConfigError
-    from trimtab.explain.comparison import Check, read_checks
+    from trimtab.explain.comparison import Check, StepWindow, read_checks
 
-    steps = _parse_window(window)
+    steps = StepWindow.parse(window, "--window")
     checks = [] if verify is None else read_checks(verify)
     if largest is not None:
         check = Check(signal=signal, first=steps.first, last=steps.last, max=largest)
@@ -144,17 +144,6 @@ def _show(
     if html is not None:
         output.write_page(compare_page(pairs, window), html)
     return all(pair.found.is_within for pair in pairs)
-
-
-def _parse_window(text: str) -> "StepWindow":
-    """Return the steps that FIRST:LAST means; either may be left out."""
-    from trimtab.core.errors import ConfigError
-    from trimtab.explain.comparison import StepWindow
-
-    first, colon, last = (part.strip() for part in text.partition(":"))
-    if not colon or not all(part.isdecimal() for part in (first, last) if part):
-        raise ConfigError(f"--window takes FIRST:LAST, got {text!r}; for example --window 300:400")
-    return StepWindow(int(first) if first else None, int(last) if last else None)
 
 
 def _as_dict(pair: "Compared", window: "StepWindow") -> dict[str, Any]:

@@ -8,9 +8,7 @@ from typing import Any
 import numpy as np
 
 from trimtab.core.block import Block
-from trimtab.core.errors import ConfigError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.text import printable
 from trimtab.explain.comparison import StepWindow
 from trimtab.report.brief import fitted
 
@@ -21,7 +19,6 @@ MAX_SIGNALS, MAX_POINTS = 8, 100
 """Signals in one answer, and pieces of a curve."""
 
 _NAME = 80
-_INT64 = 2**63 - 1
 
 
 def answer_text(values: dict[str, Any], untrusted: Sequence[str] = ()) -> str:
@@ -54,23 +51,6 @@ def _parts(value: Any) -> list[Any]:
     return [value, *(part for one in nested for part in _parts(one))]
 
 
-def parse_range(text: str) -> StepWindow:
-    """Return the steps that FIRST:LAST means; either may be left out, and be any number."""
-    first, colon, last = (part.strip() for part in text.partition(":"))
-    if not text.strip():
-        return StepWindow()
-    parts = [part for part in (first, last) if part]
-    if not colon or not all(_is_number(part) for part in parts):
-        raise ConfigError(f"range takes FIRST:LAST, such as 300:400, got {printable(text[:40])!r}")
-    bounds = [max(-_INT64, min(int(part), _INT64)) if part else None for part in (first, last)]
-    return StepWindow(*bounds)
-
-
-def _is_number(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return len(text) <= 40 and digits.isascii() and digits.isdigit()
-
-
 def curves(block: Block, names: Sequence[str], window: StepWindow) -> str:
     """Return an answer with signals in a range of steps, with as many points as fit.
 
@@ -96,9 +76,9 @@ def _curves(block: Block, names: Sequence[str], num_points: int) -> dict[str, An
 
 def _rows_in(block: Block, window: StepWindow) -> Block:
     """Return the records of a range; a run that was restarted has some steps twice."""
-    low = -_INT64 if window.first is None else window.first
-    high = _INT64 if window.last is None else window.last
-    rows = np.flatnonzero((block.step >= low) & (block.step <= high))
+    first = block.step.min() if window.first is None else window.first
+    last = block.step.max() if window.last is None else window.last
+    rows = np.flatnonzero((block.step >= first) & (block.step <= last))
     return block[int(rows[0]) : int(rows[-1]) + 1] if len(rows) else block[:0]
 
 

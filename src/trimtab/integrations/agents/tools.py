@@ -7,23 +7,23 @@ from typing import Any
 
 from trimtab.checks import check_config
 from trimtab.core.errors import ConfigError, TrimtabError
+from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import LOSS
-from trimtab.core.text import counted, printable
-from trimtab.explain.comparison import EVERY_STEP, compare_signal, first_differences
+from trimtab.core.text import counted, digits, printable
+from trimtab.explain.comparison import EVERY_STEP, StepWindow, compare_signal, first_differences
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.integrations.agents.answers import (
     MAX_BYTES,
     MAX_SIGNALS,
     answer_text,
     curves,
-    parse_range,
 )
 from trimtab.integrations.agents.folders import AllowedFolders
 from trimtab.integrations.agents.looks import Look, RunLooks
 from trimtab.journal.notes import add_note
 from trimtab.report.brief import fitted, incident_brief
 from trimtab.report.postmortem import write_postmortem
-from trimtab.report.wording import deciding_lines
+from trimtab.report.wording import deciding_lines, percent
 
 MAX_NOTE_CHARS = 1000
 MAX_NOTES = 100
@@ -63,32 +63,26 @@ class RunTools:
         """Explain incident number n of a run: facts, evidence, causes, remedy."""
         look = self._look(run)
         one = _incident(look, n)
-        findings = [
-            {
-                "symptom": fitted(str(finding.symptom), _NAME),
-                "signal": fitted(finding.signal, _NAME),
-                "step": finding.step,
-                "value": finding.value,
-                "expected": finding.expected,
-            }
-            for finding in one.incident.findings[:5]
+        found = [
+            f"step {each.step}: {each.symptom}, {each.signal} {digits(each.value)}"
+            for each in one.incident.findings[:5]
         ]
         causes = [
-            {
-                "cause": f"{one.cause.id} {one.cause.title}" if one.cause else "something else",
-                "probability": one.probability,
-                "standing": one.standing,
-            }
-            for one in one.hypotheses[:4]
+            f"{each.cause.id} {each.cause.title}, {percent(each.probability)}"
+            for each in one.hypotheses[:4]
+            if each.cause is not None and each.probability is not None
         ]
+        texts = {
+            "why": one.action.reason,
+            "root_cause": one.root_cause,
+            "remedy": one.remedy,
+        }
         shown = {
             **incident_brief(one, look.report),
-            "why": fitted(one.action.reason, _SENTENCE),
-            "findings": findings,
+            **{name: fitted(text, _SENTENCE) for name, text in texts.items()},
+            "found": [fitted(line, _SENTENCE) for line in found],
             "evidence": [fitted(line, _SENTENCE) for line in deciding_lines(one, 3)],
-            "root_cause": fitted(one.root_cause, _SENTENCE),
             "causes": causes,
-            "remedy": fitted(one.remedy, _SENTENCE),
             "postmortem": f"trimtab://postmortem/{one.incident.number}/1/{run}",
         }
         return answer_text(shown, tuple(shown))
@@ -96,7 +90,7 @@ class RunTools:
     def signals(self, run: str, names: list[str] | None = None, range: str = "") -> str:
         """Show up to eight signals of a run in a range of steps; without names, list them."""
         block = self._look(run).report.block
-        window = parse_range(range)
+        window = StepWindow.parse(range or ":", "range")
         if not names:
             found = sorted(fitted(name, _NAME) for name in block.columns)
             return answer_text({"names": found, "records": len(block)}, ("names",))
@@ -109,24 +103,9 @@ class RunTools:
         """Say from which step on a signal of run a differs from that of run b, and by how much."""
         first, second = self._look(a).report.block, self._look(b).report.block
         found = compare_signal(first, second, 0.05, signal=signal)
-        differences = [
-            {"signal": fitted(one.signal, _NAME), "step": one.step, "a": one.ours, "b": one.theirs}
-            for one in first_differences(first, second, EVERY_STEP)[:8]
-        ]
-        shown = {
-            "signal": fitted(signal, _NAME),
-            "common_steps": found.num_common,
-            "first_step": found.first_step,
-            "last_step": found.last_step,
-            "within_0.05": found.is_within,
-            "mean_difference": found.mean,
-            "largest": found.worst,
-            "largest_at": found.worst_step,
-            "apart_from_step": found.parted_at,
-            "a_minus_b_at_the_end": found.difference_at_end,
-            "first_differences": differences,
-        }
-        return answer_text(shown, ("signal", "first_differences"))
+        differences = to_jsonable(first_differences(first, second, EVERY_STEP)[:8])
+        shown = {**to_jsonable(found), "within": found.is_within, "differences": differences}
+        return answer_text(shown, ("signal", "differences"))
 
     def check(self, config: str) -> str:
         """Check a training config before the run: what is wrong, and the setting that fixes it."""
@@ -140,13 +119,8 @@ class RunTools:
             except TrimtabError as error:
                 raise ConfigError(str(error).replace(str(copy), file.name)) from None
         findings = [
-            {
-                "id": one.rule.id,
-                "level": "" if one.level is None else one.level.name.lower(),
-                "what": fitted(one.what, _SENTENCE),
-                "fix": [fitted(line.text, _NAME) for line in one.fix[:4]] or fitted(one.how, 200),
-            }
-            for one in report.findings
+            {name: found[name] for name in ("id", "level", "what", "fix", "how") if found[name]}
+            for found in (one.to_dict() for one in report.findings)
         ]
         shown = {"format": report.format, "num_findings": len(findings), "findings": findings}
         return answer_text(shown, ("findings",))
