@@ -17,7 +17,13 @@ import trimtab
 from trimtab.cli.main import app
 
 ROOT = Path(__file__).parents[1]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "AGENTS.md",
+    ROOT / "skills" / "trimtab" / "SKILL.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+]
 BLOCK = re.compile(r"^```(?P<language>\w*)\n(?P<code>.*?)^```$", re.MULTILINE | re.DOTALL)
 CALLABLES = ("Checkpoints", "check", "diagnose", "read_log", "replay", "watch")
 

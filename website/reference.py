@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from website.commands_page import commands_text
+from website.llms import llms_text
 from website.settings_page import settings_text
 
 DOCS = Path(__file__).parents[1] / "docs"
@@ -28,5 +29,6 @@ def with_reference(page: str) -> str:
 
 
 if __name__ == "__main__":
+    (DOCS / "llms.txt").write_text(llms_text(), encoding="utf-8")
     for page in GENERATED:
         (DOCS / page).write_text(with_reference(page), encoding="utf-8")

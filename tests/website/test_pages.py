@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from website.commands_page import commands_text
+from website.llms import llms_text
 from website.reference import DOCS, GENERATED, with_reference
 from website.settings_page import settings_text
 from website.stage import stage
@@ -51,6 +52,13 @@ def test_the_generated_reference_is_committed_as_the_code_has_it(page: str) -> N
     assert (DOCS / page).read_text(encoding="utf-8") == with_reference(page), (
         "stale: run python -m website.reference"
     )
+
+
+def test_the_list_for_language_models_has_every_page_and_is_committed() -> None:
+    text = (DOCS / "llms.txt").read_text(encoding="utf-8")
+    assert text == llms_text(), "stale: run python -m website.reference"
+    listed = re.findall(r"(?m)^- \[.+\]\((.+?)\): \S.*$", text)
+    assert sorted(listed) == sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 
 
 def test_links_out_of_the_docs_become_pages(tmp_path: Path) -> None:
