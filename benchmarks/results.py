@@ -30,6 +30,7 @@ GROUPS = {
     "Checking beforehand": ("Check", "Corpus"),
     "Cost": ("Cost", "Collectives", "Journal", "Sending", "Pages"),
     "Reading": ("Readers",),
+    "For agents": ("Agents",),
     "Scale and support": ("Scale", "Live", "Support"),
 }
 """What is claimed: how the titles of its sections begin, in the order of the page."""

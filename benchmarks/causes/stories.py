@@ -209,8 +209,8 @@ def _dtype(text: str) -> str | None:
     return None if "/amp" in text or text == "fp32/bf16" else kinds[0] if kinds else None
 
 
-def _run_of(folder: Path, story: Mapping[str, Any]) -> Run:
-    """Read a story's rows as a CSV log, with trimtab's reader."""
+def story_text(folder: Path, story: Mapping[str, Any]) -> str:
+    """Return a story's rows as a CSV log."""
     rows = story["series"]
     if not rows:
         lines = (folder / story["raw_file"]).read_text(encoding="utf-8").splitlines()
@@ -226,9 +226,14 @@ def _run_of(folder: Path, story: Mapping[str, Any]) -> Run:
         if step != seen:
             text.append(f"{step}," + ",".join(str(row.get(name, "")) for name in kept.values()))
         seen = step
+    return "\n".join(text) + "\n"
+
+
+def _run_of(folder: Path, story: Mapping[str, Any]) -> Run:
+    """Read a story's rows with trimtab's reader."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "log.csv"
-        path.write_text("\n".join(text) + "\n", encoding="utf-8")
+        path.write_text(story_text(folder, story), encoding="utf-8")
         return read_log(path)
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from trimtab.core.block import Block
 from trimtab.readers import read_log
 
-RUNS = Path(__file__).resolve().parents[3] / "shared" / "data" / "runs"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+RUNS = DATA / "runs"
 SPLITS = ("tune", "held-out")
 
 
