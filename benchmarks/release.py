@@ -49,6 +49,8 @@ MEASUREMENTS = (
     Measurement("detect"),
     Measurement("quiet_parts"),
     Measurement("causes stories"),
+    Measurement("agents report"),
+    Measurement("agents live"),
     Measurement("console --publish"),
     Measurement("sites"),
     Measurement("judge report"),

@@ -24,7 +24,7 @@ from benchmarks.agents.answers import (
     write_answers,
 )
 from benchmarks.agents.cases import read_cases, write_cases
-from benchmarks.agents.contenders import contenders
+from benchmarks.agents.contenders import WANDB_SAMPLED, contenders
 from benchmarks.results import Headline, publish
 
 TITLE, LIVE_TITLE = "Agents: what a judge says of a file", "Agents: beside live runs"
@@ -32,10 +32,12 @@ TITLE, LIVE_TITLE = "Agents: what a judge says of a file", "Agents: beside live 
 NOTE = (
     "Each tool gets a file and says: healthy or incident, since which step, which class, and what "
     "to do. 'Needs nothing' are healthy runs and those whose spikes come back, also while the loss "
-    "is up. A rule that only raises alarms is read as asking to act while it fires at the end. W&B's "
-    "rule has no dates; it was made to find converged, diverging and NaN runs. All rules are "
-    "written anew from what was published, or are those of `scripts/bench detect`. On the public "
-    "runs that are not held out, and on the strangers, trimtab's limits were chosen or looked at."
+    "is up. A rule that only raises alarms is read as asking to act while it fires at the end. "
+    "W&B's rule has no dates; it was made to find converged, diverging and NaN runs, and where it "
+    "says that a run 'can likely be stopped', that is read as asking to stop it, but for the row "
+    "that leaves it out. All rules are written anew from what was published, or are those of "
+    "`scripts/bench detect`. On the public runs that are not held out, and on the strangers, "
+    "trimtab's limits were chosen or looked at."
 )
 
 
@@ -66,7 +68,7 @@ def report() -> None:
         share = float(row[-1].split("; ")[1].split(" %")[0])
         if not tool.startswith(("trimtab", "textbook")) and share > best[1]:
             best = (tool, share, row[-1])
-    wandb = score("", cases, answers["W&B diagnose_run, 500 rows of all"])
+    wandb = score("", cases, answers[WANDB_SAMPLED])
     headlines: list[Headline] = [
         ("a file: verdict, date and act all right", ours[-1], "-", f"{best[2]} ({best[0]})"),
         ("told to act on a run that needs nothing", ours[2], "-", f"{wandb[2]} (W&B diagnose_run)"),

@@ -29,6 +29,8 @@ WANDB_ROWS, WANDB_LEAST, WANDB_CHANGE, WANDB_TAIL = 500, 10, 0.05, 10
 against that of the first; the mean of the last tenth; non-finite values are counted and left out.
 In the snapshot of April 2026 these were the first 500 rows, later 500 over the whole run."""
 
+WANDB_SAMPLED = "W&B diagnose_run, 500 rows of all"
+
 MARIN_RECENT, MARIN_HOUR, MARIN_LEAST, MARIN_FLOOR, MARIN_SIGMAS = 5, 60, 20, 0.05, 6.0
 """`TrainingLossSpike` of marin-community/marin, docs/ops/training-loss-spike-alert.md, commit
 1bb840b7: the lowest loss of 5 minutes over mean + max(0.05, 6 deviations) of the hour before, or a
@@ -91,13 +93,14 @@ def wandb_diagnosis(loss: FloatArray) -> dict[str, Any]:
     return answer
 
 
-def wandb_answer(found: Mapping[str, Any]) -> Answer:
-    """Return what an agent makes of that."""
+def wandb_answer(found: Mapping[str, Any], *, stops_converged: bool = True) -> Answer:
+    """Return what an agent makes of that; it may not believe that a run can be stopped."""
     if found["nan_warnings"]:
         return Answer(verdict="incident", named="dead", act="stop")
     if found["diagnosis"] == "diverging":
         return Answer(verdict="incident", named="divergent", act="lower LR")
-    act = "stop" if found["diagnosis"] == "converged" else "continue"
+    can_stop = found["diagnosis"] == "converged" and stops_converged
+    act = "stop" if can_stop else "continue"
     return Answer(verdict="healthy", act=act)
 
 
@@ -112,10 +115,12 @@ def sampled_rows(loss: FloatArray) -> FloatArray:
     return loss[np.linspace(0, len(loss) - 1, WANDB_ROWS).astype(int)]
 
 
-def ask_wandb(path: Path, rows: Callable[[FloatArray], FloatArray]) -> Answer:
+def ask_wandb(
+    path: Path, rows: Callable[[FloatArray], FloatArray], *, stops_converged: bool = True
+) -> Answer:
     """Return what W&B's rule says; it does not date anything."""
     _, loss = _losses(path)
-    return wandb_answer(wandb_diagnosis(rows(loss)))
+    return wandb_answer(wandb_diagnosis(rows(loss)), stops_converged=stops_converged)
 
 
 def marin_alarms(loss: FloatArray) -> BoolArray:
@@ -165,7 +170,10 @@ def contenders() -> dict[str, Tool]:
         "trimtab": ask_trimtab,
         "textbook rules": partial(ask_trimtab, rules="textbook"),
         "W&B diagnose_run, first 500 rows": partial(ask_wandb, rows=first_rows),
-        "W&B diagnose_run, 500 rows of all": partial(ask_wandb, rows=sampled_rows),
+        WANDB_SAMPLED: partial(ask_wandb, rows=sampled_rows),
+        f"{WANDB_SAMPLED}, 'converged' left out": partial(
+            ask_wandb, rows=sampled_rows, stops_converged=False
+        ),
         "OLMo-core, 6 sigma of 128": partial(ask_rule, name=SKIP),
         "Marin's Grafana alert": ask_marin,
         "z-score 3 of 30 (W&B automation)": partial(ask_rule, name="W&B z-score 3 / 30"),

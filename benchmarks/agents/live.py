@@ -11,6 +11,7 @@ import time
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -28,7 +29,7 @@ from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.readers import read_log
 
 ROUNDS = 25
-OTHER = "W&B's rule"
+OTHER, WARY = "W&B's rule", "W&B's rule, 'converged' left out"
 MOST_ROWS = 2500
 AFTER = 150
 """Records after the end of a spike at which a run ends."""
@@ -92,11 +93,12 @@ async def measure(cases: Sequence[Case], folder: Path) -> tuple[str, list[Headli
     done = dict.fromkeys((run.name for run in runs), 0)
     by_name = {run.name: run for run in runs}
 
-    async def ask_wandb(name: str, token: str) -> str:
+    async def ask_wandb(name: str, token: str, *, stops_converged: bool = True) -> str:
         column = by_name[name].block[: done[name]].column(LOSS)
         found = wandb_diagnosis(sampled_rows(column.values[column.present]))
+        answer = wandb_answer(found, stops_converged=stops_converged)
         step = int(by_name[name].block.step[done[name] - 1])
-        return json.dumps({**found, "act": wandb_answer(found).act, "step": step})
+        return json.dumps({**found, "act": answer.act, "step": step})
 
     words = ["-m", "trimtab.cli", "mcp", str(root)]
     server = mcp.StdioServerParameters(command=sys.executable, args=words, env=_environment())
@@ -114,7 +116,11 @@ async def measure(cases: Sequence[Case], folder: Path) -> tuple[str, list[Headli
             return text
 
         names = [run.name for run in runs]
-        agents = {"trimtab": Agent(ask_trimtab, names), OTHER: Agent(ask_wandb, names)}
+        agents = {
+            "trimtab": Agent(ask_trimtab, names),
+            OTHER: Agent(ask_wandb, names),
+            WARY: Agent(partial(ask_wandb, stops_converged=False), names),
+        }
         with ExitStack() as open_journals:
             journals = {}
             for run in runs:
@@ -182,7 +188,8 @@ def _body(
     ]
     body = (
         "The same agent (50 lines, no model) looks at 20 public runs while they are written as "
-        f"journals, {ROUNDS} times; it ends a run once an act stands at two looks in a row.\n\n"
+        f"journals, {ROUNDS} times; it ends a run once an act stands at two looks in a row. W&B's rule says of a "
+        "flat loss that the run 'can likely be stopped'; the third agent does not believe that.\n\n"
         f"{table(header, rows)}\n\n"
         f"{table(('run', 'truth', 'records', *agents), each)}\n\n"
         f"An answer about a run that has not changed has {unchanged} bytes and takes "
@@ -194,7 +201,7 @@ def _body(
             "agent without a model on 20 live runs: decided right",
             f"{right['trimtab']} of 20",
             "19 of 20",
-            f"{OTHER} {right[OTHER]} of 20",
+            f"{OTHER} {right[OTHER]} of 20; {right[WARY]} if 'converged' is left out",
         ),
         ("an answer about an unchanged run, bytes", unchanged, "under 300"),
         ("the same, over stdio", f"{1000 * seconds:.1f} ms", "50 ms"),
