@@ -157,7 +157,7 @@ def _strangers() -> Iterator[tuple[Case, str]]:
             continue
         is_lost = entry["label"] in ("divergent", "failed")
         is_healthy = entry["label"] == "healthy"
-        rows = list(csv.DictReader(path.open(encoding="utf-8", newline="")))
+        rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
         steps = [int(float(row["step"])) for row in rows]
         case = Case(
             file="",

@@ -188,8 +188,9 @@ def _body(
     ]
     body = (
         "The same agent (50 lines, no model) looks at 20 public runs while they are written as "
-        f"journals, {ROUNDS} times; it ends a run once an act stands at two looks in a row. W&B's rule says of a "
-        "flat loss that the run 'can likely be stopped'; the third agent does not believe that.\n\n"
+        f"journals, {ROUNDS} times; it ends a run once an act stands at two looks in a row. "
+        "W&B's rule says of a flat loss that the run 'can likely be stopped'; the third agent does "
+        "not believe that.\n\n"
         f"{table(header, rows)}\n\n"
         f"{table(('run', 'truth', 'records', *agents), each)}\n\n"
         f"An answer about a run that has not changed has {unchanged} bytes and takes "
