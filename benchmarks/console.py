@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.kit.public_runs import DATA
 
 from benchmarks.results import publish
 from trimtab.core.errors import LogError
@@ -22,7 +23,7 @@ from trimtab.core.run import Run
 from trimtab.core.signals import LOSS
 from trimtab.readers import read_log
 
-TEXTS = Path(__file__).parents[2] / "shared" / "data" / "console"
+TEXTS = DATA / "console"
 BAR = "97%"
 
 NOTE = (

@@ -13,10 +13,10 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.kit.public_runs import DATA
 
 from benchmarks.results import publish, table
 from trimtab import diagnose
@@ -26,7 +26,7 @@ from trimtab.core.run import Run
 from trimtab.core.signals import LOSS
 from trimtab.readers import read_log
 
-FILES = Path(__file__).parents[2] / "shared" / "data" / "strangers"
+FILES = DATA / "strangers"
 BAR = "38 of 40"
 COMMAND = "scripts/bench strangers"
 RIGHT = ("right", "right, one record per step", "rightly refused", "right run, with a note")

@@ -14,6 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.kit.public_runs import DATA
+
 from benchmarks.causes import scores, stories
 from benchmarks.causes.cases import Case, Cases, read_cases
 from benchmarks.causes.fitting import fit, leave_one_seed_out
@@ -27,9 +29,6 @@ TUNE_SEEDS = range(31)
 
 LOOKED_AT = range(31, 36)
 """Seeds that were looked at before: limits of detectors were chosen by what stays found there."""
-
-DATA = Path(__file__).parents[3] / "shared" / "data"
-"""Stories and public logs; they are not copied into the project."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

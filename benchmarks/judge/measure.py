@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from tests.kit.public_runs import DATA
 
 from benchmarks.judge.drawn import Drawn
 from benchmarks.judge.worlds import FAULT_AT, World, records_of
@@ -17,7 +18,7 @@ from trimtab.core.block import Block, Column
 from trimtab.core.incidents import Incident
 from trimtab.judge import Judge
 
-STORIES = Path(__file__).resolve().parents[3] / "shared" / "data" / "stories"
+STORIES = DATA / "stories"
 FOUND_WITHIN = 250
 """Records after a fault in which its incident must begin."""
 

@@ -30,7 +30,7 @@ from benchmarks.agents.contenders import (
     wandb_diagnosis,
 )
 from benchmarks.agents.watcher import LOOKS, Agent
-from tests.kit.public_runs import RUNS
+from tests.kit.public_runs import MISSING, RUNS
 from tests.kit.synthetic import falling_loss
 
 HEALTHY = Case(file="a.csv", group="healthy", source="a", is_held_out=False, is_incident=False)
@@ -97,7 +97,7 @@ def test_what_is_no_answer_is_refused(values: dict[str, Any]) -> None:
         Answer.from_json(values)
 
 
-@pytest.mark.skipif(not RUNS.exists(), reason="needs the public runs beside the checkout")
+@pytest.mark.skipif(not RUNS.exists(), reason=MISSING)
 def test_the_cases_have_no_names_and_their_truth_is_apart(tmp_path: Path) -> None:
     cases = write_cases(tmp_path)
     assert read_cases(tmp_path) == cases

@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 from tests.checks.published import PUBLISHED
+from tests.kit.public_runs import MISSING, RUNS
 
 from trimtab.checks import check_config
 from trimtab.checks.rule import Level
 
 ROOT = Path(__file__).parents[2]
-MANIFEST = ROOT.parent / "shared" / "data" / "runs" / "manifest.json"
+MANIFEST = RUNS / "manifest.json"
 
 
 def warnings_of(run: str) -> set[str]:
@@ -47,7 +48,7 @@ def test_every_warning_is_defended_and_every_defence_is_needed() -> None:
     assert {run: rules for run, rules in raised.items() if rules} == defended()
 
 
-@pytest.mark.skipif(not MANIFEST.exists(), reason="the public runs are not here")
+@pytest.mark.skipif(not MANIFEST.exists(), reason=MISSING)
 @pytest.mark.parametrize(
     ("run", "entry"),
     [

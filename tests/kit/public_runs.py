@@ -1,6 +1,10 @@
-"""The public training logs that detection is measured on; they are stored next to the checkout."""
+"""The public training logs that detection is measured on.
+
+They are in `$TRIMTAB_DATA`, or in `../shared/data` beside the checkout; `scripts/data` gets them.
+"""
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +12,9 @@ from pathlib import Path
 from trimtab.core.block import Block
 from trimtab.readers import read_log
 
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+_BESIDE = Path(__file__).resolve().parents[3] / "shared" / "data"
+DATA = Path(os.environ.get("TRIMTAB_DATA") or _BESIDE)
+MISSING = f"the public runs are not in {DATA}: scripts/data fetches them, TRIMTAB_DATA says where"
 RUNS = DATA / "runs"
 SPLITS = ("tune", "held-out")
 

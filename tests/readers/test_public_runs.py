@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kit.public_runs import DATA, MISSING
 from tests.readers.shapes import values
 
 from trimtab.core.block import Block
 from trimtab.readers import read_log
 
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 RUNS = sorted((DATA / "runs").glob("*.csv"))
 
-pytestmark = pytest.mark.skipif(not RUNS, reason="the public runs are not on this machine")
+pytestmark = pytest.mark.skipif(not RUNS, reason=MISSING)
 
 SIGNALS = {
     "loss": "loss",

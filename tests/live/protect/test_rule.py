@@ -18,7 +18,7 @@ from tests.kit.gate_rule import (
     steps_of,
     with_bloom,
 )
-from tests.kit.public_runs import RUNS
+from tests.kit.public_runs import MISSING, RUNS
 from tests.live.protect.streams import HostRule, healthy
 
 from trimtab.core.errors import ConfigError
@@ -26,7 +26,7 @@ from trimtab.live.arithmetic import DeviceMath
 from trimtab.live.protect.rule import IS_ARMED, REPORT_NAMES, THRESHOLDS, GateThresholds, Rule
 
 NAN, INF = math.nan, math.inf
-needs_runs = pytest.mark.skipif(not RUNS.exists(), reason="the public runs are not here")
+needs_runs = pytest.mark.skipif(not RUNS.exists(), reason=MISSING)
 
 Stream = list[tuple[float, float]]
 

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kit.public_runs import DATA, MISSING
 
 from trimtab.core.block import Block
 from trimtab.core.signals import Quality
 from trimtab.readers import read_log
 
-DATA = Path(__file__).parents[3].parent / "shared" / "data"
 LOGS = sorted((DATA / "raw").glob("*.txt"))
 
-pytestmark = pytest.mark.skipif(not LOGS, reason="the public logs are not on this machine")
+pytestmark = pytest.mark.skipif(not LOGS, reason=MISSING)
 
 FORMATS = {
     "adan_bert_adam": "text",

@@ -1,0 +1,159 @@
+"""The public runs are fetched from their repositories: here from a server on this machine."""
+
+import contextlib
+import hashlib
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from benchmarks.data.fetch import MANIFEST, Series, WrongFile, fetch, fetch_all, read_manifest
+from tests.kit.public_runs import DATA, MISSING, RUNS, real_runs
+
+LOG = b"step,loss,grad_norm\n" + b"".join(b"%d,%.3f,1.5\n" % (at, 3 - at / 100) for at in range(99))
+
+
+class Server(http.server.SimpleHTTPRequestHandler):
+    """Answers like raw.githubusercontent.com, and like the listing of a folder by the API."""
+
+    asked: list[str]
+
+    def __init__(self, *arguments: Any, asked: list[str], **options: Any) -> None:
+        self.asked = asked
+        super().__init__(*arguments, **options)
+
+    def do_GET(self) -> None:
+        self.asked.append(self.path)
+        if self.path.startswith("/api/"):
+            _, _, owner, name, _, *parts = self.path.partition("?")[0].split("/")
+            folder = Path(self.directory) / "raw" / owner / name / "c1" / Path(*parts)
+            listed = json.dumps([{"name": path.name} for path in folder.iterdir()]).encode()
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(listed)
+        else:
+            super().do_GET()
+
+    def log_message(self, *arguments: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
+    asked: list[str] = []
+    handler = partial(Server, directory=str(folder), asked=asked)
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def blob(data: bytes) -> str:
+    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
+
+
+def entry(name: str, path: str, **sums: Any) -> Series:
+    labels = {"label": "healthy", "split": "tune", "tags": [], "events": []}
+    values = {"name": name, "set": "runs", "repository": "a/b", "path": path, "commit": "c1"}
+    return Series(name, {**values, "labels": labels, **sums})
+
+
+@pytest.fixture
+def published(tmp_path: Path) -> Path:
+    """A server's folder with what a repository has."""
+    folder = tmp_path / "served" / "raw" / "a" / "b" / "c1" / "logs"
+    folder.mkdir(parents=True)
+    (folder / "log one.csv").write_bytes(LOG)
+    (folder / "events.1").write_bytes(LOG)
+    (folder / "events.other").write_bytes(b"other")
+    return tmp_path / "served"
+
+
+def test_a_series_is_fetched_once_and_written(tmp_path: Path, published: Path) -> None:
+    series = entry("one", "logs/log one.csv", git_blobs=[blob(LOG)])
+    by_pattern = entry("two", "logs/events.*", git_blobs=[blob(LOG)])
+    by_sum = entry("three", "logs/log one.csv", sha256=hashlib.sha256(LOG).hexdigest())
+    every = [series, by_pattern, by_sum]
+    with serving(published) as (address, asked):
+        raw, api = f"{address}/raw", f"{address}/api"
+        done, failed = fetch_all(every, tmp_path / "data", raw, api)
+        assert (len(done), failed) == (3, [])
+        count = len(asked)
+        fetch_all(every, tmp_path / "data", raw, api)
+        assert len(asked) == count  # nothing was fetched again
+    rows = (tmp_path / "data" / "runs" / "one.csv").read_text().splitlines()
+    assert rows[:2] == ["step,loss,grad_norm", "0,3.0,1.5"]
+    labels = json.loads((tmp_path / "data" / "runs" / "labels.json").read_text())
+    assert set(labels["series"]) == {"one", "two", "three"}
+
+
+def test_a_file_that_is_not_the_labelled_one_is_refused(tmp_path: Path, published: Path) -> None:
+    with serving(published) as (address, _):
+        raw, api = f"{address}/raw", f"{address}/api"
+        for series in (
+            entry("one", "logs/log one.csv", git_blobs=[blob(b"different")]),
+            entry("two", "logs/events.*", git_blobs=[blob(b"different")]),
+        ):
+            with pytest.raises(WrongFile):
+                fetch(series, tmp_path / "data", raw, api)
+        assert not list((tmp_path / "data").rglob("*.csv"))
+        missing = entry("three", "logs/none.csv", git_blobs=[blob(LOG)])
+        done, failed = fetch_all([missing], tmp_path / "data", raw, api)
+        assert not done
+        assert "404" in failed[0]
+        # A file that somebody has changed since is not used either.
+        good = entry("four", "logs/log one.csv", git_blobs=[blob(LOG)])
+        (path,) = fetch(good, tmp_path / "data", raw, api)
+        path.write_bytes(b"changed")
+        with pytest.raises(WrongFile):
+            fetch(good, tmp_path / "data", raw, api)
+
+
+def test_the_manifest_says_where_everything_is() -> None:
+    series = read_manifest()
+    assert len({(one.folder, one.name) for one in series}) == len(series)
+    for one in series:
+        values = one.values
+        assert len(values["commit"]) == 40, one.name
+        assert "/" in values["repository"]
+        assert not values["path"].startswith("/")
+        assert ".." not in Path(values["path"]).parts
+        sums = values.get("git_blobs") or [values["sha256"]]
+        assert all(
+            len(found) in (40, 64) and set(found) <= set("0123456789abcdef") for found in sums
+        )
+        assert values["labels"]["label"]
+    assert MANIFEST.stat().st_size < 200_000
+
+
+@pytest.mark.skipif(not RUNS.exists(), reason=MISSING)
+def test_the_labels_of_the_manifest_are_those_that_figures_were_measured_with() -> None:
+    labels = {one.name: one.values["labels"] for one in read_manifest() if one.folder == "runs"}
+    for run in real_runs():
+        mine = labels[run.name]
+        assert (mine["label"], mine["split"]) == (run.label, run.split)
+        assert [event["start_step"] for event in mine["events"]] == [
+            one.start for one in run.labels
+        ]
+
+
+@pytest.mark.skipif(not (DATA / "raw").exists(), reason=MISSING)
+def test_an_original_becomes_the_series_that_was_labelled(tmp_path: Path) -> None:
+    from benchmarks.data.fetch import write_series
+
+    name = "megatron_mixtral8x7b_a100"
+    series = next(one for one in read_manifest() if one.name == name)
+    path = write_series(series, [DATA / "raw" / f"{name}.json"], tmp_path)
+    ours = [line.split(",")[:2] for line in path.read_text().splitlines()[1:]]
+    theirs = [line.split(",")[:2] for line in (RUNS / f"{name}.csv").read_text().splitlines()[1:]]
+    assert [int(step) for step, _ in ours] == [int(step) for step, _ in theirs]
+    for (_, mine), (_, other) in zip(ours, theirs, strict=True):
+        assert float(mine) == pytest.approx(float(other))
