@@ -102,17 +102,17 @@ def fetch(series: Series, folder: Path, raw: str = RAW, api: str = API) -> list[
         return there
     place.mkdir(parents=True, exist_ok=True)
     found: dict[str, Path] = {}
-    for path in _paths(series, api):
-        data = _get(_address(raw, series, path))
+    for name in _paths(series, api):
+        data = _get(_address(raw, series, name))
         try:
             checksum = series.check(data)
         except WrongFile:
             if "*" in series.values["path"]:
                 continue  # another file of the same name pattern
             raise
-        draft = place / f"{Path(path).name}.part"
+        draft = place / f"{Path(name).name}.part"
         draft.write_bytes(data)
-        found[checksum] = draft.rename(place / Path(path).name)
+        found[checksum] = draft.rename(place / Path(name).name)
     if len(found) != wanted:
         raise WrongFile(f"{series.name}: {len(found)} of {wanted} files are in the repository")
     return sorted(found.values())

@@ -139,7 +139,7 @@ def build_report(
         format=run.format,
         rules=judge.rules.name,
         incidents=tuple(explained),
-        transitions=(*transitions, *_dismissed(explained, run.block)),
+        transitions=tuple(transitions_of(_dismissed(chosen, run.block), transitions)),
         block=run.block,
         facts=run.facts,
         notes=(
@@ -177,19 +177,13 @@ def explain_incident(
     )
 
 
-def _dismissed(incidents: Sequence[Diagnosis], block: Block) -> Iterator[IncidentTransition]:
-    """Yield a transition for each incident that a note among the events has dismissed."""
-    classes = {one.incident.number: one.incident_class for one in incidents}
+def _dismissed(incidents: Sequence[Incident], block: Block) -> Iterator[IncidentChange]:
+    """Yield a change for each incident that a note among the events has dismissed."""
+    numbered = {incident.number: incident for incident in incidents}
     for event in dismissals(block.events):
-        named = classes.get(event.facts["number"])
-        if named is not None:
-            yield IncidentTransition(
-                number=event.facts["number"],
-                transition=Transition.DISMISSED,
-                tick=event.tick,
-                step=event.step,
-                before=named,
-                after=named,
+        if (incident := numbered.get(event.facts["number"])) is not None:
+            yield IncidentChange(
+                transition=Transition.DISMISSED, tick=event.tick, incident=incident
             )
 
 

@@ -33,6 +33,7 @@ MAX_BYTES = 2**28
 """Nothing behind this many bytes is read. Chosen: a line has 1 kB, and a run at most thousands."""
 
 _MAX_LINE = 2**20
+_CLASSES, _TRANSITIONS = frozenset(IncidentClass), frozenset(Transition)
 
 
 def encode_news(event: Event) -> str:
@@ -71,27 +72,19 @@ def transitions_in(events: Iterable[Event]) -> list[IncidentTransition]:
     found: list[IncidentTransition] = []
     classes: dict[int, IncidentClass] = {}
     for event in events:
-        facts = event.facts
-        number = facts.get("number")
-        try:
-            named = IncidentClass(facts["incident_class"])
-            transition = Transition(facts["transition"])
-        except (KeyError, ValueError):  # a dismissal, a status, a line of a later version
+        facts, number = event.facts, event.facts.get("number")
+        named, kind = facts.get("incident_class"), facts.get("transition")
+        # A dismissal has no class, a status no number, and a later version may say more.
+        if type(number) is not int or named not in _CLASSES or kind not in _TRANSITIONS:
             continue
-        if event.kind != INCIDENT or type(number) is not int:
-            continue
-        before, classes[number] = classes.get(number), named
-        if transition is not Transition.CLASSIFIED or before is not named:
-            found.append(
-                IncidentTransition(
-                    number=number,
-                    transition=transition,
-                    tick=event.tick - 1,  # an event stands before the record that comes next
-                    step=event.step,
-                    before=before,
-                    after=named,
-                )
-            )
+        before, after = classes.get(number), IncidentClass(named)
+        classes[number] = after
+        transition = Transition(kind)
+        if transition is Transition.CLASSIFIED and before is after:
+            continue  # said once more at the end
+        # An event stands before the record that comes next.
+        at = {"number": number, "tick": event.tick - 1, "step": event.step}
+        found.append(IncidentTransition(transition=transition, before=before, after=after, **at))
     return found
 
 

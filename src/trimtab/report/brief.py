@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trimtab.core.actions import ActionKind
 from trimtab.core.errors import ConfigError
 from trimtab.core.incidents import IncidentTransition, Transition
 from trimtab.core.jsonable import to_jsonable
@@ -24,7 +23,8 @@ from trimtab.journal.directory import incident_folder_name
 from trimtab.report.run_report import RunReport
 from trimtab.report.wording import certainty, short_cause
 
-MAX_BYTES = 1000
+MAX_BYTES = 970
+"""Bytes of an answer, with room for the schema and the number of changes left out."""
 MAX_NEW = 4
 """Transitions that are listed, the last ones; the others are counted. Chosen."""
 
@@ -41,44 +41,34 @@ def make_brief(
 
     `status` is that of the run's process, if it is known. Raises ConfigError for a bad token.
     """
-    token = _Token.from_report(report, status)
+    token, worst = _Token.from_report(report, status), report.by_severity()
     named = {"status": status} if status else {}
     answer: dict[str, Any] = {
         "verdict": fitted(report.verdict, _VERDICT),
-        "act": act_of(report),
+        "act": "none" if report.tone == "good" else worst[0].action.kind.value,
         **named,
         "step": int(report.block.step[-1]) if len(report.block) else None,
         "token": f"{token.tick}.{token.digest}",
     }
     changes: Sequence[IncidentTransition] = ()
     if since is not None:
-        changes = _changes_since(report, _Token.parse(since), token)
+        seen = _Token.parse(since)
+        changes = _changes_since(report, seen, token)
         answer["new"] = [_transition(change) for change in changes[-MAX_NEW:]]
-        if not changes:
+        if not changes and seen.digest in ("", token.digest):
             return {**answer, "verdict": fitted(report.verdict, _QUIET_VERDICT)}
+        if not changes:  # the status, an action, a checkpoint, or what was dated back
+            answer["new"] = [{"what": "standing"}]
     chosen = {change.number for change in changes}
-    shown = [one for one in report.by_severity() if not chosen or one.incident.number in chosen]
-    answer["incidents"] = len(report.incidents)
+    shown = [one for one in worst if not chosen or one.incident.number in chosen]
+    answer["incidents"] = len(worst)
     if shown:
         answer["incident"] = incident_brief(shown[0], report)
-    if len(changes) > MAX_NEW:
-        answer["earlier_changes"] = len(changes) - MAX_NEW
     while len(json.dumps(answer)) > MAX_BYTES and len(answer.get("new", ())) > 1:
         answer["new"].pop(0)
-        answer["earlier_changes"] = answer.get("earlier_changes", 0) + 1
+    if changes and len(changes) > len(answer["new"]):
+        answer["earlier_changes"] = len(changes) - len(answer["new"])
     return answer
-
-
-def act_of(report: RunReport) -> str:
-    """Return the kind of what is to be done now: `none`, or that of the worst incident's action."""
-    if all(one.needs_nothing for one in report.undismissed):
-        return "none"
-    return report.by_severity()[0].action.kind.value
-
-
-def needs_act(answer: dict[str, Any]) -> bool:
-    """Return whether a brief asks for more than to look again."""
-    return answer["act"] not in ("none", ActionKind.WAIT.value)
 
 
 def incident_brief(diagnosis: Diagnosis, report: RunReport) -> dict[str, Any]:
@@ -151,17 +141,12 @@ def _changes_since(report: RunReport, since: _Token, now: _Token) -> Sequence[In
         return ()
     # A run that is shorter than it was has been begun anew.
     after = since.tick if since.tick <= now.tick else -1
-    found = [change for change in report.transitions if change.tick > after]
-    # What is dated back, or is not about an incident's class, such as a checkpoint or the status.
-    return found or (list(report.transitions[-1:]) if since.digest else [])
+    return [change for change in report.transitions if change.tick > after]
 
 
 def _transition(change: IncidentTransition) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "incident": change.number,
-        "step": change.step,
-        "what": change.transition.value,
-    }
+    what = change.transition.value
+    shown: dict[str, Any] = {"incident": change.number, "step": change.step, "what": what}
     if change.transition in (Transition.OPENED, Transition.CLASSIFIED):
         shown |= {"from": change.before and change.before.value, "to": change.after.value}
     return shown

@@ -108,7 +108,6 @@ def diagnose(
     from trimtab.cli.progress import progress_bar
     from trimtab.core.jsonable import to_jsonable
     from trimtab.journal import RunDirectory
-    from trimtab.report.brief import needs_act
     from trimtab.report.incident_files import report_folder
     from trimtab.report.interventions import find_interventions
     from trimtab.report.pages.run_page import dashboard_page
@@ -149,7 +148,7 @@ def diagnose(
         answer = report.brief(since)
         print_json("brief", answer, is_line=True)
         is_new = bool(report.undismissed if since is None else answer["new"])
-        raise typer.Exit(ExitCode.ACT if needs_act(answer) else ExitCode(is_new))
+        raise typer.Exit(ExitCode.ACT if report.tone == "alarm" else ExitCode(is_new))
     if as_json:
         goodput = None if directory is None else output.goodput_to_dict(report)
         acts = to_jsonable(find_interventions(report.block))

@@ -107,12 +107,5 @@ class AllowedFolders:
 
     def logs(self, folder: Path) -> list[Path]:
         """Return the files in an allowed folder that may be logs."""
-        try:
-            names = sorted(entry.name for entry in os.scandir(folder) if _may_be_log(entry))
-        except OSError:
-            return []
-        return [folder / name for name in names[:MAX_NAMES]]
-
-
-def _may_be_log(entry: "os.DirEntry[str]") -> bool:
-    return entry.is_file(follow_symlinks=False) and entry.name.lower().endswith(_LOG_SUFFIXES)
+        files = (path for path in folder.iterdir() if path.suffix.lower() in _LOG_SUFFIXES)
+        return [path for path in files if path.is_file() and not path.is_symlink()][:MAX_NAMES]

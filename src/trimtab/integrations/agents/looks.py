@@ -7,7 +7,6 @@ log             read again when its size or its time has changed
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from trimtab.diagnosis import diagnose, run_config
 from trimtab.integrations.agents.folders import AllowedFolders
@@ -29,41 +28,23 @@ class Look:
     """How its process stands; empty for a log, which does not tell."""
 
 
-class _Watched(Protocol):
-    def look(self) -> Look: ...
-
-    def close(self) -> None: ...
-
-
 class RunLooks:
     """Looks at runs, and remembers what it saw."""
 
     def __init__(self, folders: AllowedFolders) -> None:
         self._folders = folders
-        self._watched: OrderedDict[tuple[Path, str], _Watched] = OrderedDict()
+        self._watched: OrderedDict[Path, _RunDirectory | _Log] = OrderedDict()
 
     def look(self, given: str) -> Look:
-        """Return a run as it stands; raises a TrimtabError if it may not or cannot be read.
-
-        `file#name` is one of several runs in a file.
-        """
-        name = ""
-        try:
-            path = self._folders.path(given)
-        except Exception:
-            file, _, name = given.rpartition("#")
-            if not file:
-                raise
-            path = self._folders.path(file)
-        directory = None if name else self._folders.run_directory(path)
-        key = (path if directory is None else directory.root, name)
+        """Return a run as it stands; raises a TrimtabError if it may not or cannot be read."""
+        path = self._folders.path(given)
+        directory = self._folders.run_directory(path)
+        key = path if directory is None else directory.root
         watched = self._watched.pop(key, None)
-        if watched is None:
-            watched = (
-                _Log(self._folders, path, name)
-                if directory is None
-                else _RunDirectory(directory, self._folders.name(directory.root))
-            )
+        if watched is None and directory is not None:
+            watched = _RunDirectory(directory)
+        elif watched is None:
+            watched = _Log(self._folders, path)
         found = watched.look()
         self._watched[key] = watched
         while len(self._watched) > MAX_RUNS:
@@ -80,9 +61,8 @@ class RunLooks:
 class _RunDirectory:
     """A run directory, followed by an observer of its own that writes nothing."""
 
-    def __init__(self, run: RunDirectory, name: str) -> None:
+    def __init__(self, run: RunDirectory) -> None:
         self._run = run
-        self._name = name
         self._process = WriterProcess(run)
         self._liveness = Liveness(run, self._process, run_config(run).ship.stall_seconds)
         self._observer = RunObserver(run, writes=False)
@@ -106,10 +86,9 @@ class _RunDirectory:
 class _Log:
     """A file of any format."""
 
-    def __init__(self, folders: AllowedFolders, path: Path, run: str) -> None:
+    def __init__(self, folders: AllowedFolders, path: Path) -> None:
         self._folders = folders
         self._path = path
-        self._run = run or None
         self._seen: tuple[int, ...] = ()
         self._report: RunReport | None = None
 
@@ -118,7 +97,7 @@ class _Log:
             stat = self._path.stat()
             seen = (stat.st_ino, stat.st_size, stat.st_mtime_ns)
             if self._report is None or seen != self._seen:
-                self._report, self._seen = diagnose(file, run=self._run), seen
+                self._report, self._seen = diagnose(file), seen
         return Look(self._report, "")
 
     def close(self) -> None:

@@ -9,15 +9,10 @@ from trimtab.checks import check_config
 from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.signals import LOSS
-from trimtab.core.text import counted, digits, printable
+from trimtab.core.text import counted, printable
 from trimtab.explain.comparison import EVERY_STEP, StepWindow, compare_signal, first_differences
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.integrations.agents.answers import (
-    MAX_BYTES,
-    MAX_SIGNALS,
-    answer_text,
-    curves,
-)
+from trimtab.integrations.agents.answers import MAX_BYTES, MAX_SIGNALS, answer_text, curves
 from trimtab.integrations.agents.folders import AllowedFolders
 from trimtab.integrations.agents.looks import Look, RunLooks
 from trimtab.journal.notes import add_note
@@ -63,23 +58,17 @@ class RunTools:
         """Explain incident number n of a run: facts, evidence, causes, remedy."""
         look = self._look(run)
         one = _incident(look, n)
-        found = [
-            f"step {each.step}: {each.symptom}, {each.signal} {digits(each.value)}"
-            for each in one.incident.findings[:5]
-        ]
         causes = [
             f"{each.cause.id} {each.cause.title}, {percent(each.probability)}"
             for each in one.hypotheses[:4]
             if each.cause is not None and each.probability is not None
         ]
-        texts = {
-            "why": one.action.reason,
-            "root_cause": one.root_cause,
-            "remedy": one.remedy,
-        }
+        found = [f"step {each.step}: {each.symptom}" for each in one.incident.findings[:5]]
         shown = {
             **incident_brief(one, look.report),
-            **{name: fitted(text, _SENTENCE) for name, text in texts.items()},
+            "why": fitted(one.action.reason, _SENTENCE),
+            "root_cause": fitted(one.root_cause, _SENTENCE),
+            "remedy": fitted(one.remedy, _SENTENCE),
             "found": [fitted(line, _SENTENCE) for line in found],
             "evidence": [fitted(line, _SENTENCE) for line in deciding_lines(one, 3)],
             "causes": causes,
@@ -144,16 +133,12 @@ class RunTools:
         path = self._folders.path(folder)
         if not path.is_dir():
             raise ConfigError(f"not a folder: {printable(folder[:100])}")
-        shown: dict[str, Any] = {
-            "folder": fitted(self._folders.name(path), _NAME),
-            "runs": [self._folders.name(one) for one in self._folders.runs(path)],
-            "logs": [self._folders.name(one) for one in self._folders.logs(path)],
-        }
-        shown |= {"num_runs": len(shown["runs"]), "num_logs": len(shown["logs"])}
-        for kind in ("runs", "logs"):  # the newest first
-            names = sorted(shown[kind], key=self._age, reverse=True)
-            shown[kind] = [fitted(name, 200) for name in names[:_LISTED]]
-        return answer_text(shown, ("folder", "runs", "logs"))
+        shown: dict[str, Any] = {}
+        for kind, found in (("runs", self._folders.runs(path)), ("logs", self._folders.logs(path))):
+            newest = sorted(found, key=_age)[:_LISTED]
+            shown |= {f"num_{kind}": len(found)}
+            shown[kind] = [fitted(self._folders.name(one), 200) for one in newest]
+        return answer_text(shown, ("runs", "logs"))
 
     def postmortem(self, run: str, n: int, part: int) -> str:
         """Return a part of the post-mortem of an incident, counted from 1, as Markdown."""
@@ -170,11 +155,12 @@ class RunTools:
         with self._lock:
             return self._looks.look(run)
 
-    def _age(self, name: str) -> float:
-        try:
-            return self._folders.path(name).stat().st_mtime
-        except (OSError, TrimtabError):
-            return 0.0
+
+def _age(path: Path) -> float:
+    try:
+        return -path.stat().st_mtime
+    except OSError:  # removed since
+        return 0.0
 
 
 def _incident(look: Look, n: int) -> Diagnosis:
