@@ -12,7 +12,7 @@ A tool is given the files alone. The labels are those that detection is measured
 
 import csv
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -182,7 +182,7 @@ def _ranges(steps: Sequence[int], events: Sequence[dict[str, Any]]) -> tuple[tup
     return tuple(found)
 
 
-def _story(story: dict[str, Any]) -> Iterator[tuple[Case, str]]:
+def _story(story: Mapping[str, Any]) -> Iterator[tuple[Case, str]]:
     if story["class"] not in STORY_CLASSES:
         return
     classes, acts = STORY_CLASSES[story["class"]]

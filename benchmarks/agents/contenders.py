@@ -112,7 +112,8 @@ def sampled_rows(loss: FloatArray) -> FloatArray:
     """Return 500 rows over the whole run, evenly."""
     if len(loss) <= WANDB_ROWS:
         return loss
-    return loss[np.linspace(0, len(loss) - 1, WANDB_ROWS).astype(int)]
+    chosen: FloatArray = loss[np.linspace(0, len(loss) - 1, WANDB_ROWS).astype(int)]
+    return chosen
 
 
 def ask_wandb(

@@ -63,7 +63,7 @@ class LiveRun:
 
 def choose(cases: Sequence[Case], folder: Path) -> list[LiveRun]:
     """Return twenty runs: of each group some, evenly over the list; no run was tried before."""
-    runs = []
+    runs: list[LiveRun] = []
     for group, count in WANTED.items():
         fit = [case for case in cases if case.group == group and (case.onsets or group != "lost")]
         for at in np.linspace(0, len(fit) - 1, count).astype(int):

@@ -73,7 +73,7 @@ def transitions_in(events: Iterable[Event]) -> list[IncidentTransition]:
     classes: dict[int, IncidentClass] = {}
     for event in events:
         facts, number = event.facts, event.facts.get("number")
-        named, kind = facts.get("incident_class"), facts.get("transition")
+        named, kind = str(facts.get("incident_class")), str(facts.get("transition"))
         # A dismissal has no class, a status no number, and a later version may say more.
         if type(number) is not int or named not in _CLASSES or kind not in _TRANSITIONS:
             continue
