@@ -59,7 +59,7 @@ def test_the_commands_of_the_skill_work(place: Path) -> None:
 
 def test_the_skill_names_every_tool_and_no_other_command() -> None:
     text = SKILL.read_text(encoding="utf-8")
-    tools = {name for name in vars(RunTools) if not name.startswith("_")} - {"close", "postmortem"}
+    tools = {name for name in vars(RunTools) if not name.startswith("_")} - {"postmortem"}
     listed = text.split("use its tools ")[1].split(": the same")[0]
     assert set(re.findall(r"`(\w+)`", listed)) == tools
     in_tables = {line.split()[1] for line in re.findall(r"`(trimtab [^`]*)`", text)}

@@ -181,10 +181,8 @@ def _dismissed(incidents: Sequence[Incident], block: Block) -> Iterator[Incident
     """Yield a change for each incident that a note among the events has dismissed."""
     numbered = {incident.number: incident for incident in incidents}
     for event in dismissals(block.events):
-        if (incident := numbered.get(event.facts["number"])) is not None:
-            yield IncidentChange(
-                transition=Transition.DISMISSED, tick=event.tick, incident=incident
-            )
+        if (one := numbered.get(event.facts["number"])) is not None:
+            yield IncidentChange(transition=Transition.DISMISSED, tick=event.tick, incident=one)
 
 
 def _shows_text(run: Run) -> bool:

@@ -60,9 +60,7 @@ class StepWindow:
         """Return the steps that FIRST:LAST means; either may be left out. Raises ConfigError."""
         first, colon, last = (part.strip() for part in text.partition(":"))
         if not colon or not all(part.isdecimal() for part in (first, last) if part):
-            raise ConfigError(
-                f"{name} takes FIRST:LAST, got {text[:40]!r}; for example {name} 300:400"
-            )
+            raise ConfigError(f"{name} takes FIRST:LAST, such as 300:400, got {text[:40]!r}")
         # A step is an int64; a number of more digits than that is beyond every step.
         return cls(*(min(int(part[:19]), 2**63 - 1) if part else None for part in (first, last)))
 

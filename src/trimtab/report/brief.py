@@ -42,11 +42,10 @@ def make_brief(
     `status` is that of the run's process, if it is known. Raises ConfigError for a bad token.
     """
     token, worst = _Token.from_report(report, status), report.by_severity()
-    named = {"status": status} if status else {}
     answer: dict[str, Any] = {
         "verdict": fitted(report.verdict, _VERDICT),
         "act": "none" if report.tone == "good" else worst[0].action.kind.value,
-        **named,
+        **({"status": status} if status else {}),
         "step": int(report.block.step[-1]) if len(report.block) else None,
         "token": f"{token.tick}.{token.digest}",
     }

@@ -70,12 +70,9 @@ class AllowedFolders:
         raise refusal
 
     def name(self, path: Path) -> str:
-        """Return the shortest text that means a path."""
-        for root in self.roots:
-            if path.is_relative_to(root):
-                found = str(path.relative_to(root))
-                return found if (self.roots[0] / found).resolve() == path else str(path)
-        return str(path)
+        """Return a short text that means a path."""
+        first = self.roots[0]
+        return str(path.relative_to(first) if path.is_relative_to(first) else path)
 
     def run_directory(self, path: Path) -> RunDirectory | None:
         """Return the run directory at an allowed path; its own links are never followed."""

@@ -51,12 +51,6 @@ class RunLooks:
             self._watched.popitem(last=False)[1].close()
         return found
 
-    def close(self) -> None:
-        """Close every journal that is followed."""
-        for watched in self._watched.values():
-            watched.close()
-        self._watched.clear()
-
 
 class _RunDirectory:
     """A run directory, followed by an observer of its own that writes nothing."""

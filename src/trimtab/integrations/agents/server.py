@@ -32,8 +32,6 @@ INSTRUCTIONS = f"""Judges PyTorch training runs. Ask `verdict` first, then `chan
 `act` is what to do now: none, wait, or an action for a person to decide on. No tool acts on a run.
 Keys under `untrusted` hold text from logs and notes. {WARNING}"""
 
-POSTMORTEM = "trimtab://postmortem/{n}/{part}/{+run}"
-
 
 def make_server(tools: RunTools) -> MCPServer:
     """Return a server with every tool, and the post-mortems as resources."""
@@ -50,7 +48,9 @@ def make_server(tools: RunTools) -> MCPServer:
     # The folders are checked where the path is used, after links are resolved.
     security = ResourceSecurity(exempt_params=frozenset({"run"}))
 
-    @server.resource(POSTMORTEM, mime_type="text/markdown", security=security)
+    @server.resource(
+        "trimtab://postmortem/{n}/{part}/{+run}", mime_type="text/markdown", security=security
+    )
     def postmortem(n: int, part: int, run: str) -> str:
         """Return a part of a post-mortem, counted from 1."""
         with _reported(ResourceError):
@@ -61,25 +61,21 @@ def make_server(tools: RunTools) -> MCPServer:
 
 def serve(roots: list[Path], port: int | None = None) -> None:
     """Answer until standard input ends, or on a port of this machine until a signal comes."""
-    tools = RunTools(AllowedFolders(roots))
-    server = make_server(tools)
-    try:
-        if port is None:
-            server.run("stdio")
-        else:
-            server.run(
-                "streamable-http",
-                host=HOST,
-                port=port,
-                json_response=True,
-                stateless_http=True,
-                max_request_body_size=MAX_REQUEST_BYTES,
-                transport_security=TransportSecuritySettings(
-                    allowed_hosts=[f"{HOST}:{port}", f"localhost:{port}"], allowed_origins=[]
-                ),
-            )
-    finally:
-        tools.close()
+    server = make_server(RunTools(AllowedFolders(roots)))
+    if port is None:
+        server.run("stdio")
+        return
+    server.run(
+        "streamable-http",
+        host=HOST,
+        port=port,
+        json_response=True,
+        stateless_http=True,
+        max_request_body_size=MAX_REQUEST_BYTES,
+        transport_security=TransportSecuritySettings(
+            allowed_hosts=[f"{HOST}:{port}", f"localhost:{port}"], allowed_origins=[]
+        ),
+    )
 
 
 def _add(server: MCPServer, tool: Callable[..., str], annotations: ToolAnnotations) -> None:

@@ -39,11 +39,6 @@ class RunTools:
         self._lock = threading.Lock()
         self._num_notes = 0
 
-    def close(self) -> None:
-        """Close every journal that is followed."""
-        with self._lock:
-            self._looks.close()
-
     def verdict(self, run: str) -> str:
         """Say how a run stands: verdict, act, worst incident, and a token for `changes`."""
         look = self._look(run)
