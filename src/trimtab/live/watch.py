@@ -22,6 +22,9 @@ from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
 from trimtab.journal.observer_command import OBSERVER_SETTING
 from trimtab.live.arithmetic import math_of
+from trimtab.live.deepspeed.engine import Engine, is_engine
+from trimtab.live.deepspeed.engine_gate import EngineGate, NoEngineGate
+from trimtab.live.deepspeed.step_hooks import hooks_of
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.no_recorder import NoRecorder
@@ -66,6 +69,8 @@ class Parts:
     """The parts of a guard that do not know of other ranks."""
 
     optimizers: tuple[Optimizer, ...]
+    parameters: list[torch.Tensor]
+    num_parameters: int
     meter: StepMeter
     slow: SlowMeter
     shields: Shields
@@ -85,10 +90,20 @@ class Parts:
         *,
         sites: Any,
         is_first: bool,
+        engine: Engine | None = None,
     ) -> "Parts":
-        """Make the parts; raises ConfigError for what cannot be watched."""
-        optimizers = find_optimizers(optimizer, is_protected=mode.is_protected)
-        parameters = parameters_of(optimizers)
+        """Make the parts; raises ConfigError for what cannot be watched.
+
+        The parameters inside an `engine` are flat pieces, or none between updates: nothing is
+        measured of them.
+        """
+        if engine is None or engine.is_plain:
+            measured = optimizers = find_optimizers(optimizer, is_protected=mode.is_protected)
+            parameters = parameters_of(optimizers)
+            num_parameters = sum(parameter.numel() for parameter in parameters)
+        else:
+            measured, optimizers = (), engine.optimizers
+            parameters, num_parameters = engine.trained, engine.num_parameters
         if not parameters:
             raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
         device = local(parameters[0]).device
@@ -99,21 +114,28 @@ class Parts:
         found = find_sites(model, sites) if live.activations else []
         take_losses = row_losses.add_measured if is_first and live.activations else None
         slow = SlowMeter(
-            Telemetry(model, optimizers, meter.gradients, device),
-            StateHash(model, optimizers, meter.gradients, device),
+            Telemetry(model, measured, meter.gradients, device),
+            StateHash(model, measured, meter.gradients, device),
             Activations(model, device, found, take_losses),
             shields,
             PassSchedule(live.telemetry_every, clock),
             device,
         )
         gate: Gate | NoGate = NoGate()
-        if mode.is_protected:
+        if engine is not None and not engine.is_plain:
+            gate = NoEngineGate()
+            if mode.is_protected:
+                gate = EngineGate(model, shields.gate, arithmetic=arithmetic, device=device)
+        elif mode.is_protected:
             gate = Gate(
                 *(model, optimizers, device, shields.gate),
                 arithmetic=arithmetic,
                 promote=config.gate.promote,
             )
-        return cls(optimizers, meter, slow, shields, gate, row_losses, clock)
+        return cls(
+            *(optimizers, parameters, num_parameters, meter, slow, shields, gate, row_losses),
+            clock,
+        )
 
     def undo(self) -> None:
         """Remove every trace of a start that failed."""
@@ -189,7 +211,7 @@ GATE_STATE = "trimtab: gate"
 
 def watch(
     model: nn.Module,
-    optimizer: Any,
+    optimizer: Any = None,
     *,
     run_dir: str | Path,
     mode: Mode | str = Mode.OBSERVE,
@@ -208,7 +230,8 @@ def watch(
     With several ranks, call it on all of them that train the model.
 
     Args:
-        model: The model that is trained, wrapped or not.
+        model: The model that is trained, wrapped or not; or a DeepSpeedEngine, without an
+            optimizer. The losses of an engine are those that its `backward` is given.
         optimizer: A torch optimizer, a wrapper of one (Accelerate, torchtitan), or several.
         run_dir: The folder of the run; everything is written to its `trimtab/` folder.
         mode: "observe" changes no bit of what is trained; "protect" keeps bad steps from the
@@ -249,6 +272,10 @@ def watch(
         if dist.is_initialized():
             announce(find_ranks(model, settings.live.ranks), RankFacts(is_enabled=False))
         return NoGuard(model, step, checkpoints)
+    engine = Engine(model) if is_engine(model) else None
+    if engine is not None:
+        chosen = engine.mode(chosen)
+        model, optimizer = engine.module, engine.optimizers
     run = RunDirectory(Path(run_dir).absolute())
     ranks = StartingRanks(model, settings, chosen)
     parts: Parts | None = None
@@ -257,10 +284,12 @@ def watch(
     problem: Exception | None = None
     try:
         is_first = ranks.place == 0
-        parts = Parts.build(model, optimizer, settings, chosen, sites=sites, is_first=is_first)
+        parts = Parts.build(
+            *(model, optimizer, settings, chosen), sites=sites, is_first=is_first, engine=engine
+        )
         given = GivenState.of(state)
         if is_first:
-            manifest = _manifest(model, parts.optimizers, settings, ranks.world, chosen, known)
+            manifest = _manifest(model, parts, settings, ranks.world, chosen, known)
             recorder = Recorder(
                 run,
                 settings,
@@ -292,6 +321,7 @@ def watch(
                 row_losses=parts.row_losses,
                 clock=parts.clock,
                 join=ranks.join,
+                make_hooks=hooks_of(engine),
             )
             state_guard = StateGuard()
             if chosen is Mode.RECOVER:
@@ -308,6 +338,7 @@ def watch(
                 )
             watched = _watched(parts, chosen, ranks.world)
             guard = Guard(model, monitor, checkpoints, watched=watched)
+            monitor.hooks.connect(guard.record)
             if checkpoints is not None:
                 guard.load_state_dict(checkpoints.guard_state)
             if recorder.is_recording:
@@ -345,15 +376,14 @@ def _check_kinds(model: Any, run_dir: Any, config: Any, on_incident: Any) -> Non
 def _watched(parts: Parts, mode: Mode, world: int) -> str:
     """Return what is watched, and how: `observes AdamW (7,012 parameters, 1 rank)`."""
     names = " and ".join(dict.fromkeys(type(one).__name__ for one in parts.optimizers))
-    num_parameters = sum(parameter.numel() for parameter in parameters_of(parts.optimizers))
     verb = {Mode.OBSERVE: "observes", Mode.PROTECT: "protects", Mode.RECOVER: "recovers"}[mode]
-    return f"{verb} {names} ({num_parameters:,} parameters, {counted(world, 'rank')})"
+    return f"{verb} {names} ({parts.num_parameters:,} parameters, {counted(world, 'rank')})"
 
 
 def _warn_if_frozen(model: nn.Module, parts: Parts) -> None:
     """Warn if the optimizer was made before adapters were added: it holds frozen weights only."""
     trained = sum(parameter.requires_grad for parameter in model.parameters())
-    if trained and not any(p.requires_grad for p in parameters_of(parts.optimizers)):
+    if trained and not any(p.requires_grad for p in parts.parameters):
         log.warning(
             "trimtab: the optimizer holds frozen parameters only, and none of the %d that are "
             "trained: make it after the adapters are added",
@@ -437,13 +467,12 @@ def _settings_of(optimizers: tuple[Optimizer, ...]) -> dict[str, float]:
 
 def _manifest(
     model: nn.Module,
-    optimizers: tuple[Optimizer, ...],
+    parts: Parts,
     config: Config,
     world: int,
     mode: Mode,
     facts: dict[str, Any],
 ) -> dict[str, Any]:
-    parameters = parameters_of(optimizers)
     names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
     return {
         "schema": 1,
@@ -453,12 +482,12 @@ def _manifest(
         "python": platform.python_version(),
         "world": world,
         "model": type(model).__name__,
-        "num_parameters": sum(parameter.numel() for parameter in parameters),
-        "optimizers": [type(optimizer).__name__ for optimizer in optimizers],
-        **_settings_of(optimizers),
+        "num_parameters": parts.num_parameters,
+        "optimizers": [type(optimizer).__name__ for optimizer in parts.optimizers],
+        **_settings_of(parts.optimizers),
         "config": config.to_dict(),
         "mode": mode.value,
-        "dtype": facts.get("dtype") or names.get(parameters[0].dtype),
+        "dtype": facts.get("dtype") or names.get(parts.parameters[0].dtype),
         "seed": facts.get("seed"),
         "link": facts.get("link"),
     }

@@ -62,12 +62,15 @@ class Backward:
 class SkipDetector:
     """Compares the gradients of a few parameters from one record to the next."""
 
-    def __init__(self, optimizers: Sequence[Optimizer], scaler: Any) -> None:
+    def __init__(
+        self, optimizers: Sequence[Optimizer], scaler: Any, *, is_sharded: bool = False
+    ) -> None:
+        """`is_sharded`: the gradients are not those of the optimizers' parameters."""
         self._optimizers = optimizers
         self._scaler = scaler
         parameters = parameters_of(optimizers)
         self._sample = sample(parameters)
-        self._is_sharded = any(map(is_dtensor, parameters))
+        self._is_sharded = is_sharded or any(map(is_dtensor, parameters))
         self._used = NO_GRADIENTS
         """The gradients that an optimizer has used."""
         self._at_record = NO_GRADIENTS

@@ -12,7 +12,7 @@ import threading
 import weakref
 from collections.abc import Callable, Sequence
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torch.optim import Optimizer
 from torch.utils.hooks import RemovableHandle
@@ -27,8 +27,23 @@ OPERATION = "optimizer.step"
 """What the hooks are part of, as the log names it."""
 
 
+class Hooks(Protocol):
+    """What calls a `StepMonitor` before and after every update."""
+
+    hides_gradients: bool
+    """Whether the gradients of the optimizers' parameters say nothing about a step."""
+
+    def register(self, optimizers: Sequence[Optimizer]) -> None: ...
+    def connect(self, record: Callable[..., None]) -> None: ...
+    def keep_alive(self, listener: "StepMonitor") -> None: ...
+    def deactivate(self) -> None: ...
+    def remove(self) -> None: ...
+
+
 class StepHooks:
     """Pre- and post-hooks on all optimizers."""
+
+    hides_gradients = False
 
     def __init__(self, listener: "StepMonitor") -> None:
         self._before = _Before(weakref.ref(listener))
@@ -43,6 +58,9 @@ class StepHooks:
             # First of all: a user's hook must find the gradients that were there before.
             hooks: Any = optimizer._optimizer_step_post_hooks
             hooks.move_to_end(handle.id, last=False)
+
+    def connect(self, record: Callable[..., None]) -> None:
+        """The guard is there; the loop records its losses itself."""
 
     def keep_alive(self, listener: "StepMonitor") -> None:
         """Let the optimizers keep the listener: a closed guard that others still wait for."""

@@ -33,7 +33,7 @@ from trimtab.live.host.resume_facts import ResumeFacts
 from trimtab.live.loop.skips import SkipDetector
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_facts import StepFacts
-from trimtab.live.loop.step_hooks import ExitHooks, StepHooks
+from trimtab.live.loop.step_hooks import ExitHooks, Hooks, StepHooks
 from trimtab.live.loop.step_sync import Packet, StepSync
 from trimtab.live.measure.batch_facts import RowLosses
 from trimtab.live.measure.step_loop import StepLoop
@@ -67,11 +67,13 @@ class StepMonitor:
         row_losses: RowLosses,
         clock: StepClock,
         join: Callable[[], RankGroup | None],
+        make_hooks: "Callable[[StepMonitor], Hooks]" = StepHooks,
     ) -> None:
         """Prepare to watch these optimizers, from `start` on.
 
         `meter` measures every step, `slow` some of them. `clock` hears of every step, for those
-        who measure by time. `join` finds the other ranks.
+        who measure by time. `join` finds the other ranks. `make_hooks` makes what calls this
+        monitor before and after an update.
         """
         self.shields = shields
         self.entrance = Entrance(self._step_aside)
@@ -84,7 +86,8 @@ class StepMonitor:
         self.slow = slow
         self._config = config
         self._parallel = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
-        self._skips = SkipDetector(optimizers, scaler)
+        self.hooks = make_hooks(self)
+        self._skips = SkipDetector(optimizers, scaler, is_sharded=self.hooks.hides_gradients)
         self._step = TrainStep(step=first_step)
         self._moved: set[int] = set()
         self.loop_step = first_step
@@ -117,7 +120,6 @@ class StepMonitor:
         self.resume = ResumeFacts.of(recorder, optimizers, scaler, shields.resume, first_step)
         for shield in shields:
             shield.on_catch(self._report_failure)
-        self._hooks = StepHooks(self)
         self._exit_hooks = ExitHooks(self.close)
 
     def start(self, state_guard: StateGuard) -> None:
@@ -126,7 +128,7 @@ class StepMonitor:
         self.sync.add_state_guard(state_guard)
         self._find_ranks()
         self.slow.arm()
-        self._hooks.register(self.optimizers)
+        self.hooks.register(self.optimizers)
         # A handler in Python cannot run while a collective waits: with several ranks a SIGTERM
         # must end the process at once, as without trimtab.
         if self.recorder.is_recording and self.sync.ranks.world == 1:
@@ -257,10 +259,10 @@ class StepMonitor:
         if ranks.world > 1 and not ranks.has_left:
             # The other ranks wait for this one in their next `optimizer.step()`.
             ranks.leave()
-            self._hooks.keep_alive(self)
+            self.hooks.keep_alive(self)
         else:
             self._leave()
-            self._hooks.remove()
+            self.hooks.remove()
 
     def _end_journal(self, how: str, *, with_records: bool) -> None:
         recorder, shield = self.recorder, self.shields.host
@@ -463,7 +465,7 @@ class StepMonitor:
         self._decide_no_more()
         self.gate.close()
         if self._is_closed:
-            self._hooks.deactivate()
+            self.hooks.deactivate()
 
     def _refuse_backward(self) -> None:
         if self._is_in_backward:

@@ -79,6 +79,8 @@ class StateHash:
     @torch.no_grad()
     def measure(self) -> torch.Tensor:
         """Return this rank's part of every sum, in the order of `slots`."""
+        if not self._roles:  # nothing is held in tensors of its own, as inside an engine
+            return self._facts
         if any(p not in self._role_of for p in parameters_of(self._optimizers)):
             self.prepare(self._group)
         found: dict[tuple[int, int], list[torch.Tensor]] = {}

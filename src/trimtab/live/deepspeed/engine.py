@@ -1,0 +1,118 @@
+"""Engine: what trimtab needs to know of a DeepSpeedEngine, read in one place."""
+
+import sys
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from trimtab.core.config import Mode
+from trimtab.core.errors import ConfigError
+from trimtab.live.deepspeed.seam import Seam, seams_of
+from trimtab.live.optimizers import find_optimizers
+from trimtab.live.shield import log
+
+
+def is_engine(model: Any) -> bool:
+    """Return whether this is an engine of DeepSpeed, without importing DeepSpeed."""
+    runtime = sys.modules.get("deepspeed.runtime.engine")
+    return runtime is not None and isinstance(model, runtime.DeepSpeedEngine)
+
+
+class Engine:
+    """A DeepSpeedEngine that is watched."""
+
+    def __init__(self, engine: Any) -> None:
+        """Look at an engine; raises ConfigError for one that cannot be watched."""
+        if hasattr(engine, "train_batch"):
+            raise ConfigError(
+                "a PipelineEngine steps inside train_batch and cannot be watched; "
+                "`trimtab diagnose` reads its log"
+            )
+        optimizer = getattr(engine, "optimizer", None)
+        inside = optimizer if isinstance(optimizer, Optimizer) else _inside(optimizer)
+        if inside is None:
+            raise ConfigError(
+                "the engine has no optimizer; pass one to deepspeed.initialize, or name it in its "
+                "configuration"
+            )
+        self.engine = engine
+        self.module: nn.Module = engine.module
+        self.optimizers: tuple[Optimizer, ...] = find_optimizers(inside)
+        """The optimizers of torch inside, for their options; DeepSpeed steps them in pieces."""
+        self.is_plain = optimizer is inside
+        """Whether it steps a plain optimizer, as without ZeRO in fp32: its gradients are those of
+        the model, and it is watched as outside of an engine."""
+        self.seams: list[Seam] = [] if self.is_plain else seams_of(optimizer)
+        """Where its optimizer asks before an update."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.engine.device)
+
+    @property
+    def trained(self) -> list[torch.Tensor]:
+        """The parameters of the model; under ZeRO 3 they are empty between forward passes."""
+        return [parameter for parameter in self.module.parameters() if parameter.requires_grad]
+
+    @property
+    def num_parameters(self) -> int:
+        return sum(int(getattr(p, "ds_numel", p.numel())) for p in self.trained)
+
+    def mode(self, wanted: Mode) -> Mode:
+        """Return the mode in which it can be watched; raises ConfigError for "recover"."""
+        if wanted is Mode.RECOVER:
+            raise ConfigError(
+                'mode="recover" cannot restore the sharded state inside a DeepSpeed engine; use '
+                'mode="protect", and its checkpoints to go back'
+            )
+        why = None if self.is_plain else self._why_not_protected()
+        if wanted is Mode.PROTECT and why is not None:
+            log.warning("trimtab: %s: the run is observed, not protected", why)
+            return Mode.OBSERVE
+        return wanted
+
+    def _why_not_protected(self) -> str | None:
+        """Return why the optimizer would apply an update without asking; None if it asks."""
+        optimizer = self.engine.optimizer
+        if not self.seams:
+            version = getattr(sys.modules.get("deepspeed"), "__version__", "")
+            return f"{type(optimizer).__name__} of DeepSpeed {version} asks nobody before an update"
+        if not getattr(optimizer, "compute_grad_norm", True):
+            return "with compute_grad_norm=false DeepSpeed asks nobody before an update"
+        is_bf16 = getattr(optimizer, "dtype", None) == torch.bfloat16
+        if is_bf16 and not getattr(optimizer, "check_grad_overflow", True):
+            return "with bf16.check_grad_overflow=false DeepSpeed asks nobody before an update"
+        return None
+
+    @property
+    def loss_scale(self) -> float:
+        """The scale of the gradients now; 1 outside of fp16.
+
+        Source: DeepSpeed 0.19.8, whose `engine.backward` scales for the optimizers of ZeRO only; in
+        fp16 without ZeRO the norm that its optimizer asks with is not scaled.
+        """
+        optimizer = self.engine.optimizer
+        if not hasattr(optimizer, "scale_if_loss"):
+            return 1.0
+        config = getattr(optimizer, "loss_scale_config", optimizer)
+        for name in ("cur_scale", "loss_scale"):
+            if (scale := getattr(config, name, None)) is not None:
+                return float(scale)
+        return 1.0
+
+    @property
+    def has_loss_scale(self) -> bool:
+        return bool(self.engine.fp16_enabled())
+
+    @property
+    def num_updates(self) -> int:
+        """How many updates it has made or skipped."""
+        return int(getattr(self.engine, "global_steps", 0))
+
+
+def _inside(optimizer: Any) -> Optimizer | None:
+    """Return the optimizer of torch that one of DeepSpeed holds."""
+    found = getattr(optimizer, "optimizer", None)
+    return found if isinstance(found, Optimizer) else None
