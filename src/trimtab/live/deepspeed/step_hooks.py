@@ -129,13 +129,16 @@ class EngineHooks:
         original = _Replaced(self._engine.engine, "step")
 
         def step(*args: Any, **kwargs: Any) -> Any:
+            listener = self._listener()
+            if listener is None:
+                return original(*args, **kwargs)
             self._was_asked = False
-            before = self._engine.num_updates
+            before = listener.entrance(STEP, self._count)
             with running(self):
                 result = original(*args, **kwargs)
-            if self._engine.num_updates != before:  # else it accumulates
-                self._end_update()
-            return result
+            if self._was_asked or listener.entrance(STEP, self._count) != before:
+                listener.entrance(STEP, self._end_update, listener)
+            return result  # else it accumulates
 
         self._removals.append(original.replace_by(step))
 
@@ -149,12 +152,12 @@ class EngineHooks:
         self._kept = listener
 
     def deactivate(self) -> None:
-        """Stop keeping the listener alive, from within a step."""
-        self._kept = None
+        """The ranks have agreed, in a step, that nobody waits for the listener any more."""
+        self.remove()
 
     def remove(self) -> None:
         """Give the engine back as it came."""
-        self.deactivate()
+        self._kept = None
         for removal in reversed(self._removals):
             removal()
         self._removals.clear()
@@ -191,10 +194,10 @@ class EngineHooks:
                 listener.facts.user.add(signals.LOSS_SCALE, scale)
         listener.before_update(listener.optimizers[-1])
 
-    def _end_update(self) -> None:
-        listener = self._listener()
-        if listener is None:
-            return
+    def _count(self) -> int:
+        return self._engine.num_updates
+
+    def _end_update(self, listener: "StepMonitor") -> None:
         gate: Any = listener.gate
         if not self._was_asked:  # it has applied the update already, or skipped it
             gate.is_too_late = True
