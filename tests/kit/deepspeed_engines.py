@@ -110,3 +110,8 @@ def _copy(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return value.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def weights_of(engine: Any) -> dict[str, Any]:
+    """Return the bits of the weights alone."""
+    return {name: value for name, value in state_of(engine).items() if name.startswith("weight")}

@@ -25,8 +25,8 @@ except ModuleNotFoundError as error:
     raise MissingExtra.of(message, "accelerate") from error
 
 from trimtab.integrations.trainer_adapter import TrainerAdapter
+from trimtab.live.deepspeed.engine import is_engine
 from trimtab.live.guard import Guard, NoGuard
-from trimtab.live.shield import log
 
 __all__ = ["watch"]
 
@@ -54,18 +54,14 @@ def watch(
     adapter = TrainerAdapter(run_dir, mode, **options)
     step = (options.get("facts") or {}).get("step", 0)
     precision = accelerator.mixed_precision
-    guard: Guard | None = None
-    if str(accelerator.distributed_type).endswith("DEEPSPEED"):
-        log.warning("trimtab: DeepSpeed clips and steps by itself, so this run is not watched")
-    else:
-        guard = adapter.start(
-            model,
-            optimizer,
-            run_dir=run_dir,
-            step=step,
-            facts={"dtype": None if precision == "no" else precision},
-            state={"scaler": accelerator.scaler},
-        )
+    guard = adapter.start(
+        model,
+        optimizer,
+        run_dir=run_dir,
+        step=step,
+        facts={"dtype": None if precision == "no" else precision},
+        state={"scaler": accelerator.scaler},
+    )
     if guard is None:
         yield NoGuard(model, step)
         return
@@ -79,7 +75,8 @@ def watch(
     def clip_by_guard(original: Any, max_norm: float) -> Any:
         return accelerator.clip_grad_norm_(model.parameters(), max_norm)  # unscales first
 
-    adapter.replace(accelerator, "clip_grad_norm_", clip)
+    if not is_engine(model):  # which clips by itself, and has stepped when the loop clips
+        adapter.replace(accelerator, "clip_grad_norm_", clip)
     adapter.replace(guard, "clip_grad_norm_", clip_by_guard)
     how = None
     try:

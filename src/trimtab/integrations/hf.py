@@ -7,8 +7,9 @@ What the callback does, and what it replaces on this one Trainer:
 
     on_train_begin      finds the Trainer and makes the guard
     get_batch_samples   the batches of a step: data positions and fingerprints
-    training_step       loss and tokens of each micro-batch
-    _get_grad_norm      the norm before the Trainer's own clipping
+    training_step       loss and tokens of each micro-batch; not with DeepSpeed, whose engine is
+                        watched instead
+    _get_grad_norm      the norm before the Trainer's own clipping; the same
     _save_checkpoint    what the guard knows is saved too, and the checkpoint gets a verdict
     on_train_end        all of it is restored
 """
@@ -40,6 +41,7 @@ from trimtab.integrations.trainer_adapter import (
     load_guard_file,
     write_guard_file,
 )
+from trimtab.live.deepspeed.engine import is_engine
 from trimtab.live.guard import Guard
 from trimtab.live.measure.token_losses import IGNORED
 from trimtab.live.shield import log
@@ -80,9 +82,6 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         self._trainer = find_caller(Trainer)
         if self._trainer is None:
             raise ConfigError("TrimtabCallback was not called by a transformers Trainer")
-        if getattr(self._trainer, "is_deepspeed_enabled", False):
-            log.warning("trimtab: DeepSpeed clips and steps by itself, so this run is not watched")
-            return
         try:
             self._start(args, state)
         except TrimtabError:  # the user can fix it, and nothing has been trained yet
@@ -114,8 +113,10 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
                 self._position = None
         replace = self._adapter.replace
         replace(trainer, "get_batch_samples", self._get_batch_samples)
-        replace(trainer, "training_step", self._training_step)
         replace(trainer, "_save_checkpoint", self._save_checkpoint)
+        if is_engine(trainer.model_wrapped):
+            return  # it steps within its backward pass; the guard hears loss and norm from it
+        replace(trainer, "training_step", self._training_step)
         if hasattr(trainer, "_get_grad_norm"):
             replace(trainer, "_get_grad_norm", self._clip)
         else:
