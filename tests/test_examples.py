@@ -86,9 +86,16 @@ def test_an_example_trains_and_its_last_line_leads_on(
     assert "300 of 300 steps kept" in report.stdout
 
 
+def test_the_example_without_torch_shows_its_broken_batch(tmp_path: Path) -> None:
+    printed = _run("numpy_loop.py", tmp_path)
+    command = printed.split("now: trimtab ")[1].split()
+    report = CliRunner().invoke(app, [command[0], str(tmp_path / command[1])])
+    assert "step 200" in report.stdout
+
+
 def test_every_example_is_tested_and_short() -> None:
     for path in EXAMPLES.glob("*.py"):
-        assert path.name in {"plain_loop.py", "ddp.py", "fsdp2.py"}
+        assert path.name in {"plain_loop.py", "ddp.py", "fsdp2.py", "numpy_loop.py"}
         assert len(path.read_text().splitlines()) <= 50
 
 

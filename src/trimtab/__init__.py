@@ -3,6 +3,7 @@
     report = trimtab.diagnose("train.log")             # what happened in a finished run
     with trimtab.watch(model, optimizer) as guard:     # the same for a live one
     trimtab.check(model, optimizer, loader=loader)     # before the first step
+    with trimtab.record("runs/x1") as run: ...         # a live one without torch
 
 Names are loaded on first use: `import trimtab` costs next to nothing, and torch is loaded only by
 the names that need it.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from trimtab.core.incidents import Incident
     from trimtab.diagnosis import diagnose
     from trimtab.explain.diagnosis import Diagnosis
+    from trimtab.journal.run_log import RunLog, record
     from trimtab.judge import Judge
     from trimtab.live.watch import watch
     from trimtab.readers import read_log
@@ -40,12 +42,14 @@ __all__ = [
     "Finding",
     "Incident",
     "Judge",
+    "RunLog",
     "RunReport",
     "TrimtabError",
     "__version__",
     "check",
     "diagnose",
     "read_log",
+    "record",
     "watch",
 ]
 
@@ -59,11 +63,13 @@ _HOME = {
     "Incident": "trimtab.core.incidents",
     "Diagnosis": "trimtab.explain.diagnosis",
     "Judge": "trimtab.judge",
+    "RunLog": "trimtab.journal.run_log",
     "RunReport": "trimtab.report.run_report",
     "TrimtabError": "trimtab.core.errors",
     "check": "trimtab.checks.objects.run",
     "diagnose": "trimtab.diagnosis",
     "read_log": "trimtab.readers",
+    "record": "trimtab.journal.run_log",
     "watch": "trimtab.live.watch",
 }
 """The module of each public name."""

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from trimtab.live import shield
+from trimtab.core.log import log, log_to_stderr_by_default
 
 LINE = "trimtab: step 121 discarded"
 
@@ -22,10 +22,10 @@ def say(monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
     def log_line() -> None:
         with monkeypatch.context() as patch:
             patch.setattr(logging.root, "handlers", [])  # pytest adds its own to each test
-            patch.setattr(shield.log, "handlers", [])
-            patch.setattr(shield.log, "level", logging.NOTSET)
-            shield.log_to_stderr_by_default()
-            shield.log.info(LINE)
+            patch.setattr(log, "handlers", [])
+            patch.setattr(log, "level", logging.NOTSET)
+            log_to_stderr_by_default()
+            log.info(LINE)
 
     return log_line
 

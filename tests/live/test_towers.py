@@ -21,10 +21,9 @@ from tests.kit.tiny import journal_of
 from tests.live.test_do_no_harm import planted
 
 import trimtab
-from trimtab.journal import RunDirectory
+from trimtab.journal import RunDirectory, observer_process
 from trimtab.journal.news import read_news
 from trimtab.journal.observer_command import judge_to_end
-from trimtab.live.host import observer_process
 from trimtab.observe.news_writer import NewsWriter
 
 pytestmark = pytest.mark.usefixtures("with_observer")
@@ -111,7 +110,7 @@ def test_a_bug_in_what_hears_the_observer_costs_no_record_and_no_bit(
     name: str, unobserved: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("trimtab.live.host.recorder.OBSERVER_SECONDS", 0.0)
-    with planted(f"trimtab.live.host.observer_process.ObserverProcess.{name}", lambda: True):
+    with planted(f"trimtab.journal.observer_process.ObserverProcess.{name}", lambda: True):
         try:
             trained = train(str(tmp_path / "run"), "close").state_dict()
         finally:

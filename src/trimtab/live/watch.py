@@ -18,6 +18,7 @@ from trimtab._version import __version__
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.core.incidents import Incident
+from trimtab.core.log import log_to_stderr_by_default
 from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
 from trimtab.journal.observer_command import OBSERVER_SETTING
@@ -55,7 +56,7 @@ from trimtab.live.recover.relaunch import Relaunch
 from trimtab.live.recover.undo import Undo
 from trimtab.live.recover.undo_plan import RunRequests
 from trimtab.live.recover.undo_report import UndoReporter
-from trimtab.live.shield import Shields, log, log_to_stderr_by_default
+from trimtab.live.shield import Shields, log
 from trimtab.state.host_copy import local
 from trimtab.state.snapshots import OtherState, Snapshots, free_memory, ranks_here
 from trimtab.state.training_state import GivenState, parameters_of

@@ -21,7 +21,7 @@ from trimtab.integrations.alerts.alert_sink import AlertPolicy, AlertSink
 from trimtab.integrations.alerts.channels import Outbox, read_channels
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.news import REPORT_WRITTEN, read_news
-from trimtab.live.host.observer_process import Callbacks, ObserverProcess
+from trimtab.journal.observer_process import Callbacks, ObserverProcess
 from trimtab.observe.run_observer import journal_size
 from trimtab.observe.shipping.log import ShipLog
 from trimtab.observe.shipping.shipper import Shipper

@@ -99,7 +99,7 @@ def test_every_function_of_the_door_may_raise(tmp_path: Path) -> None:
 
 def broken_on_one_rank(rank: int, folder: Path, name: str) -> bool:
     bare = trained(rank, None)
-    owner = dict(reversed(pair) for pair in BROKEN)[name]
+    owner = next(owner for owner, broken in BROKEN if broken == name)
 
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise RuntimeError("planted")
@@ -193,15 +193,16 @@ def refusals(rank: int, folder: Path) -> list[str]:
         trimtab.watch(engine, run_dir=folder / "r", mode="recover")
     except ConfigError as error:
         said.append(str(error))
-    for number, options in enumerate(
-        [
-            {"zero_optimization": {"compute_grad_norm": False}, "gradient_clipping": 0.0},
-            {"bf16": {"check_grad_overflow": False}},
-        ]
+    options: dict[str, Any]
+    for options in (
+        {"zero_optimization": {"compute_grad_norm": False}, "gradient_clipping": 0.0},
+        {"bf16": {"check_grad_overflow": False}},
     ):
         engine = make_engine(2, "bf16", **options)
         with log_of_trimtab() as logged:
-            with trimtab.watch(engine, run_dir=folder / str(number), mode="protect") as guard:
+            with trimtab.watch(
+                engine, run_dir=folder / next(iter(options)), mode="protect"
+            ) as guard:
                 assert "observes" in repr(guard)
                 plain_loop(engine, batches(3, "bf16", rank, {}))
             said += logged

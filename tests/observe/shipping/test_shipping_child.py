@@ -18,7 +18,7 @@ from trimtab.core.config import Config, ShipConfig
 from trimtab.core.findings import Symptom
 from trimtab.core.sink import RunStatus
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.live.host.observer_process import Callbacks, ObserverProcess, _left
+from trimtab.journal.observer_process import Callbacks, ObserverProcess, _left
 from trimtab.observe.shipping.cursor import Cursor
 
 pytestmark = pytest.mark.usefixtures("with_observer")

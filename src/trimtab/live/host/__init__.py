@@ -1,7 +1,6 @@
 """What happens on the host, on the first rank.
 
 recorder.py           the numbers of a step become a record of the journal
-observer_process.py   the child process that judges: started, heard, waited for
 batch_memory.py       the token ids of the last batches, and what is unusual about them
 resume_facts.py       whether a resume has restored everything
 clip_detector.py      norms that were clipped before they were seen

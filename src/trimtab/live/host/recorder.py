@@ -1,6 +1,6 @@
 """Recorder: the numbers of a step become a record of the journal; on the first rank alone.
 
-What it writes is judged by the observer, a process of its own (`observer_process`).
+What it writes is judged by the observer, a process of its own (`journal.observer_process`).
 """
 
 import math
@@ -18,11 +18,11 @@ from trimtab.core.text import counted
 from trimtab.core.token_losses import NUM_BINS, shares
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
 from trimtab.journal.exit_request import announce_run
+from trimtab.journal.observer_process import Callbacks, NoObserver, ObserverProcess
 from trimtab.journal.resume.journal_past import JournalPast
 from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
-from trimtab.live.host.observer_process import Callbacks, NoObserver, ObserverProcess
 from trimtab.live.host.resume_facts import ResumeFacts, report_audit
 from trimtab.live.ranks.exchange import TrainStep
 from trimtab.live.shield import Shield, log

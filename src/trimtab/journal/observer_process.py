@@ -22,12 +22,12 @@ from collections.abc import Callable
 from typing import Any
 
 from trimtab.core.incidents import Incident
+from trimtab.core.log import log
 from trimtab.core.sink import GUARD_CLOSED
 from trimtab.core.text import printable
 from trimtab.journal import RunDirectory
 from trimtab.journal.checkpoints.index import judged_tick
 from trimtab.journal.observer_command import observer_command, observer_environment
-from trimtab.live.shield import log
 
 CLOSE_SECONDS = 20.0
 """How long closing waits for the observer to write its files. Chosen: a journal of a million
