@@ -4,6 +4,7 @@ import logging
 import os
 import sys
 import warnings
+from collections import OrderedDict
 from collections.abc import Mapping
 from typing import Any
 
@@ -34,9 +35,9 @@ def make_engine(stage: int, dtype: str, *, accumulate: int = 1, **options: Any) 
     """Return an engine with a small model, always the same one; `options` are its settings."""
     deepspeed = prepare()
     torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        torch.nn.Linear(WIDTH, 32), torch.nn.Tanh(), torch.nn.Linear(32, OUT)
-    )
+    layers = torch.nn.Sequential(torch.nn.Linear(WIDTH, 32), torch.nn.Tanh())
+    parts = OrderedDict(layers=layers, head=torch.nn.Linear(32, OUT))
+    model = torch.nn.Sequential(parts)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     settings: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": BATCH,

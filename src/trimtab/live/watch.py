@@ -25,6 +25,7 @@ from trimtab.journal.observer_command import OBSERVER_SETTING
 from trimtab.live.arithmetic import math_of
 from trimtab.live.deepspeed.engine import Engine, is_engine
 from trimtab.live.deepspeed.engine_gate import EngineGate, NoEngineGate
+from trimtab.live.deepspeed.pieces import EngineTelemetry
 from trimtab.live.deepspeed.step_hooks import hooks_of
 from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
@@ -114,8 +115,12 @@ class Parts:
         live, row_losses, clock = config.live, RowLosses(), StepClock()
         found = find_sites(model, sites) if live.activations else []
         take_losses = row_losses.add_measured if is_first and live.activations else None
+        if engine is None or engine.is_plain:
+            telemetry = Telemetry(model, measured, meter.gradients, device)
+        else:
+            telemetry = EngineTelemetry(engine, meter.gradients, device)
         slow = SlowMeter(
-            Telemetry(model, measured, meter.gradients, device),
+            telemetry,
             StateHash(model, measured, meter.gradients, device),
             Activations(model, device, found, take_losses),
             shields,

@@ -110,3 +110,41 @@ def test_observing_keeps_the_bits_and_protecting_the_state(
         seen_journal = journal_of(tmp_path / "observe")
         why = [e.facts["why"] for e in seen_journal.events if e.kind == "step not applied"]
         assert why == ["skipped by DeepSpeed"]
+
+
+MEASURED = ("param_norm", "grad_norm", "adam_", "update", "layer_", "lr", "activation_rms")
+
+
+def observe(rank: int, folder: Path, stage: int, dtype: str) -> None:
+    engine = make_engine(stage, dtype, gradient_clipping=0.0)
+    config = trimtab.Config().override({"live.telemetry_every": 5})
+    with trimtab.watch(engine, run_dir=folder, observer=False, config=config):
+        for batch in batches(22, dtype, rank, {}):
+            engine.backward(loss_of(engine, batch))
+            engine.step()
+
+
+@pytest.mark.parametrize(
+    ("stage", "ranks", "dtype"),
+    [
+        (2, 2, "fp32"),
+        (3, 2, "fp16"),
+        pytest.param(1, 2, "fp32", marks=pytest.mark.slow),
+        pytest.param(3, 1, "fp32", marks=pytest.mark.slow),
+        pytest.param(1, 2, "bf16", marks=pytest.mark.slow),
+    ],
+)
+def test_what_is_measured_of_the_pieces_is_what_it_is_of_a_whole_optimizer(
+    stage: int, ranks: int, dtype: str, tmp_path: Path
+) -> None:
+    run_ranks(observe, ranks, tmp_path / "whole", 0, "fp32")
+    run_ranks(observe, ranks, tmp_path / "pieces", stage, dtype)
+    whole, pieces = journal_of(tmp_path / "whole"), journal_of(tmp_path / "pieces")
+    names = {name for name in whole.columns if name.startswith(MEASURED)}
+    assert {"grad_norm/layer.0", "adam_m_norm/head", "layer_update_ratio/0", "lr"} <= names
+    assert names <= pieces.columns.keys()
+    tolerance = 1e-5 if dtype == "fp32" else 0.02
+    for name in names:
+        measured, expected = pieces.column(name), whole.column(name)
+        assert measured.present.sum() == expected.present.sum() >= 4
+        assert measured.values[5::5] == pytest.approx(expected.values[5::5], rel=tolerance), name

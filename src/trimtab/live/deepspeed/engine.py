@@ -38,14 +38,18 @@ class Engine:
                 "configuration"
             )
         self.engine = engine
+        self.optimizer: Any = optimizer
+        """What the engine steps: of ZeRO, of fp16 or bf16, or one of torch."""
         self.module: nn.Module = engine.module
         self.optimizers: tuple[Optimizer, ...] = find_optimizers(inside)
         """The optimizers of torch inside, for their options; DeepSpeed steps them in pieces."""
         self.is_plain = optimizer is inside
         """Whether it steps a plain optimizer, as without ZeRO in fp32: its gradients are those of
         the model, and it is watched as outside of an engine."""
-        self.seams: list[Seam] = [] if self.is_plain else seams_of(optimizer)
-        """Where its optimizer asks before an update."""
+        seams = [] if self.is_plain else seams_of(optimizer)
+        self._why_not_protected = None if self.is_plain else _why_not_asked(optimizer, seams)
+        self.seams: list[Seam] = seams if self._why_not_protected is None else []
+        """Where its optimizer asks before every update."""
 
     @property
     def device(self) -> torch.device:
@@ -67,24 +71,11 @@ class Engine:
                 'mode="recover" cannot restore the sharded state inside a DeepSpeed engine; use '
                 'mode="protect", and its checkpoints to go back'
             )
-        why = None if self.is_plain else self._why_not_protected()
+        why = self._why_not_protected
         if wanted is Mode.PROTECT and why is not None:
             log.warning("trimtab: %s: the run is observed, not protected", why)
             return Mode.OBSERVE
         return wanted
-
-    def _why_not_protected(self) -> str | None:
-        """Return why the optimizer would apply an update without asking; None if it asks."""
-        optimizer = self.engine.optimizer
-        if not self.seams:
-            version = getattr(sys.modules.get("deepspeed"), "__version__", "")
-            return f"{type(optimizer).__name__} of DeepSpeed {version} asks nobody before an update"
-        if not getattr(optimizer, "compute_grad_norm", True):
-            return "with compute_grad_norm=false DeepSpeed asks nobody before an update"
-        is_bf16 = getattr(optimizer, "dtype", None) == torch.bfloat16
-        if is_bf16 and not getattr(optimizer, "check_grad_overflow", True):
-            return "with bf16.check_grad_overflow=false DeepSpeed asks nobody before an update"
-        return None
 
     @property
     def loss_scale(self) -> float:
@@ -93,7 +84,7 @@ class Engine:
         Source: DeepSpeed 0.19.8, whose `engine.backward` scales for the optimizers of ZeRO only; in
         fp16 without ZeRO the norm that its optimizer asks with is not scaled.
         """
-        optimizer = self.engine.optimizer
+        optimizer = self.optimizer
         if not hasattr(optimizer, "scale_if_loss"):
             return 1.0
         config = getattr(optimizer, "loss_scale_config", optimizer)
@@ -107,12 +98,25 @@ class Engine:
         return bool(self.engine.fp16_enabled())
 
     @property
-    def num_updates(self) -> int:
-        """How many updates it has made or skipped."""
-        return int(getattr(self.engine, "global_steps", 0))
+    def has_skipped(self) -> bool:
+        """Whether the optimizer has just skipped its update, for whatever reason."""
+        return bool(getattr(self.optimizer, "overflow", False))
 
 
 def _inside(optimizer: Any) -> Optimizer | None:
     """Return the optimizer of torch that one of DeepSpeed holds."""
     found = getattr(optimizer, "optimizer", None)
     return found if isinstance(found, Optimizer) else None
+
+
+def _why_not_asked(optimizer: Any, seams: list[Seam]) -> str | None:
+    """Return why the optimizer would apply an update without asking; None if it asks."""
+    if not seams:
+        version = getattr(sys.modules.get("deepspeed"), "__version__", "")
+        return f"{type(optimizer).__name__} of DeepSpeed {version} asks nobody before an update"
+    if not getattr(optimizer, "compute_grad_norm", True):
+        return "with compute_grad_norm=false DeepSpeed asks nobody before an update"
+    is_bf16 = getattr(optimizer, "dtype", None) == torch.bfloat16
+    if is_bf16 and not getattr(optimizer, "check_grad_overflow", True):
+        return "with bf16.check_grad_overflow=false DeepSpeed asks nobody before an update"
+    return None

@@ -1,8 +1,8 @@
 """The seam: the function that every optimizer of DeepSpeed asks before it touches a weight.
 
 `is_invalid_grad_norm` is a global name of the modules of those optimizers, not a method of one. So
-what stands in its place (`Seam`) passes the question on to the engine whose `step` runs in this
-thread, if that engine is watched; for every other one it is the function of DeepSpeed.
+what stands in its place (`Seam`) passes the question on to the engine that makes an update in
+this thread, if it is watched; for every other one it is the function of DeepSpeed.
 """
 
 import sys
@@ -20,7 +20,7 @@ invalid; a negative norm stands for one that is not finite."""
 
 
 class Update(Protocol):
-    """A call of `step` of a watched engine."""
+    """An update of a watched engine."""
 
     def answer(self, is_invalid: Question, norm: Any) -> Any:
         """Return whether the engine is to skip its update."""

@@ -1,7 +1,7 @@
 """EngineHooks: where a step of an engine begins, asks and ends, in place of hooks on optimizers.
 
-`engine.backward` and `engine.step` of this one engine are replaced by functions that call them.
-They hold the guard by weak references only, and everything of trimtab in them goes through an
+`engine.backward` and `engine.optimizer.step` of this one engine are replaced by functions that call
+them. They hold the guard by weak references only, and everything of trimtab in them goes through an
 `Entrance`: what fails there takes the guard out of the run, and the engine trains on.
 """
 
@@ -21,7 +21,7 @@ from trimtab.live.shield import log
 if TYPE_CHECKING:
     from trimtab.live.loop.step_monitor import StepMonitor
 
-STEP, BACKWARD = "engine.step", "engine.backward"
+STEP, BACKWARD = "engine.optimizer.step", "engine.backward"
 """What is replaced, as the log names it."""
 
 LOG_EVERY = 10
@@ -119,26 +119,25 @@ class EngineHooks:
         self._kept: StepMonitor | None = None
         self._removals: list[Callable[[], None]] = []
         self._was_asked = False
-        """Whether the optimizer has asked in the present call of `engine.step`."""
+        """Whether the optimizer has asked in the present update."""
         self._skipped_in_a_row = 0
 
     def register(self, optimizers: Any) -> None:
         for seam in self._engine.seams:
             seam.open()
             self._removals.append(seam.close)
-        original = _Replaced(self._engine.engine, "step")
+        # Not `engine.step`: that is called for every micro-batch, and moves the schedule as well.
+        original = _Replaced(self._engine.optimizer, "step")
 
         def step(*args: Any, **kwargs: Any) -> Any:
             listener = self._listener()
             if listener is None:
                 return original(*args, **kwargs)
             self._was_asked = False
-            before = listener.entrance(STEP, self._count)
             with running(self):
                 result = original(*args, **kwargs)
-            if self._was_asked or listener.entrance(STEP, self._count) != before:
-                listener.entrance(STEP, self._end_update, listener)
-            return result  # else it accumulates
+            listener.entrance(STEP, self._end_update, listener)
+            return result
 
         self._removals.append(original.replace_by(step))
 
@@ -170,6 +169,7 @@ class EngineHooks:
         if self._was_asked or listener is None:
             return invalid
         self._was_asked = True
+        listener.entrance(STEP, listener.slow.note_gradients)
         return self._decide(listener, norm, is_scaled=True) or invalid
 
     def _decide(self, listener: "StepMonitor", norm: Any, *, is_scaled: bool) -> bool:
@@ -194,23 +194,29 @@ class EngineHooks:
                 listener.facts.user.add(signals.LOSS_SCALE, scale)
         listener.before_update(listener.optimizers[-1])
 
-    def _count(self) -> int:
-        return self._engine.num_updates
-
     def _end_update(self, listener: "StepMonitor") -> None:
         gate: Any = listener.gate
         if not self._was_asked:  # it has applied the update already, or skipped it
             gate.is_too_late = True
-            norm = listener.entrance(STEP, self._engine.engine.get_global_grad_norm)
+            norm = listener.entrance(STEP, self._last_norm)
             self._decide(listener, norm, is_scaled=False)
             gate.is_too_late = False
         if not gate.discards and not listener.is_out:
             listener.entrance(STEP, self._report_skip, listener)
         listener.entrance(STEP, listener.after_update, listener.optimizers[-1])
 
+    def _last_norm(self) -> Any:
+        """Return the norm of the update that was just made or skipped; None if it is not known.
+
+        Before 0.19.7 it stays that of the update before where one is skipped.
+        """
+        has_skipped = self._engine.has_skipped
+        known = getattr(self._engine.optimizer, "_global_grad_norm", None)
+        return math.inf if has_skipped else known
+
     def _report_skip(self, listener: "StepMonitor") -> None:
         """Say that the engine has skipped an update by itself: DeepSpeed logs nothing of it."""
-        if self._engine.engine.was_step_applied():
+        if not self._engine.has_skipped:
             self._skipped_in_a_row = 0
             return
         self._skipped_in_a_row += 1
@@ -223,7 +229,7 @@ class EngineHooks:
                 "trimtab: step %d: DeepSpeed skipped the update, its gradients are not finite; "
                 "%d skipped so far",
                 step,
-                self._engine.engine.skipped_steps,
+                self._engine.engine.skipped_steps + 1,
             )
 
 

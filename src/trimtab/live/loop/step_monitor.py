@@ -392,10 +392,9 @@ class StepMonitor:
             if self.sync.ranks.world > 1:
                 self._exit_hooks.remove()
         if self.sync.ranks.world > 1:
-            copies = count_copies(
-                self.slow.parameters, self.sync.ranks.group, self._config.replicas
-            )
-            self.meter.gradients.set_copies(self.slow.parameters, copies)
+            shared = self.slow.shared
+            copies = count_copies(shared, self.sync.ranks.group, self._config.replicas)
+            self.meter.gradients.set_copies(shared, copies)
             self.slow.prepare(self.sync.ranks.group)
         self.resume.set_world(self.sync.ranks.world)
 

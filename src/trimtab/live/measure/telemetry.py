@@ -88,6 +88,14 @@ class Telemetry:
         """How many slices a pass can have."""
         self.prepare()
 
+    @property
+    def shared(self) -> list[torch.Tensor]:
+        """The parameters that other ranks may hold as well."""
+        return self.parameters
+
+    def note_gradients(self) -> None:
+        """The gradients are there, for who does not find them after the update."""
+
     def prepare(self) -> None:
         """Look up the parameters: at the start, and when some have been added or replaced."""
         self.parameters = parameters_of(self._optimizers)
@@ -248,8 +256,15 @@ class SlowMeter:
         self._measured: tuple[Any, torch.Tensor] | None = None
 
     @property
-    def parameters(self) -> list[torch.Tensor]:
-        return self._telemetry.parameters
+    def shared(self) -> list[torch.Tensor]:
+        """The parameters that other ranks may hold as well."""
+        return self._telemetry.shared
+
+    def note_gradients(self) -> None:
+        """An update is about to begin that frees the gradients."""
+        if self._is_measured and not self._shields.telemetry.is_down:
+            with self._shields.telemetry.guarding("gradients"):
+                self._telemetry.note_gradients()
 
     @property
     def _is_measured(self) -> bool:
