@@ -6,9 +6,14 @@ import sys
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+
+import trimtab
 
 BATCH, WIDTH, OUT = 64, 8, 2
 """ZeRO 3 fills the parts of ranks up with memory as it finds it: all sizes are even."""
@@ -116,3 +121,60 @@ def _copy(value: Any) -> Any:
 def weights_of(engine: Any) -> dict[str, Any]:
     """Return the bits of the weights alone."""
     return {name: value for name, value in state_of(engine).items() if name.startswith("weight")}
+
+
+NAN, HUGE = 20, 130
+"""The bad batches; a finite one is discarded once 96 steps are known."""
+STEPS = 134
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a run has left on one rank."""
+
+    state: dict[str, Any]
+    around: dict[int, tuple[Any, Any]]
+    """The state before and after each bad batch."""
+    applied: dict[int, bool]
+    """Whether the engine says that it has applied them."""
+    skipped: int
+    """How many it says it has skipped."""
+    later_moves: bool
+    """Whether the step after the last bad batch has changed the weights."""
+
+
+def train(rank: int, mode: str | None, folder: Path, stage: int, dtype: str, **options: Any) -> Run:
+    """Train with a NaN batch and a huge one, on 2 ranks of only one of them."""
+    engine = make_engine(stage, dtype, **options)
+    guard = trimtab.watch(engine, run_dir=folder, mode=mode, observer=False) if mode else None
+    bad = {NAN: "nan", HUGE: "huge"} if rank == dist.get_world_size() - 1 else {}
+    around, applied, later = {}, {}, False
+    for number, batch in enumerate(batches(STEPS, dtype, rank, bad)):
+        before = state_of(engine) if number in (NAN, HUGE, HUGE + 1) else {}
+        for _ in range(engine.gradient_accumulation_steps()):
+            engine.backward(loss_of(engine, batch))
+            engine.step()
+        if number in (NAN, HUGE):
+            around[number] = (before, state_of(engine))
+            applied[number] = engine.was_step_applied()
+        elif before:
+            later = before != state_of(engine)
+    if guard is not None:
+        guard.close()
+    return Run(
+        state=state_of(engine),
+        around=around,
+        applied=applied,
+        skipped=engine.skipped_steps,
+        later_moves=later,
+    )
+
+
+def all_modes(
+    rank: int, folder: Path, stage: int, dtype: str, options: Mapping[str, Any] | None = None
+) -> dict[str, Run]:
+    """Train bare, observed and protected."""
+    return {
+        str(mode): train(rank, mode, folder / str(mode), stage, dtype, **(options or {}))
+        for mode in (None, "observe", "protect")
+    }

@@ -1,13 +1,10 @@
 """Engines of DeepSpeed, on 1 and 2 ranks: observed bit for bit, and protected."""
 
 import importlib.util
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch.distributed as dist
-from tests.kit.deepspeed_engines import batches, loss_of, make_engine, state_of
+from tests.kit.deepspeed_engines import HUGE, NAN, all_modes, batches, loss_of, make_engine
 from tests.kit.launch import run_ranks
 from tests.kit.tiny import journal_of
 
@@ -17,10 +14,6 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None,
     reason="deepspeed is not installed: pip install --group deepspeed",
 )
-
-NAN, HUGE = 20, 130
-"""The bad batches; a finite one is discarded once 96 steps are known."""
-STEPS = 134
 
 STAGES, TYPES = (0, 1, 2, 3), ("fp32", "bf16", "fp16")
 IN_CI = {(2, "bf16", 2), (3, "bf16", 2), (0, "bf16", 1), (1, "fp16", 1), (0, "fp32", 1)}
@@ -33,54 +26,6 @@ SETTINGS = [
     for dtype in TYPES
     for key in [(stage, dtype, ranks)]
 ]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Run:
-    """What a run has left on one rank."""
-
-    state: dict[str, Any]
-    around: dict[int, tuple[Any, Any]]
-    """The state before and after each bad batch."""
-    applied: dict[int, bool]
-    """Whether the engine says that it has applied them."""
-    skipped: int
-    """How many it says it has skipped."""
-    later_moves: bool
-    """Whether the step after the last bad batch has changed the weights."""
-
-
-def train(rank: int, mode: str | None, folder: Path, stage: int, dtype: str) -> Run:
-    engine = make_engine(stage, dtype)
-    guard = trimtab.watch(engine, run_dir=folder, mode=mode, observer=False) if mode else None
-    # Only the last rank has the bad batches.
-    bad = {NAN: "nan", HUGE: "huge"} if rank == dist.get_world_size() - 1 else {}
-    around, applied, later = {}, {}, False
-    for number, batch in enumerate(batches(STEPS, dtype, rank, bad)):
-        before = state_of(engine) if number in (NAN, HUGE, HUGE + 1) else {}
-        engine.backward(loss_of(engine, batch))
-        engine.step()
-        if number in (NAN, HUGE):
-            around[number] = (before, state_of(engine))
-            applied[number] = engine.was_step_applied()
-        elif before:
-            later = before != state_of(engine)
-    if guard is not None:
-        guard.close()
-    return Run(
-        state=state_of(engine),
-        around=around,
-        applied=applied,
-        skipped=engine.skipped_steps,
-        later_moves=later,
-    )
-
-
-def all_modes(rank: int, folder: Path, stage: int, dtype: str) -> dict[str, Run]:
-    return {
-        str(mode): train(rank, mode, folder / str(mode), stage, dtype)
-        for mode in (None, "observe", "protect")
-    }
 
 
 @pytest.mark.parametrize(("stage", "dtype", "ranks"), SETTINGS)
