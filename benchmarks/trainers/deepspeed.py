@@ -151,7 +151,7 @@ def main(arguments: list[str]) -> None:
         cells.append([what, types, *(f"{count} of {len(rows)}" for count in columns)])
         failed += [f"- {one}: {bad}" for one, bad in rows if any(bad.values())]
     ratios = [
-        [f"ZeRO {stage}", run_ranks(measured_costs, 1, stage, deadline=600)[0]] for stage in (2, 3)
+        (f"ZeRO {stage}", run_ranks(measured_costs, 1, stage, deadline=600)[0]) for stage in (2, 3)
     ]
     version = importlib.metadata.version("deepspeed")
     text = HEAD.format(version=version) + table(COLUMNS, cells)
@@ -172,8 +172,8 @@ def main(arguments: list[str]) -> None:
 COLUMNS = ["engine", "precision", "observe", "NaN batch", "huge batch", "goes on"]
 HEAD = (
     "deepspeed {version} on the CPU, a tiny model, 134 updates, on 1 and 2 ranks; on 2 ranks one "
-    "of them alone has the bad batches. `observe`: weights, fp32 masters, moments and learning rate "
-    "have the bits of the run without trimtab. NaN batch (update 20) and huge batch (update 130, "
+    "of them alone has the bad batches. `observe`: weights, fp32 masters, moments and learning "
+    "rate have the bits of the run without trimtab. NaN batch (update 20) and huge batch (130, "
     "finite): in `protect` all of these stay as they were, on every rank, the learning rate too. "
     "Without ZeRO in fp32 the engine has no skip of its own: its schedule goes on, and the huge "
     "step is scaled down. Goes on: the update after the last bad batch changes the weights. Bar: "

@@ -46,6 +46,7 @@ except ModuleNotFoundError as error:
 
 from trimtab.integrations.trainer_adapter import TrainerAdapter
 from trimtab.journal import RunDirectory
+from trimtab.live.deepspeed.engine import is_engine
 from trimtab.live.guard import Guard
 from trimtab.live.shield import log
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
@@ -130,7 +131,8 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
                 guard.event("planned change", what="fit was called again")
             elif self._saved:
                 guard.load_state_dict(self._saved)
-            self._clip = ClipRecorder(adapter, trainer, pl_module)
+            if not is_engine(trainer.strategy.model):  # else it clips by itself
+                self._clip = ClipRecorder(adapter, trainer, pl_module)
             CheckpointRegister(adapter, trainer, checkpoints, Path(run_dir))
             if pl_module.automatic_optimization:  # else it is not known where a step ends
                 note = partial(self._note_batch, trainer)
@@ -181,8 +183,8 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
         """Record the loss: Lightning has divided it by the accumulation, and multiplied it by the
         loss scale of fp16."""
         guard, shield = self.guard, self._adapter.shield
-        if guard is None or shield.is_down:
-            return
+        if guard is None or shield.is_down or is_engine(trainer.strategy.model):
+            return  # an engine's losses are heard from itself
         with shield.guarding("loss"):
             value = loss
             if pl_module.automatic_optimization and trainer.accumulate_grad_batches > 1:
@@ -265,9 +267,8 @@ class TrimtabCallback(Callback):  # type: ignore[misc]
 
 
 def _can_be_watched(trainer: Trainer) -> bool:
-    if "DeepSpeed" in type(trainer.strategy).__name__:
-        log.warning("trimtab: DeepSpeed clips and steps by itself, so this run is not watched")
-        return False
+    if is_engine(trainer.strategy.model):
+        return True  # of DeepSpeed, which keeps its parameters in optimizers of its own
     if not any(group["params"] for o in trainer.optimizers for group in o.param_groups):
         log.warning("trimtab: there is no optimizer with parameters, so this run is not watched")
         return False

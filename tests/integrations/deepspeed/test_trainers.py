@@ -159,3 +159,57 @@ def test_an_accelerator(tmp_path: Path) -> None:
     assert np.flatnonzero(np.isnan(journal.column("loss").values)).tolist() == [BAD_STEP - 1]
     report = trimtab.diagnose(tmp_path / "protect")
     assert [found.incident.onset.step for found in report.incidents] == [BAD_STEP - 1]
+
+
+def lightning_runs(
+    rank: int, port: int, folder: Path, stage: int, meeting: Path
+) -> dict[str, tuple[dict[str, Any], int]]:
+    set_as_launched(rank, 1, port)
+    import lightning
+    from lightning.pytorch.accelerators import CPUAccelerator
+    from lightning.pytorch.strategies import DeepSpeedStrategy, deepspeed
+    from tests.kit.lightning import Module
+
+    from trimtab.integrations.lightning import TrimtabCallback
+
+    # Lightning lets DeepSpeed on CUDA alone; nothing else of the strategy needs it.
+    vars(deepspeed)["CUDAAccelerator"] = CPUAccelerator
+    vars(deepspeed)["_validate_device_index_selection"] = lambda devices: None
+
+    class Strategy(DeepSpeedStrategy):  # type: ignore[misc]
+        root_device = torch.device("cpu", 0)
+
+    settings = settings_of(stage)
+    del settings["gradient_accumulation_steps"]  # Lightning sets it
+    found = {}
+    for mode in (None, "observe", "protect"):
+        trainer = lightning.Trainer(
+            accelerator="cpu",
+            devices=1,
+            strategy=Strategy(config={**settings}, process_group_backend="gloo"),
+            max_steps=12,
+            accumulate_grad_batches=2,
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            default_root_dir=folder,
+            callbacks=[TrimtabCallback(folder / str(mode), mode=mode, observer=False)]
+            if mode
+            else [],
+        )
+        drawn = torch.Generator().manual_seed(1)
+        tokens: Any = torch.randint(0, 32, (48, 9), generator=drawn)
+        trainer.fit(Module(nan_at=2 * BAD_STEP - 1), DataLoader(tokens, batch_size=2))
+        engine = trainer.strategy.model
+        found[str(mode)] = (weights_of(engine), engine.skipped_steps)
+    return found
+
+
+def test_lightning(tmp_path: Path) -> None:
+    (found,) = run_ranks(lightning_runs, 1, free_port(), tmp_path, 2, deadline=120, join=False)
+    assert found["None"] == found["observe"] == found["protect"]
+    assert found["None"][1] == 1
+    journal = journal_of(tmp_path / "protect")
+    assert list(journal.step) == list(range(12))
+    assert np.flatnonzero(np.isnan(journal.column("loss").values)).tolist() == [BAD_STEP - 1]
+    assert journal.column("grad_norm").present.all()
