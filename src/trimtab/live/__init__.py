@@ -27,6 +27,7 @@ Layers, each importing only those after it (an import contract checks this):
 
     watch.py          builds a guard
     guard.py          what the user holds
+    deepspeed/        an engine that steps by itself, in place of hooks on optimizers
     step_iterator.py  between two steps
     recover/          taking back what harmed weights or optimizer
     loop/             when a step begins and ends

@@ -4,11 +4,21 @@ import importlib.util
 from pathlib import Path
 
 import pytest
-from tests.kit.deepspeed_engines import HUGE, NAN, all_modes, batches, loss_of, make_engine
+from tests.kit.deepspeed_engines import (
+    HUGE,
+    NAN,
+    Run,
+    all_modes,
+    batches,
+    loss_of,
+    make_engine,
+    train,
+)
 from tests.kit.launch import run_ranks
 from tests.kit.tiny import journal_of
 
 import trimtab
+from trimtab.live.arithmetic import device_path
 
 pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("deepspeed") is None,
@@ -55,6 +65,18 @@ def test_observing_keeps_the_bits_and_protecting_the_state(
         seen_journal = journal_of(tmp_path / "observe")
         why = [e.facts["why"] for e in seen_journal.events if e.kind == "step not applied"]
         assert why == ["skipped by DeepSpeed"]
+
+
+def protected_twice(rank: int, folder: Path) -> list[Run]:
+    with device_path():
+        on_device = train(rank, "protect", folder / "device", 2, "bf16")
+    return [on_device, train(rank, "protect", folder / "host", 2, "bf16")]
+
+
+def test_the_path_of_a_device_decides_the_same(tmp_path: Path) -> None:
+    for on_device, on_host in run_ranks(protected_twice, 2, tmp_path, deadline=120):
+        assert on_device.applied == on_host.applied == {NAN: False, HUGE: False}
+        assert on_device.state == on_host.state
 
 
 MEASURED = ("param_norm", "grad_norm", "adam_", "update", "layer_", "lr", "activation_rms")
