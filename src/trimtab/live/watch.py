@@ -23,7 +23,7 @@ from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
 from trimtab.journal.observer_command import OBSERVER_SETTING
 from trimtab.live.arithmetic import math_of
-from trimtab.live.deepspeed.engine import Engine, is_engine
+from trimtab.live.deepspeed.engine import Engine, open_engine
 from trimtab.live.deepspeed.engine_gate import EngineGate, NoEngineGate
 from trimtab.live.deepspeed.pieces import EngineTelemetry
 from trimtab.live.deepspeed.step_hooks import hooks_of
@@ -274,11 +274,11 @@ def watch(
     step, sites = known.pop("step", None), known.pop("sites", None)
     if step is None:
         step = 0 if checkpoints is None else checkpoints.resumed.step
-    if not enabled:
+    engine, is_broken = open_engine(model if enabled else None)
+    if is_broken or not enabled:
         if dist.is_initialized():
             announce(find_ranks(model, settings.live.ranks), RankFacts(is_enabled=False))
         return NoGuard(model, step, checkpoints)
-    engine = Engine(model) if is_engine(model) else None
     if engine is not None:
         chosen = engine.mode(chosen)
         model, optimizer = engine.module, engine.optimizers

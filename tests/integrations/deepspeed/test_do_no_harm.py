@@ -10,6 +10,7 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+import torch
 import torch.distributed as dist
 from tests.kit.deepspeed_engines import batches, loss_of, make_engine, prepare, state_of
 from tests.kit.launch import log_of_trimtab, run_ranks
@@ -64,6 +65,9 @@ def quiet() -> Iterator[None]:
 
 
 BROKEN = [
+    (Engine, "__init__"),
+    (EnginePieces, "__init__"),
+    (EngineHooks, "register"),
     (EngineHooks, "_inspect"),
     (EngineHooks, "_end_update"),
     (EngineHooks, "_report_skip"),
@@ -191,12 +195,24 @@ def test_engines_do_not_touch_each_other_and_the_seam_is_given_back(tmp_path: Pa
 
 def refusals(rank: int, folder: Path) -> list[str]:
     """Return what is said about what cannot be done."""
-    said = []
+    said, deepspeed = [], prepare()
+    from deepspeed.pipe import PipelineModule
+
     engine = make_engine(2, "bf16")
     try:
         trimtab.watch(engine, run_dir=folder / "r", mode="recover")
     except ConfigError as error:
         said.append(str(error))
+    model = PipelineModule(layers=[torch.nn.Linear(8, 2)], num_stages=1)
+    bare = torch.nn.Linear(8, 2)
+    for unwatchable in (model, bare):
+        made = {"optimizer": torch.optim.SGD(model.parameters())} if unwatchable is model else {}
+        config = {"train_micro_batch_size_per_gpu": 4}
+        engine, *_ = deepspeed.initialize(model=unwatchable, config=config, **made)
+        try:
+            trimtab.watch(engine, run_dir=folder / "u")
+        except ConfigError as error:
+            said.append(str(error))
     options: dict[str, Any]
     for options in (
         {"zero_optimization": {"compute_grad_norm": False}, "gradient_clipping": 0.0},
@@ -218,8 +234,12 @@ def test_what_cannot_be_done_is_said_in_one_sentence(tmp_path: Path) -> None:
     assert [sentence.partition(":")[0] for sentence in said] == [
         'mode="recover" cannot restore the sharded state inside a DeepSpeed engine; use '
         'mode="protect", and its checkpoints to go back',
+        "a PipelineEngine steps inside train_batch and cannot be watched; `trimtab diagnose` reads "
+        "its log",
+        "the engine has no optimizer; pass one to deepspeed.initialize, or name it in its "
+        "configuration",
         "trimtab",
         "trimtab",
     ]
-    assert "compute_grad_norm=false" in said[1]
-    assert "check_grad_overflow=false" in said[2]
+    assert "compute_grad_norm=false" in said[3]
+    assert "check_grad_overflow=false" in said[4]

@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from trimtab.core.config import Mode
-from trimtab.core.errors import ConfigError
+from trimtab.core.errors import ConfigError, TrimtabError
 from trimtab.live.deepspeed.seam import Seam, seams_of
 from trimtab.live.optimizers import find_optimizers
 from trimtab.live.shield import log
@@ -18,6 +18,18 @@ def is_engine(model: Any) -> bool:
     """Return whether this is an engine of DeepSpeed, without importing DeepSpeed."""
     runtime = sys.modules.get("deepspeed.runtime.engine")
     return runtime is not None and isinstance(model, runtime.DeepSpeedEngine)
+
+
+def open_engine(model: Any) -> "tuple[Engine | None, bool]":
+    """Return an engine and False, None and True if it could not be looked at; None and False if
+    the model is none. Raises ConfigError for one that cannot be watched."""
+    try:
+        return (Engine(model) if is_engine(model) else None), False
+    except TrimtabError:  # the user can fix it, and nothing has been trained yet
+        raise
+    except Exception:
+        log.exception("trimtab could not look at the engine and steps aside; training continues")
+        return None, True
 
 
 class Engine:
