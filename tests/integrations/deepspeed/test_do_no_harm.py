@@ -116,7 +116,12 @@ def broken_on_one_rank(rank: int, folder: Path, name: str) -> bool:
         return bool(trained(rank, folder) == bare)
 
 
-@pytest.mark.parametrize("name", ["_inspect", "judge", "_record"])
+SLOW = pytest.mark.slow
+
+
+@pytest.mark.parametrize(
+    "name", ["_inspect", pytest.param("judge", marks=SLOW), pytest.param("_record", marks=SLOW)]
+)
 def test_one_rank_may_fail_alone(name: str, tmp_path: Path) -> None:
     assert run_ranks(broken_on_one_rank, 2, tmp_path, name, deadline=120) == [True, True]
 

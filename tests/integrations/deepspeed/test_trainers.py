@@ -22,6 +22,8 @@ pytestmark = pytest.mark.skipif(
     reason="deepspeed is not installed: pip install --group deepspeed",
 )
 
+SLOW = pytest.mark.slow
+
 MARKED, BAD_STEP = 21, 6
 """The sequence without a finite loss, and the step that it is in, counted from 1."""
 
@@ -83,7 +85,7 @@ def hf_runs(
 
 
 @pytest.mark.parametrize(
-    ("stage", "ranks"), [(2, 1), (3, 2), pytest.param(2, 2, marks=pytest.mark.slow)]
+    ("stage", "ranks"), [(3, 2), pytest.param(2, 1, marks=SLOW), pytest.param(2, 2, marks=SLOW)]
 )
 def test_the_hugging_face_trainer(stage: int, ranks: int, tmp_path: Path) -> None:
     for found in run_ranks(
@@ -205,6 +207,7 @@ def lightning_runs(
     return found
 
 
+@pytest.mark.slow
 def test_lightning(tmp_path: Path) -> None:
     (found,) = run_ranks(lightning_runs, 1, free_port(), tmp_path, 2, deadline=120, join=False)
     assert found["None"] == found["observe"] == found["protect"]
