@@ -80,7 +80,7 @@ def speaks_for(weights: Weights) -> str:
         chosen.sort(key=lambda id: -heavy[id] * weights.shares[id][cause])
         said = ", ".join(f"`{id}` {heavy[id]:+.1f}" for id in chosen[:4])
         rows.append((f"{cause.id} {cause.title}", said))
-    return table(("cause", "speaks for it most"), rows)
+    return table(("cause", "evidence for it"), rows)
 
 
 def _first(ranking: Ranking) -> Candidate:
