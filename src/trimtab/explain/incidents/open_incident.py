@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incident_facts import Facts
 from trimtab.core.incidents import (
@@ -35,6 +37,11 @@ MAX_EVALUATIONS = 16
 
 SINCE_PEAK = 65
 """Finite losses from the peak on, by which a restart is recognised."""
+
+
+FAR_PEAK = 12.0
+"""Deviations of one record beyond which a loss in an incident has followed. Source: the limit of
+`loss-spike` for a single record of a thinned log; where every step is logged none alarms alone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -145,7 +152,7 @@ class OpenIncident:
         self.facts = dataclasses.replace(
             measure(self.past, self.rows, self.evaluations),
             records=self.num_rows,
-            is_loud=self.is_loud,
+            is_loud=self.is_loud or self._has_far_peak(),
             is_kept_out=self.is_kept_out,
             undone_updates=undone,
             has_undo_failed=has_undo_failed,
@@ -154,6 +161,14 @@ class OpenIncident:
             never_learnt=Symptom.NO_LEARNING in symptoms,
             started_again=self.started_again,
         )
+
+    def _has_far_peak(self) -> bool:
+        """Return whether the loss was so far up that it did follow, alarm or not."""
+        reference, peak = self.past.reference, self.peak.loss
+        if peak is None or not reference.has_level or not self.past.is_measure:
+            return False
+        above = float(reference.to_scale(np.array(peak))) - reference.level
+        return above > FAR_PEAK * reference.noise
 
     def change(self, transition: Transition, tick: int) -> IncidentChange:
         return IncidentChange(transition=transition, tick=tick, incident=self.snapshot())

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from trimtab.core.block import FloatArray
 from trimtab.explain.verdict.reference import MIN_BEFORE, reference_of
 from trimtab.explain.verdict.rows import Losses, Row, newest_attempt
 
@@ -27,6 +28,10 @@ what a single one says. Chosen on drawn onsets."""
 
 NEARLY = 2.0
 """How much less evidence counts as the same."""
+
+CLEAR_NOISE, CLEAR_SHARE = 2.0, 0.05
+"""The rise before a detector's onset, in deviations or as a fraction of the rise at the alarm, that
+makes those records part of it. Chosen: a level that waves by one deviation is no beginning."""
 
 LEAST = 6.0
 """Sum of what speaks for a rise under which there is none. Source: the sums of healthy runs."""
@@ -64,4 +69,14 @@ def _search(rows: Sequence[Row], start: int, latest: int) -> int:
     if best <= LEAST:
         return latest
     # The last record from which on nearly as much speaks for a rise: noise before it adds little.
-    return min(later[int(np.flatnonzero(evidence >= best - NEARLY)[-1])], latest)
+    first = int(np.flatnonzero(evidence >= best - NEARLY)[-1])
+    earlier = (values - expected)[first:][[at < latest for at in later[first:]]]
+    if len(earlier) and _is_noise(earlier, float((values - expected).max()), reference.noise):
+        return latest
+    return min(later[first], latest)
+
+
+def _is_noise(rise: FloatArray, highest: float, noise: float) -> bool:
+    """Return whether the records before a detector's onset rose by next to nothing."""
+    mean = float(rise.mean())
+    return mean < CLEAR_NOISE * noise and mean < CLEAR_SHARE * highest
