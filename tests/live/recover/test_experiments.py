@@ -16,7 +16,8 @@ from torch import nn, optim
 import trimtab
 from trimtab.core.config import Config
 from trimtab.core.events import EXPERIMENT
-from trimtab.live.recover.experiments import Answer, Laboratory, Trace
+from trimtab.live.recover.experiments import Answer, Laboratory
+from trimtab.live.recover.traces import Trace
 from trimtab.state.batches import RememberedBatches
 
 QUICK = Config().override({"recover.snapshot_every": 5})

@@ -13,29 +13,26 @@ They leave no trace: buffers, modes, attributes, gradients and random numbers ar
 pass does, its name is logged and no more are made. A weight that it writes to is not restored.
 """
 
-import copy
 import math
 import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import nn
-from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from trimtab.core.events import EXPERIMENT
 from trimtab.core.text import counted, digits
 from trimtab.live.host.recorder import Recorder
 from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.recover.traces import without_trace
 from trimtab.live.shield import Shield, log
 from trimtab.state.batches import RememberedBatches, copy_batch, map_tensors, num_rows, tensors_in
-from trimtab.state.contents import Contents
-from trimtab.state.host_copy import detached, version_of
-from trimtab.state.rng import get_random_state, set_random_state
+from trimtab.state.host_copy import detached
 
 MAX_ROUNDS, EVERY = 8, 200
 """Rounds of experiments in a run, and steps between two of them: a round costs some 20 forward
@@ -63,107 +60,6 @@ class Answer:
     answer: str
     """In one word, such as "precision"."""
     sentence: str
-
-
-class Trace:
-    """All that a forward pass may change, as it was before."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._random = get_random_state()
-        self._settings = _TorchSettings()
-        self._buffers = {name: (b, b.detach().clone()) for name, b in model.named_buffers()}
-        weights = [_Weight(name, parameter) for name, parameter in model.named_parameters()]
-        tensors = [*model.parameters(), *model.buffers()]
-        self._contents = Contents(model, nn.Module, without=tensors)
-        if not self._contents.is_complete:
-            raise ValueError("the model holds too many objects to be put back")
-        self._weights = weights
-
-    def restore(self) -> str | None:
-        """Restore what can be restored; return the name of the first thing that has moved besides.
-
-        Buffers, modes, private attributes and random numbers move in any forward pass and are no
-        surprise. Each part is restored even if another cannot be.
-        """
-        moved: list[str] = []
-        with ExitStack() as parts:  # the last comes first
-            parts.callback(self._restore_weights, moved)
-            parts.callback(self._restore_contents, moved)
-            parts.callback(self._settings.restore)
-            parts.callback(self._restore_buffers)
-            parts.callback(set_random_state, self._random)
-        return moved[0] if moved else None
-
-    def _restore_buffers(self) -> None:
-        for buffer, saved in self._buffers.values():
-            # Past autograd: a graph that is not used up yet may hold the buffer.
-            buffer.data.copy_(saved)
-
-    def _restore_contents(self, moved: list[str]) -> None:
-        for name in self._contents.restore():
-            is_private = any(part.startswith("_") for part in name.split("."))
-            if name not in self._buffers and not is_private and not name.endswith("training"):
-                moved.append(name)
-
-    def _restore_weights(self, moved: list[str]) -> None:
-        moved += [weight.name for weight in self._weights if weight.restore()]
-
-
-class _Weight:
-    """A parameter as it was; its values are not copied."""
-
-    _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
-
-    def __init__(self, name: str, parameter: nn.Parameter) -> None:
-        self.name = name
-        self.parameter = parameter
-        self._data = parameter.data
-        self._requires_grad = parameter.requires_grad
-        self._mark = _mark(parameter)
-        found = {name: getattr(parameter, name, None) for name in self._HOOKS}
-        self._hooks = {name: (hooks, copy.copy(hooks)) for name, hooks in found.items()}
-
-    def restore(self) -> bool:
-        """Put back all but the values; return whether something had moved."""
-        parameter = self.parameter
-        has_moved = _mark(parameter) != self._mark
-        has_moved |= parameter.requires_grad != self._requires_grad
-        if detached(parameter).data_ptr() != detached(self._data).data_ptr():
-            parameter.data = self._data
-        parameter.requires_grad_(self._requires_grad)
-        for name, (hooks, saved) in self._hooks.items():
-            if hooks is not None:  # the same dict: handles remove their hooks from it
-                hooks.clear()
-                hooks.update(saved)
-            elif getattr(parameter, name, None) is not None:
-                setattr(parameter, name, None)
-        return has_moved
-
-
-class _TorchSettings:
-    """What is set for all of torch: the default dtype, and autocast."""
-
-    def __init__(self) -> None:
-        self._dtype = torch.get_default_dtype()
-        self._has_cache = torch.is_autocast_cache_enabled()
-        accelerator = torch.accelerator.current_accelerator()
-        devices = {"cpu", "cpu" if accelerator is None else accelerator.type}
-        self._autocast = {
-            device: (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-            for device in devices
-        }
-
-    def restore(self) -> None:
-        torch.set_default_dtype(self._dtype)
-        torch.set_autocast_cache_enabled(self._has_cache)
-        for device, (is_enabled, dtype) in self._autocast.items():
-            torch.set_autocast_enabled(device, is_enabled)
-            torch.set_autocast_dtype(device, dtype)
-
-
-def _mark(tensor: torch.Tensor) -> tuple[int, int]:
-    part = detached(tensor)
-    return version_of(part), part.data_ptr()
 
 
 @dataclass(slots=True)
@@ -347,9 +243,7 @@ class Experiments:
             if self._is_due(recorder, step) and batches:
                 self._num_rounds += 1
                 self._last_step = step
-                # Torch restores its random numbers whatever becomes of our own trace.
-                with torch.random.fork_rng(range(torch.accelerator.device_count())):
-                    self._run(recorder, step, batches)
+                self._run(recorder, step, batches)
 
     def _is_due(self, recorder: Recorder, step: int) -> bool:
         """Return whether an incident has opened, or a step was not finite, since the last call."""
@@ -360,23 +254,13 @@ class Experiments:
 
     def _run(self, recorder: Recorder, step: int, batches: list[Any]) -> None:
         end = time.monotonic() + MAX_SECONDS
-        trace, answers = Trace(self._model), []
-        gradients = [(parameter, parameter.grad) for parameter in self._model.parameters()]
-        refusal = register_optimizer_step_pre_hook(_refuse_step)
-        try:
-            for parameter, _ in gradients:
-                parameter.grad = None  # a backward pass would add to it in place
+        answers = []
+        with without_trace(self._model) as moved:
             for answer in self._laboratory.answers(batches):
                 answers.append(answer)
                 if time.monotonic() > end:
                     break
-        finally:
-            refusal.remove()
-            try:
-                self.refusal = trace.restore()
-            finally:
-                for parameter, gradient in gradients:
-                    parameter.grad = gradient
+        self.refusal = next(iter(moved), None)
         if self.refusal:
             log.warning(
                 "trimtab: batch_loss changes %s, so no experiments are made with it", self.refusal
@@ -386,10 +270,6 @@ class Experiments:
             log.info("trimtab: experiment at step %d: %s", step, answer.sentence)
             facts = {"name": answer.name, "answer": answer.answer, "sentence": answer.sentence}
             recorder.event(EXPERIMENT, step, facts)
-
-
-def _refuse_step(*_: Any) -> None:
-    raise RuntimeError("batch_loss must not call optimizer.step(): it is for experiments")
 
 
 def _badness(loss: float) -> float:
