@@ -12,7 +12,7 @@ changed.
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -101,13 +101,8 @@ class OtherState:
     def restore(self, saved: Mapping[str, Any], step: int) -> None:
         """Copy everything back as of `step` updates; what loads itself gets tensors of its own."""
         copies = host_copy.CopyToLive()
-        # Past autograd: a graph of another optimizer may still hold these buffers.
-        live = {name: b.data for name, b in self._model.named_buffers()}
-        trained = running_statistics(self._model)
-        for name, value in saved["buffers"].items():
-            is_kept = name not in trained and self._is_written_by_code(name, step)
-            if name in live and value.matches(host_copy.detached(live[name])) and not is_kept:
-                copies.restore(value, live[name])
+        for value, buffer in self.buffers(saved, step):
+            copies.restore(value, buffer)
         for name, value in saved["scaler"].items():
             copies.restore(value, getattr(self._scaler, name))
         copies.finish()
@@ -117,6 +112,18 @@ class OtherState:
                 modules[name].set_extra_state(_as_tensors(value))
         for name, value in saved["named"].items():
             self._named[name].load_state_dict(_as_tensors(value))
+
+    def buffers(
+        self, saved: Mapping[str, Any], step: int
+    ) -> Iterator[tuple[host_copy.HostTensor, torch.Tensor]]:
+        """Yield those that a restore writes to, each with its copy."""
+        # Past autograd: a graph of another optimizer may still hold these buffers.
+        live = {name: b.data for name, b in self._model.named_buffers()}
+        trained = running_statistics(self._model)
+        for name, value in saved["buffers"].items():
+            is_kept = name not in trained and self._is_written_by_code(name, step)
+            if name in live and value.matches(host_copy.detached(live[name])) and not is_kept:
+                yield value, live[name]
 
     @torch.no_grad()
     def repair(self, saved: Mapping[str, Any]) -> None:
@@ -221,6 +228,8 @@ class Snapshots:
         self._aside = host_copy.SideStream()
         self.is_cramped = False
         """Whether there is no memory for `NUM_SLOTS`."""
+        self.kept_step: int | None = None
+        """The snapshot that no newer one replaces; None if each may."""
         self._budget: int | None = None
         self._find_budget = budget
 
@@ -248,7 +257,8 @@ class Snapshots:
             )
         del slots[: max(len(slots) - room, 0)]
         is_reused = len(slots) == room
-        slot = slots.pop(0) if is_reused else _Slot()
+        oldest = int(slots[0].step == self.kept_step) if is_reused else 0
+        slot = slots.pop(oldest) if is_reused else _Slot()
         slot.step, slot.is_clean = -1, False  # a copy that fails half-way must not be a target
         copies, moments = host_copy.CopyToHost(), host_copy.CopyToHost()
         slot.content = {
@@ -284,6 +294,19 @@ class Snapshots:
     def parameters(self, which: int, step: int) -> list[host_copy.HostTensor]:
         found: list[host_copy.HostTensor] = self._slot(which, step).content["parameters"]
         return found
+
+    def forward_state(self, which: int, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+        """Return the tensors that a forward pass reads, each with its values in a snapshot.
+
+        What is written to them past autograd is counted by no version.
+        """
+        content = self._slot(which, step).content
+        pairs = list(
+            zip(content["parameters"], parameters_of([self._optimizers[which]]), strict=True)
+        )
+        if "others" in content:
+            pairs += self._others.buffers(content["others"], step)
+        return [(host_copy.detached(live).data, saved.data) for saved, live in pairs]
 
     def repair_buffers(self, step: int) -> None:
         """Replace running statistics that are not finite by those of a snapshot."""
