@@ -290,9 +290,17 @@ class RecoverConfig(Section):
     """The share of the free host memory that the snapshots of all ranks of a machine may take. If
     four do not fit there are three or two, else none, and nothing is undone."""
 
+    rollback: str = "ask"
+    """What happens where an older state has won a trial against the present one: "ask" proposes it,
+    and `guard.undo()` restores it; "auto" restores it where nothing was changed on purpose since;
+    "off" tries no state. Trials need `watch(batch_loss=...)` and snapshots at least 4 updates
+    apart."""
+
     def __post_init__(self) -> None:
         require(self.snapshot_every >= 0, "snapshot_every must be at least 0")
         require(0 < self.memory_share <= 1, "memory_share must be in (0, 1]")
+        known = ("ask", "auto", "off")
+        require(self.rollback in known, f"rollback must be one of: {', '.join(known)}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

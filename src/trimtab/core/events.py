@@ -18,6 +18,14 @@ BUFFER_REPAIRED = "buffer repaired"
 """Running statistics of normalization layers that were not finite were replaced by those of a
 snapshot. Facts: `tensor`, `sentence`."""
 
+TRIAL = "trial of states"
+"""An older state and the present one have computed the loss of the same new batches, and nothing
+follows. Facts: `outcome`."""
+
+ROLLBACK_PROPOSED = "rollback proposed"
+"""The older state was better, and a person decides. Facts: `gain` in nat, `updates_lost`, `because`
+(why it is not restored unasked), `sentence`."""
+
 EXPERIMENT = "experiment"
 """A few forward passes on remembered batches. Facts: `name` ("again", "first_nonfinite", "fp32" or
 "half"), `answer` in one word, `sentence`."""

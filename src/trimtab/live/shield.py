@@ -164,6 +164,7 @@ class Shields:
             "reports of undos", "they are not journalled any more, the rest continues"
         )
         self.experiments = Shield("experiments", "no more are made, the rest continues")
+        self.trials = Shield("trials of states", "no state is tried any more, the rest continues")
         self.proposals = Shield("proposals", "nothing is proposed any more, the rest continues")
         self.views = Shield("views of the guard", "it is not shown, the rest continues")
         self.recovery = Shield("snapshots", "the run cannot go back, the rest continues")

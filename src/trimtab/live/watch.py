@@ -54,6 +54,7 @@ from trimtab.live.ranks.rank_group import (
 )
 from trimtab.live.recover.experiments import Experiments
 from trimtab.live.recover.relaunch import Relaunch
+from trimtab.live.recover.trial import StateTrial
 from trimtab.live.recover.undo import Undo
 from trimtab.live.recover.undo_plan import RunRequests
 from trimtab.live.recover.undo_report import UndoReporter
@@ -158,7 +159,7 @@ class StartingRanks:
         live = config.live
         self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
         if mode is Mode.RECOVER:
-            self._settings += f" {config.recover.snapshot_every}"
+            self._settings += f" {config.recover.snapshot_every} {config.recover.rollback}"
         self._facts = RankFacts()
         self._device = torch.device("cpu")
         self._has_joined = False
@@ -430,10 +431,24 @@ def _make_undo(
     if batch_loss is not None:
         experiments = Experiments(model, batch_loss, monitor, shields.experiments)
         polls.append(experiments.poll)
+    snapshots = Snapshots(monitor.optimizers, others, budget=budget)
+    trial = StateTrial(
+        model,
+        monitor,
+        snapshots,
+        experiments,
+        shields.trials,
+        rollback=settings.recover.rollback,
+        batch_loss=batch_loss,
+        lag=settings.live.lag_steps,
+    )
+    polls.append(trial.poll)
+    if batch_loss is None and not trial.is_off and monitor.recorder.is_recording:
+        log.info("trimtab: spikes are reported only: no batch_loss was given to try states with")
     return Undo(
         model,
         monitor,
-        Snapshots(monitor.optimizers, others, budget=budget),
+        snapshots,
         settings.recover,
         shields.recovery,
         lag=settings.live.lag_steps,
@@ -441,6 +456,7 @@ def _make_undo(
         report=reporter,
         polls=polls,
         experiments=experiments,
+        trial=trial,
         scaler=given.scaler,
     )
 

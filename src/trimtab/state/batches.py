@@ -85,6 +85,8 @@ class RememberedBatches:
 
     def __init__(self) -> None:
         self._batches: deque[Any] = deque(maxlen=NUM_BATCHES)
+        self._num_new = 0
+        """Batches since the last update."""
         self._has_complained = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -93,6 +95,15 @@ class RememberedBatches:
     def __len__(self) -> int:
         return len(self._batches)
 
+    @property
+    def of_step(self) -> list[Any]:
+        """Those of the step that is about to be taken: its last micro-batches."""
+        return list(self._batches)[-self._num_new :] if self._num_new else []
+
+    def end_step(self) -> None:
+        """They are trained on now."""
+        self._num_new = 0
+
     def add(self, batch: Any) -> None:
         """Copy a batch, since loops write to theirs; leave out what cannot be copied."""
         try:
@@ -100,6 +111,7 @@ class RememberedBatches:
             if size > MAX_BYTES // NUM_BATCHES:
                 raise MemoryError(f"it has {size / 1e6:.0f} MB")
             self._batches.append(copied)
+            self._num_new += 1
         except Exception as error:
             if not self._has_complained:
                 self._has_complained = True

@@ -16,10 +16,10 @@ from trimtab.live.recover.trial_rule import (
     WINDOW,
     LossLevel,
     Outcome,
-    PriceTag,
     Settings,
     TrialSchedule,
     judge,
+    price_tag,
     rates_of,
     what_changed,
 )
@@ -61,21 +61,26 @@ def test_nothing_is_far_before_the_level_is_known() -> None:
     assert LossLevel().sigmas_above(1e9) == -math.inf
 
 
+def outcome(gaps: list[float], olds: list[float], more: float = 0.0) -> Outcome | None:
+    return judge(gaps, olds, [gap + old + more for gap, old in zip(gaps, olds, strict=True)])
+
+
 def test_each_outcome() -> None:
     olds = gaps(2.0, 0.1, ALL)
     better, worse = gaps(0.5, 0.05, ALL), gaps(-0.1, 0.05, ALL)
-    assert judge(better[:5], olds[:5]) is None
-    assert judge(worse[:WINDOW], olds[:WINDOW]) is Outcome.PRESENT
-    assert judge(better[:WINDOW], olds[:WINDOW]) is None
-    assert judge(better[: 2 * WINDOW], olds[: 2 * WINDOW]) is None
-    assert judge(better, olds) is Outcome.OLD
+    assert outcome(better[:5], olds[:5]) is None
+    assert outcome(worse[:WINDOW], olds[:WINDOW]) is Outcome.PRESENT
+    assert outcome(better[:WINDOW], olds[:WINDOW]) is None
+    assert outcome(better[: 2 * WINDOW], olds[: 2 * WINDOW]) is None
+    assert outcome(better, olds) is Outcome.OLD
     within_the_data = gaps(0.05, 0.001, ALL)
-    assert judge(within_the_data[: 2 * WINDOW], olds[: 2 * WINDOW]) is Outcome.UNCLEAR
+    assert outcome(within_the_data[: 2 * WINDOW], olds[: 2 * WINDOW]) is Outcome.UNCLEAR
     noisy = gaps(0.3, 1.0, ALL, seed=3)
-    assert judge(noisy[: 2 * WINDOW], olds[: 2 * WINDOW]) in (Outcome.UNCLEAR, Outcome.PRESENT)
+    assert outcome(noisy[: 2 * WINDOW], olds[: 2 * WINDOW]) in (Outcome.UNCLEAR, Outcome.PRESENT)
     healed = [*better[: 3 * WINDOW], *worse[:WINDOW]]
-    assert judge(healed, olds) is Outcome.PRESENT
-    assert judge(better, [*olds[:-1], math.nan]) is Outcome.UNCLEAR
+    assert outcome(healed, olds) is Outcome.PRESENT
+    assert outcome(better, [*olds[:-1], math.nan]) is Outcome.UNCLEAR
+    assert outcome(better, olds, more=0.3) is Outcome.OTHER_LOSS
 
 
 def groups(**options: Any) -> list[dict[str, Any]]:
@@ -120,5 +125,4 @@ def test_noise_opens_fewer_and_fewer_trials_and_harm_still_does() -> None:
 
 
 def test_the_price_tag() -> None:
-    tag = PriceTag(gain=0.7421, updates_lost=35)
-    assert tag.sentence == "0.74 nat better on your last 8 batches; 35 updates lost"
+    assert price_tag(0.7421, 35) == "0.74 nat better on your last 8 batches; 35 updates lost"

@@ -119,10 +119,10 @@ def fail_to_hear(layout: str, folder: Path, rank: int) -> list[list[float]]:
     """One rank fails in the moment in which the others decide to undo."""
     receive = Undo.receive
 
-    def failing(self: Undo, check: Any, values: Any, *, is_finite: bool) -> None:
+    def failing(self: Undo, check: Any, values: Any, **facts: Any) -> None:
         if rank == 1 and values[0] > 0:
             raise RuntimeError("planted")
-        receive(self, check, values, is_finite=is_finite)
+        receive(self, check, values, **facts)
 
     with mock.patch.object(Undo, "receive", failing):
         return body(layout, flip, 0, folder, rank)

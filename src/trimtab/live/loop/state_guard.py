@@ -29,8 +29,11 @@ class StateGuard:
         """Return what must be known when the findings of this rank come back, and the findings."""
         return None, ()
 
-    def receive(self, check: Any, values: Sequence[float], *, is_finite: bool) -> None:
-        """Take what all ranks have found, `lag` exchanges later."""
+    def receive(
+        self, check: Any, values: Sequence[float], *, is_finite: bool, loss: float | None
+    ) -> None:
+        """Take what all ranks have found, `lag` exchanges later, and the loss of a step that was
+        not discarded."""
 
     def end_if_asked(self) -> None:
         """Raise RunStopped if the first rank ends the run; on every rank at the same update."""

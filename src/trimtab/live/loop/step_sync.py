@@ -35,7 +35,7 @@ from trimtab.live.measure.step_meter import HEAD, have_slipped, is_finite_step, 
 from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
 from trimtab.live.protect.gate import Decision, Gate, NoGate
 from trimtab.live.protect.gate_reporter import BAD_DATA, HARM, VOTE, GateReporter
-from trimtab.live.ranks.exchange import OUT, ExchangeFailed, InFlight, RankSync, TrainStep
+from trimtab.live.ranks.exchange import DISCARD, OUT, ExchangeFailed, InFlight, RankSync, TrainStep
 from trimtab.live.ranks.rank_group import RankGroup, host_of
 from trimtab.live.shield import Shields, log
 
@@ -439,7 +439,11 @@ class StepSync:
         self._nonfinite_step = -1 if is_finite else step
         if packet.check is not None and not ranks.has_left:
             with self._shields.recovery.guarding("arrival"):
-                self._state_guard.receive(packet.check, packet.state, is_finite=is_finite)
+                was_discarded = packet.report.get(VOTE) == DISCARD
+                loss = None if was_discarded else read_head(sums).get(signals.LOSS)
+                self._state_guard.receive(
+                    packet.check, packet.state, is_finite=is_finite, loss=loss
+                )
 
     def stop_if_stuck(self, step: int) -> None:
         """Raise NonFiniteRun if too many steps in a row were not finite; every rank comes here at

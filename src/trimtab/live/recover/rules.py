@@ -11,6 +11,7 @@ has written is the user's too.
     impossible   a moment is beyond what Adam can make of any gradients, and no code wrote it
     stuck        no gradient is finite any more, although every update has been discarded since
     ordered      a person asked for it
+    tried        an older state has won a trial (`trial_rule`); no proof, but a measurement
 
 `stuck` is no proof of where the harm is, but the run cannot go on without an undo. If the data was
 to blame instead, the undo costs the few updates since the last snapshot, once.
@@ -22,7 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from trimtab.live.measure.step_meter import HEAD
 from trimtab.live.protect.gate_reporter import HARM
+from trimtab.live.ranks.exchange import RankSync
 
 MEMORY_FIELDS = ("flipped", "flipped_ranks", "written", "flipped_tensor")
 """Findings of `MemoryWatch`: tensors with a flipped bit, ranks that have one, weights that code has
@@ -34,9 +37,17 @@ AUDIT_FIELDS = (
 )
 """Findings of `StateAudit`: counts of tensors, and the index of one; the same of buffers."""
 
+TRIAL_FIELDS = (
+    *("trial_ready", "trial_cautious", "trial_failed"),
+    *("trial_scored", "trial_gap", "trial_old"),
+)
+"""Findings of `StateTrial`: ranks that can score the batch at hand, that saw settings change, that
+try no state; and of the batch before: ranks that have scored it, their gaps and old losses."""
+
 FIELDS = (
     *(*MEMORY_FIELDS, *AUDIT_FIELDS, "returned"),
-    *("audited", "edited", "cramped", "snapshot", "ordered", "relaunch", "unable", HARM),
+    *("audited", "edited", "cramped", "snapshot", "ordered", "relaunch", "unable"),
+    *(*TRIAL_FIELDS, HARM),
 )
 """What each rank adds to the exchange of an update. `audited`, `edited`, `cramped` (without memory
 for all snapshots) and `unable` count ranks.
@@ -74,6 +85,7 @@ class Proof(StrEnum):
     IMPOSSIBLE = "moments that no gradients can lead to"
     STUCK = "no finite gradient any more"
     ORDERED = "asked for"
+    TRIED = "an older state is better"
 
     @property
     def stands_still(self) -> bool:
@@ -103,6 +115,12 @@ class StateFindings:
     ordered: float = 0
     relaunch: float = 0
     unable: float = 0
+    trial_ready: float = 0
+    trial_cautious: float = 0
+    trial_failed: float = 0
+    trial_scored: float = 0
+    trial_gap: float = 0
+    trial_old: float = 0
     harm: float = 0
 
     @property
@@ -131,6 +149,18 @@ class StateFindings:
         if self.nonfinite + self.impossible + self.too_far == 1:
             return int(self.broken_tensor) - 1
         return int(self.flipped_tensor) - 1 if self.flipped == 1 else None
+
+
+def read_exchange(ranks: RankSync) -> tuple[float, StateFindings, dict[str, float]]:
+    """Read the exchange that was just made: ranks that leave, findings, step sums.
+
+    Waits for the device, which only a run that stands still may do, or a trial of states.
+    """
+    queue = iter(ranks.last_total())
+    num_leaving = next(queue)
+    head = {name: next(queue) for name in HEAD}
+    findings = StateFindings(**{name: next(queue) for name in FIELDS})
+    return num_leaving, findings, head
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +226,6 @@ SECOND_COPY = "another copy of the weights brings it back: pass it as state={...
 
 def _is_alike(one: Proof, other: Proof) -> bool:
     """Return whether the second kind of harm may be the first one again; flipped bits never are."""
-    if Proof.FLIPPED in (one, other) or Proof.ORDERED in (one, other):
+    if {Proof.FLIPPED, Proof.ORDERED, Proof.TRIED} & {one, other}:
         return False
     return one is other or (one.stands_still and other.stands_still)

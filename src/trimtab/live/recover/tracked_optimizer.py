@@ -51,12 +51,21 @@ class SnapshotSchedule:
     rank asks, and all ranks hear of it in the same exchange.
     """
 
-    def __init__(self, every: int, lag: int, budget: TimeBudget, device: torch.device) -> None:
-        """`every` is 0 for a schedule by time; what was found is known `lag` updates later."""
+    def __init__(
+        self,
+        every: int,
+        lag: int,
+        budget: TimeBudget,
+        device: torch.device,
+        limits: tuple[int, int] = (0, LONGEST_INTERVAL),
+    ) -> None:
+        """`every` is 0 for a schedule by time, within `limits`; what was found is known `lag`
+        updates later."""
         self._every = every
         self._lag = lag
-        self._least = math.ceil((lag + 1) / (NUM_SLOTS - 1))
+        self._least = max(math.ceil((lag + 1) / (NUM_SLOTS - 1)), limits[0])
         """Updates from one snapshot to the next at least: one must be older than all news."""
+        self._longest = limits[1]
         self._budget = budget
         self._stopwatch = Stopwatch(device)
         self._interval = float(UNMEASURED_INTERVAL)
@@ -92,7 +101,7 @@ class SnapshotSchedule:
         seconds = self._stopwatch.seconds  # of the one before
         steps = math.nan if math.isnan(seconds) else self._budget.steps_between(seconds)
         if not math.isnan(steps):
-            self._interval = min(max(steps, self._least), LONGEST_INTERVAL)
+            self._interval = min(max(steps, self._least), self._longest)
 
     def stop(self) -> None:
         """The state was copied, as it will be from now on."""

@@ -48,6 +48,10 @@ CLEAR_NOISE, CLEAR_ERRORS = 1.0, 3.0
 """What the last gap must exceed: standard deviations of the old state's losses from batch to batch,
 and standard errors of the gap. With 0.5 data that comes and goes was taken for harm."""
 
+MAX_MISMATCH = 0.5
+"""By what share of the gap the losses that are trained on may differ from those of `batch_loss`: a
+loss that code has changed, and `batch_loss` has not, is no measure. Chosen: half."""
+
 MAX_RATE, MAX_RAISED = 1.5, 16
 """Times the learning rate of the snapshot, above which it counts as raised, and updates with such a
 rate, above which it was raised on purpose: a cycle, a restart, a new schedule."""
@@ -99,12 +103,18 @@ class Outcome(StrEnum):
 
     PRESENT = "the present state is better on present data"
     UNCLEAR = "the difference is within the noise"
+    OTHER_LOSS = "batch_loss is not the loss that is trained on"
     OLD = "the older state is better"
     GONE = "it could not be finished"
 
 
-def judge(gaps: Sequence[float], old_losses: Sequence[float]) -> Outcome | None:
-    """Return the outcome of the batches so far; None if the trial goes on."""
+def judge(
+    gaps: Sequence[float], old_losses: Sequence[float], recorded: Sequence[float]
+) -> Outcome | None:
+    """Return the outcome of the batches so far; None if the trial goes on.
+
+    `recorded` are the losses that were trained on, of the same batches.
+    """
     num_windows, rest = divmod(len(gaps), WINDOW)
     if rest or not num_windows:
         return None
@@ -114,6 +124,9 @@ def judge(gaps: Sequence[float], old_losses: Sequence[float]) -> Outcome | None:
     gap = fmean(last)
     if not gap > 0:
         return Outcome.PRESENT
+    present = [old + gap for old, gap in zip(old_losses, gaps, strict=True)][-WINDOW:]
+    if abs(fmean(recorded[-WINDOW:]) - fmean(present)) > MAX_MISMATCH * gap:
+        return Outcome.OTHER_LOSS
     if num_windows not in (NUM_WINDOWS // 2, NUM_WINDOWS):
         return None
     # The old weights do not move, so what their losses vary by is the noise of today's data.
@@ -174,20 +187,9 @@ def _is_raised(then: Sequence[float], now: Sequence[float]) -> bool:
     return len(then) != len(now) or any(not b <= MAX_RATE * a for a, b in pairs)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PriceTag:
-    """What the restore of an older state brings and costs."""
-
-    gain: float
-    """By how much the loss of the last window is lower, in nat."""
-    updates_lost: int
-
-    @property
-    def sentence(self) -> str:
-        return (
-            f"{self.gain:.2g} nat better on your last {WINDOW} batches; "
-            f"{self.updates_lost} updates lost"
-        )
+def price_tag(gain: float, updates_lost: int) -> str:
+    """Return what the restore of an older state brings and costs."""
+    return f"{gain:.2g} nat better on your last {WINDOW} batches; {updates_lost} updates lost"
 
 
 class TrialSchedule:

@@ -25,7 +25,7 @@ from trimtab.core.errors import RestoreError, RunStopped
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_monitor import StepMonitor
-from trimtab.live.measure.step_meter import HEAD, is_finite_step
+from trimtab.live.measure.step_meter import is_finite_step
 from trimtab.live.measure.time_budget import TimeBudget
 from trimtab.live.protect.discard import Discard
 from trimtab.live.ranks.exchange import RankSync
@@ -39,10 +39,12 @@ from trimtab.live.recover.rules import (
     RETURN_STEPS,
     STUCK_STEPS,
     STUCK_STEPS_WITH_SCALER,
+    TRIAL_FIELDS,
     PastUndo,
     Proof,
     StateFindings,
     UndoHistory,
+    read_exchange,
 )
 from trimtab.live.recover.scaler_watch import ScalerWatch
 from trimtab.live.recover.tracked_optimizer import (
@@ -50,6 +52,7 @@ from trimtab.live.recover.tracked_optimizer import (
     SnapshotSchedule,
     TrackedOptimizer,
 )
+from trimtab.live.recover.trial import Offer, StateTrial
 from trimtab.live.recover.undo_plan import (
     MAX_WAIT,
     NO_SNAPSHOT,
@@ -61,6 +64,9 @@ from trimtab.live.recover.undo_plan import (
 from trimtab.live.recover.undo_report import UndoReporter
 from trimtab.live.shield import DELIBERATE, Shield, log
 from trimtab.state.snapshots import Snapshots, reshard, running_statistics
+
+NONE = StateFindings()
+"""What most exchanges find."""
 
 UNABLE = "a rank has left, or its snapshots have failed"
 
@@ -93,6 +99,7 @@ class Undo(StateGuard):
         report: UndoReporter,
         polls: Sequence[Callable[[], None]],
         experiments: Experiments | None,
+        trial: StateTrial,
         scaler: Any,
     ) -> None:
         device = monitor.meter.device
@@ -108,7 +115,7 @@ class Undo(StateGuard):
                 index,
                 MemoryWatch(device, sums, is_on_host=is_on_host),
                 StateAudit(optimizer, device, model if index == 0 else None),
-                SnapshotSchedule(config.snapshot_every, lag, copies, device),
+                SnapshotSchedule(config.snapshot_every, lag, copies, device, trial.intervals),
             )
             for index, optimizer in enumerate(monitor.optimizers)
         }
@@ -117,6 +124,7 @@ class Undo(StateGuard):
         self._shield = shield
         self._report = report
         self._experiments = experiments
+        self._trial = trial
         self._names = {id(p): name for name, p in model.named_parameters()}
         self._history = UndoHistory()
         self._planner = UndoPlanner(
@@ -212,9 +220,10 @@ class Undo(StateGuard):
             is_requested and self._ranks.group.rank == 0,
             *(requests.pop_order(), bool(requests.relaunch_reason), self._shield.is_down),
         )
+        trial = self._trial.to_send(tracked)
         tracked.send_examination()
         check = StateCheck(tracked, tracked.num_updates, audited, self._num_findings)
-        is_sound = memory is None and audit is None and returned is None
+        is_sound = memory is None and audit is None and returned is None and not trial
         if is_sound and self._harm is self._no_harm and not any(facts):
             return check, self._sound
         return check, (
@@ -222,6 +231,7 @@ class Undo(StateGuard):
             self._constant((0.0,) * len(AUDIT_FIELDS)) if audit is None else audit,
             self._constant((0.0,)) if returned is None else returned,
             self._constant(tuple(map(float, facts))),
+            *(trial or (self._constant((0.0,) * len(TRIAL_FIELDS)),)),
             self._harm,
         )
 
@@ -241,7 +251,9 @@ class Undo(StateGuard):
             if values is not None and not self._history.is_refused(proof, tracked.num_updates):
                 self._harm = torch.maximum(self._harm, values[place].clamp(max=1.0))
 
-    def receive(self, check: StateCheck, values: Sequence[float], *, is_finite: bool) -> None:
+    def receive(
+        self, check: StateCheck, values: Sequence[float], *, is_finite: bool, loss: float | None
+    ) -> None:
         """Take what all ranks found in an exchange, and decide; the same on every rank.
 
         Gradients that are not finite may come from the state: it is audited now, or with several
@@ -251,11 +263,13 @@ class Undo(StateGuard):
         tracked = check.tracked
         if values[-1] == 0 and check.num_findings == self._num_findings:
             self._harm = self._no_harm
-        if is_finite and not any(values):
+        findings = StateFindings(**dict(zip(FIELDS, values, strict=True))) if any(values) else NONE
+        if not self.is_off and self._pending is None:
+            self._hear_trial(check, findings, loss)
+        if is_finite and findings is NONE:
             if not self.is_off and check.update > tracked.last_restored_update:
                 tracked.count_nonfinite(check.update, is_finite=True)
             return
-        findings = StateFindings(**dict(zip(FIELDS, values, strict=True)))
         self._must_end = self._must_end or findings.relaunch > 0
         if self.is_off:
             return
@@ -342,7 +356,7 @@ class Undo(StateGuard):
             # A rank may have failed to hear of it. With the next exchange it says so, to all alike.
             if pending.decided_at == self._monitor.sync.num_exchanges:
                 return False
-            num_leaving, findings, _ = self._last_exchange()
+            num_leaving, findings, _ = read_exchange(self._ranks)
             if num_leaving or findings.unable:
                 if pending.has_begun:
                     raise _half_way(UNABLE)
@@ -387,11 +401,14 @@ class Undo(StateGuard):
                 tracked.schedule.start()
                 tracked.audit_snapshot()
                 # A snapshot would overwrite the one that is to be restored, or may have to be.
-                if self._pending is None and not tracked.num_nonfinite:
+                is_free = self._pending is None and not self._trial.is_open
+                if is_free and not tracked.num_nonfinite:
                     is_usual = self._snapshots.take(tracked.index, tracked.num_updates)
                     tracked.mark_snapshot()
                     if is_usual:
                         tracked.schedule.stop()
+                    self._trial.note_snapshot(tracked)
+            self._trial.after_update(tracked)
             tracked.take_fingerprint()
 
     def after_skip(self, optimizer: Optimizer) -> None:
@@ -443,21 +460,43 @@ class Undo(StateGuard):
         if not is_known or self._pending is not None:
             return
         with self._shield.guarding("examination"):
-            num_leaving, findings, head = self._last_exchange()
+            num_leaving, findings, head = read_exchange(self._ranks)
             proof = self._proof(tracked, findings, is_finite=is_finite_step(head))
             if proof is not None and not num_leaving and not findings.unable:
                 self._decide(proof, findings, tracked)
 
-    def _last_exchange(self) -> tuple[float, StateFindings, dict[str, float]]:
-        """Read the exchange that was just made: ranks that leave, findings, step sums.
+    def _hear_trial(self, check: StateCheck, findings: StateFindings, loss: float | None) -> None:
+        """Let an older state be restored or proposed if it has won a trial."""
+        tracked = check.tracked
+        if check.update <= tracked.last_restored_update:
+            return
+        if self._ranks.world > 1:  # a rank that fails here says so, and nothing is restored
+            found = self._trial.receive(tracked, check.update, findings, loss)
+        else:
+            found = self._trial.receive_alone(tracked, check.update, findings, loss)
+        if isinstance(found, Offer) and found.why_asked is None:
+            self._take_up(found, Proof.TRIED, tracked)
+        elif found is not None:
+            self._report.trial(found)
 
-        Waits for the device, which only a run that stands still may do.
-        """
-        queue = iter(self._ranks.last_total())
-        num_leaving = next(queue)
-        head = {name: next(queue) for name in HEAD}
-        findings = StateFindings(**{name: next(queue) for name in FIELDS})
-        return num_leaving, findings, head
+    def _take_up(self, offer: Offer, proof: Proof, tracked: TrackedOptimizer) -> None:
+        """Plan to restore the older state that has won a trial."""
+        tracked.request_undo()
+        lost = tracked.num_updates - offer.snapshot
+        report = UndoReport(
+            proof=proof,
+            tensor=None,
+            updates_lost=lost,
+            gain=offer.gain,
+            reverts_edits=offer.snapshot <= tracked.last_counted_edit,
+        )
+        self._pending = PendingUndo(
+            snapshots={tracked.index: offer.snapshot},
+            tensor=None,
+            decided_at=self._monitor.sync.num_exchanges,
+            report=report,
+        )
+        self._history.undos.append(PastUndo(proof=proof, update=tracked.num_updates))
 
     def _reference(self, tracked: TrackedOptimizer) -> Reference | None:
         """Return the last snapshot that finite gradients were computed with, if no code has written
@@ -484,6 +523,10 @@ class Undo(StateGuard):
 
     def _decide(self, proof: Proof, findings: StateFindings, tracked: TrackedOptimizer) -> None:
         """Plan an undo, or refuse it; a refusal is told at once."""
+        offer = self._trial.accept(tracked, int(findings.ordered) - 1)
+        if proof is Proof.ORDERED and offer is not None:
+            self._take_up(offer, proof, tracked)
+            return
         exchange = self._monitor.sync.num_exchanges
         plan = self._planner.plan(proof, findings, tracked, exchange=exchange)
         if isinstance(plan, UndoReport):
@@ -507,6 +550,7 @@ class Undo(StateGuard):
         harmed = pending.tensor
         is_weight = harmed is not None and harmed.key is None
         tracked.mark_restored(harmed if is_weight else None)
+        self._trial.forget()
         self._harm = self._no_harm
 
     def _repair_buffers(self, tracked: TrackedOptimizer, findings: StateFindings) -> None:

@@ -53,6 +53,8 @@ class UndoReport:
     reverts_edits: bool = False
     """Whether writes by code since the snapshot, counted by torch, are taken back, too."""
     why_not: str | None = None
+    gain: float | None = None
+    """By how much the loss of the restored state was lower in a trial; None without one."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -77,7 +79,7 @@ class PendingUndo:
     def report_after(self, updates: int) -> UndoReport:
         """Return the report, so many updates after the decision."""
         report = self.report
-        if report.proof is Proof.ORDERED and report.updates_lost is not None:
+        if report.proof in (Proof.ORDERED, Proof.TRIED) and report.updates_lost is not None:
             return replace(report, updates_lost=report.updates_lost + updates)
         # The gate has discarded them: the state was known to be harmed.
         return replace(report, updates_discarded=report.updates_discarded + updates)

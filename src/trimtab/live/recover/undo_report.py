@@ -8,11 +8,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trimtab.core import signals
-from trimtab.core.events import BUFFER_REPAIRED, NOT_UNDONE, UNDO, UNDO_OUTCOME, UNDO_REFUSED
+from trimtab.core.events import (
+    BUFFER_REPAIRED,
+    NOT_UNDONE,
+    ROLLBACK_PROPOSED,
+    TRIAL,
+    UNDO,
+    UNDO_OUTCOME,
+    UNDO_REFUSED,
+)
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.text import counted, digits
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.rules import SECOND_COPY, Proof
+from trimtab.live.recover.trial import ANSWER_UPDATES, Offer
+from trimtab.live.recover.trial_rule import WINDOW, Outcome, price_tag
 from trimtab.live.recover.undo_plan import UndoReport
 from trimtab.live.shield import Shield, log
 
@@ -31,6 +41,7 @@ _HOW_SURE = {
     Proof.IMPOSSIBLE: "certain, because it follows from Adam's formula and torch counted no write",
     Proof.STUCK: "likely, because every update since the last finite gradient was discarded",
     Proof.ORDERED: "as asked",
+    Proof.TRIED: "measured on new batches, 32 that neither state was trained on",
 }
 
 
@@ -42,6 +53,8 @@ class _PendingOutcome:
     """The first step after it."""
     restored: int
     """The first step that the restored state does not contain."""
+    has_won: bool
+    """Whether the restored state has won a trial."""
 
 
 class UndoReporter:
@@ -67,6 +80,25 @@ class UndoReporter:
         if self._is_reporting:
             with self._shield.guarding("undo"):
                 self._report(report, self._monitor.next_step)
+
+    def trial(self, found: Offer | Outcome) -> None:
+        """Journal how a trial of states has ended; log it if a person is asked."""
+        if not self._is_reporting:
+            return
+        recorder, step = self._monitor.recorder, self._monitor.next_step
+        with self._shield.guarding("trial"):
+            if isinstance(found, Outcome):
+                recorder.event(TRIAL, step, {"outcome": found.value})
+                return
+            tag = price_tag(found.gain, found.updates_lost)
+            sentence = (
+                f"the state of step {step - found.updates_lost} is {tag}; not restored, as "
+                f"{found.why_asked}: guard.undo() within {ANSWER_UPDATES} steps restores it"
+            )
+            log.warning("trimtab: step %d: %s", step, sentence)
+            facts = {"gain": found.gain, "updates_lost": found.updates_lost}
+            more = {"because": found.why_asked, "sentence": sentence}
+            recorder.event(ROLLBACK_PROPOSED, step, facts | more)
 
     def harm_returned(self, tensor: str | None) -> None:
         """Log and journal that the last undo was in vain."""
@@ -137,10 +169,12 @@ class UndoReporter:
             "; what your code has written since is taken back, too" * report.reverts_edits,
         )
         facts |= {"to_step": restored, "updates_lost": lost}
+        if report.gain is not None:
+            facts["gain"] = report.gain
         if report.reverts_edits:
             facts["reverts_edits"] = True
         recorder.event(UNDO, step, facts)
-        self._pending.append(_PendingOutcome(step, restored))
+        self._pending.append(_PendingOutcome(step, restored, report.gain is not None))
         self._last_undo = step
         if self._give_up_after is not None:
             self._give_up_after(restored)
@@ -169,9 +203,12 @@ class UndoReporter:
             f"the undo at step {undo.step} {verdict}: the loss is {digits(now)}, before the harm "
             f"it was {digits(then)}"
         )
-        (log.info if helped else log.warning)("trimtab: %s", sentence)
         facts = {"undone_at": undo.step, "helped": helped, "showed": showed}
         measured = {"loss_before": then, "loss_after": now}
+        if undo.has_won and during:
+            measured["gained"] = median(during[-WINDOW:]) - now
+            sentence += f"; it gained {digits(measured['gained'])}"
+        (log.info if helped else log.warning)("trimtab: %s", sentence)
         recorder.event(UNDO_OUTCOME, self._monitor.next_step, facts | measured)
 
 
@@ -190,8 +227,12 @@ def is_at_level(before: Sequence[float], losses: Sequence[float]) -> bool | None
 
 
 def _describe(report: UndoReport) -> str:
+    lost = report.updates_lost
+    tag = "" if report.gain is None or lost is None else price_tag(report.gain, lost)
     if report.proof is Proof.ORDERED:
-        return "asked for by guard.undo"
+        return f"asked for by guard.undo{tag and ', as an older state is '}{tag}"
+    if report.proof is Proof.TRIED:
+        return f"an older state is {tag}"
     if report.proof is Proof.STUCK:
         num_updates = counted(report.num_nonfinite, "update")
         return f"no finite gradient in {num_updates}, although weights are finite"
