@@ -22,13 +22,13 @@ from benchmarks.recover.phases import Phase
 from benchmarks.recover.worlds import Data, Run, World
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
-from benchmarks.trial.changes import AT, FAULTS, PURPOSES
+from benchmarks.trial.changes import FAULTS, PURPOSES
 from benchmarks.trial.worlds import TRIAL_WORLDS
 from trimtab.core.errors import TrimtabError
 from trimtab.core.events import ROLLBACK_PROPOSED, TRIAL, UNDO
 from trimtab.journal import RunDirectory, read_journal
 
-STEPS, WARMUP = 360, 20
+STEPS, WARMUP, EARLIEST = 280, 20, 140
 FIRST_SEED = 9100
 TITLE = "Recover: trial of states"
 WORSE = 0.01
@@ -39,7 +39,7 @@ def train(world: World, change: Phase, seed: int, rollback: str, folder: str) ->
     """Train one run; returns its loss on data that it has not seen."""
     torch.manual_seed(seed)
     run = Run(world, model := world.model(), world.optimizer(model.parameters()))
-    run.memory["onset"] = AT + 7 * seed % 40
+    run.memory["onset"] = EARLIEST + 7 * seed % 40
     stream = torch.Generator().manual_seed(seed)
     run.memory["rate"] = run.optimizer.param_groups[0]["lr"]
     plan = torch.optim.lr_scheduler.LambdaLR(run.optimizer, _planned)

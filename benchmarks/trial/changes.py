@@ -16,7 +16,7 @@ from benchmarks.recover.phases import PHASES, Phase
 from benchmarks.recover.worlds import Run
 
 AT = 200
-"""The first step of a purposeful change; faults begin up to 39 steps later, by the seed."""
+"""The first step of a purposeful change, as in `scripts/bench recover phases`."""
 
 FAULTS: dict[str, Phase] = {}
 PURPOSES: dict[str, Phase] = dict(PHASES)

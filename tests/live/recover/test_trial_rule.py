@@ -12,7 +12,6 @@ from trimtab.live.recover.trial_rule import (
     MAX_RAISED,
     NUM_WINDOWS,
     OPEN_SIGMAS,
-    PAUSE,
     WINDOW,
     LossLevel,
     Outcome,
@@ -118,7 +117,7 @@ def test_noise_opens_fewer_and_fewer_trials_and_harm_still_does() -> None:
             opened.append(update)
             schedule.end(update + 10, has_led_to_something=False)
     assert len(opened) < 5000 / MAX_QUIET + 5
-    assert schedule.opens(opened[-1] + 10 + PAUSE, 11.0)
+    assert schedule.opens(opened[-1] + 11, 11.0)
     schedule.end(6000, has_led_to_something=True)
     assert not schedule.opens(6000 + APART - 1, 1e9)
     assert schedule.opens(6000 + APART, 1e9)

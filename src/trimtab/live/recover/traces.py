@@ -18,6 +18,10 @@ from trimtab.state.contents import Contents
 from trimtab.state.host_copy import detached, version_of
 from trimtab.state.rng import get_random_state, set_random_state
 
+_OF_DDP = ("require_forward_param_sync", "modules_buffers", "named_module_buffers")
+_USUAL = ("training", *_OF_DDP)
+"""Attributes that a forward pass may set: the mode, and what DDP notes when it sends buffers."""
+
 
 class Trace:
     """All that a forward pass may change, as it was before."""
@@ -55,8 +59,9 @@ class Trace:
 
     def _restore_contents(self, moved: list[str]) -> None:
         for name in self._contents.restore():
-            is_private = any(part.startswith("_") for part in name.split("."))
-            if name not in self._buffers and not is_private and not name.endswith("training"):
+            *_, last = parts = name.split(".")
+            is_usual = last in _USUAL or any(part.startswith("_") for part in parts)
+            if name not in self._buffers and not is_usual:
                 moved.append(name)
 
     def _restore_weights(self, moved: list[str]) -> None:

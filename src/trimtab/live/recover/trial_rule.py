@@ -56,13 +56,13 @@ MAX_RATE, MAX_RAISED = 1.5, 16
 """Times the learning rate of the snapshot, above which it counts as raised, and updates with such a
 rate, above which it was raised on purpose: a cycle, a restart, a new schedule."""
 
-APART, PAUSE = 300, 32
-"""Updates without a trial after one that led to something, and after one that did not."""
+APART = 300
+"""Updates without a trial after one that led to something."""
 
-MAX_QUIET, AGAIN = 512, 2.0
-"""Updates in which only a loss `AGAIN` times as many sigmas above its level as at the last trial
-opens another one: 64 after the first in vain, then twice as many each time, up to this. Chosen: a
-trial of one window costs about 5 steps, so noise costs 1 % of them in the long run."""
+QUIET, MAX_QUIET, AGAIN = 64, 512, 2.0
+"""Updates after a trial in vain in which only a loss `AGAIN` times as many sigmas above its level
+opens another one, doubled each time up to the second. Chosen: a trial of one window costs about 5
+steps, so noise costs 1 % of them in the long run."""
 
 
 class LossLevel:
@@ -124,9 +124,6 @@ def judge(
     gap = fmean(last)
     if not gap > 0:
         return Outcome.PRESENT
-    present = [old + gap for old, gap in zip(old_losses, gaps, strict=True)][-WINDOW:]
-    if abs(fmean(recorded[-WINDOW:]) - fmean(present)) > MAX_MISMATCH * gap:
-        return Outcome.OTHER_LOSS
     if num_windows not in (NUM_WINDOWS // 2, NUM_WINDOWS):
         return None
     # The old weights do not move, so what their losses vary by is the noise of today's data.
@@ -135,6 +132,9 @@ def judge(
     error = stdev(last) / math.sqrt(WINDOW)
     if gap <= max(CLEAR_NOISE * noise, CLEAR_ERRORS * error):
         return Outcome.UNCLEAR
+    present = fmean(old_losses[-WINDOW:]) + gap
+    if abs(fmean(recorded[-WINDOW:]) - present) > MAX_MISMATCH * gap:
+        return Outcome.OTHER_LOSS
     return Outcome.OLD if num_windows == NUM_WINDOWS else None
 
 
@@ -196,24 +196,25 @@ class TrialSchedule:
     """When a trial is opened: noise that has opened one in vain must be exceeded for some time."""
 
     def __init__(self) -> None:
-        self._pause_end = self._quiet_end = -1
-        self._quiet = PAUSE
+        self._apart_end = self._quiet_end = -1
+        self._quiet = QUIET
         self._excess = OPEN_SIGMAS
 
     def opens(self, update: int, sigmas: float) -> bool:
         """Return whether a loss so many sigmas above its level opens a trial."""
-        if update < self._pause_end or not sigmas > OPEN_SIGMAS:
+        if update < self._apart_end or not sigmas > OPEN_SIGMAS:
             return False
         if update < self._quiet_end and not sigmas > AGAIN * self._excess:
             return False
         self._excess = sigmas
         if update > self._quiet_end + MAX_QUIET:
-            self._quiet = PAUSE
+            self._quiet = QUIET
         return True
 
     def end(self, update: int, *, has_led_to_something: bool) -> None:
         """A trial has ended after so many updates."""
-        self._pause_end = update + (APART if has_led_to_something else PAUSE)
-        if not has_led_to_something:
-            self._quiet = min(2 * self._quiet, MAX_QUIET)
+        if has_led_to_something:
+            self._apart_end = update + APART
+        else:
             self._quiet_end = update + self._quiet
+            self._quiet = min(2 * self._quiet, MAX_QUIET)

@@ -477,6 +477,7 @@ class Undo(StateGuard):
         if isinstance(found, Offer) and found.why_asked is None:
             self._take_up(found, Proof.TRIED, tracked)
         elif found is not None:
+            tracked.schedule.add(tracked.num_updates + 1)  # snapshots have stood still
             self._report.trial(found)
 
     def _take_up(self, offer: Offer, proof: Proof, tracked: TrackedOptimizer) -> None:
