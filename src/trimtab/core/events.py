@@ -6,13 +6,14 @@ NOTE = "note"
 
 UNDO = "undo"
 """Weights and optimizer were restored from a snapshot. Facts: `why`, `how_sure`, `tensor`,
-`to_step`, `updates_lost`, `is_hardware` where a bit flipped in memory, and `is_ordered` where the
-user asked for it."""
+`to_step`, `updates_lost`, `is_hardware` where a bit flipped in memory, `is_ordered` where the user
+asked for it, and `gain` where the restored state had won a trial, in nat."""
 
 UNDO_OUTCOME = "undo outcome"
 """Some steps after an undo: whether the loss is again what it was before the harm. Facts:
-`undone_at`, `helped`, `loss_before`, `loss_after`, `because` where code has brought the harm back;
-`showed` is False where the loss never left its level, so that `helped` cannot be told."""
+`undone_at`, `helped`, `loss_before`, `loss_after`, `gained` after a trial, `because` where code has
+brought the harm back; `showed` is False where the loss never left its level, so that `helped`
+cannot be told."""
 
 BUFFER_REPAIRED = "buffer repaired"
 """Running statistics of normalization layers that were not finite were replaced by those of a

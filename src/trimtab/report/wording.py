@@ -12,7 +12,9 @@ from trimtab.core.events import (
     NOT_UNDONE,
     NOTE,
     RELAUNCH,
+    ROLLBACK_PROPOSED,
     SETTING_CHANGED,
+    TRIAL,
     UNDO,
     UNDO_OUTCOME,
 )
@@ -41,7 +43,7 @@ MAX_PLACES = 12
 MAX_BATCH_LINES = 2
 """Lines about the batches of an incident; the post-mortem has all."""
 
-QUIET = frozenset({INCIDENT, "state saved", "checkpoint", "evaluation", "gate armed"})
+QUIET = frozenset({INCIDENT, TRIAL, "state saved", "checkpoint", "evaluation", "gate armed"})
 """Kinds of events that every healthy run has."""
 
 _ACTS = frozenset(
@@ -50,6 +52,7 @@ _ACTS = frozenset(
         UNDO,
         UNDO_OUTCOME,
         NOT_UNDONE,
+        ROLLBACK_PROPOSED,
         "step discarded",
         "gradient scaled down",
         RELAUNCH,
@@ -238,7 +241,7 @@ def event_text(event: Event) -> str:
     if event.kind == NOTE:
         author = f"{facts['author']}: " if "author" in facts else ""
         text = f"{author}{facts.get('text', '')}"
-    elif event.kind in (EXPERIMENT, BUFFER_REPAIRED):
+    elif event.kind in (EXPERIMENT, BUFFER_REPAIRED, ROLLBACK_PROPOSED):
         text = str(facts.get("sentence", ""))
     elif event.kind == UNDO:
         text = f"{facts.get('why')}; {facts.get('updates_lost')} updates are lost"
@@ -250,6 +253,8 @@ def event_text(event: Event) -> str:
             has_helped = "the harm never showed in the loss"
         before, after = (_value(facts.get(name)) for name in ("loss_before", "loss_after"))
         text = f"{has_helped}: the loss is {after}, before the harm it was {before}"
+        if "gained" in facts:
+            text += f"; it gained {_value(facts['gained'])}"
         if "because" in facts:
             text = f"{has_helped}: {facts['because']}"
     elif event.kind == RELAUNCH:

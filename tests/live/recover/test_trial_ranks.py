@@ -37,7 +37,7 @@ def make_model(layout: str) -> nn.Module:
     )
     if layout == "ddp":
         return DistributedDataParallel(model)
-    for module in (model[0], model[4]):
+    for module in list(model.children())[:1]:
         fully_shard(module)
     fully_shard(model)
     return model

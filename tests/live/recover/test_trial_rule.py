@@ -17,8 +17,8 @@ from trimtab.live.recover.trial_rule import (
     Outcome,
     Settings,
     TrialSchedule,
+    gain_text,
     judge,
-    price_tag,
     rates_of,
     what_changed,
 )
@@ -123,5 +123,5 @@ def test_noise_opens_fewer_and_fewer_trials_and_harm_still_does() -> None:
     assert schedule.opens(6000 + APART, 1e9)
 
 
-def test_the_price_tag() -> None:
-    assert price_tag(0.7421, 35) == "0.74 nat better on your last 8 batches; 35 updates lost"
+def test_the_gain_in_words() -> None:
+    assert gain_text(0.7421) == "0.74 nat better on your last 8 batches"

@@ -383,7 +383,8 @@ def _undos_of(block: Block) -> list[tuple[int, int, int]]:
     found = []
     for event in block.events:
         lost = event.facts.get("updates_lost")
-        if event.kind == UNDO and not event.facts.get("is_ordered") and isinstance(lost, int):
+        is_for_harm = not event.facts.get("is_ordered") or "gain" in event.facts
+        if event.kind == UNDO and is_for_harm and isinstance(lost, int):
             found.append((event.tick, event.step, max(lost, 1)))
         told = event.kind == UNDO_OUTCOME and event.facts.get("showed") is not False
         if told and event.facts.get("helped") is False:

@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from trimtab.core.block import Block, Event
-from trimtab.core.events import NOT_UNDONE, UNDO
+from trimtab.core.events import NOT_UNDONE, ROLLBACK_PROPOSED, UNDO
 from trimtab.core.incidents import Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.sink import RUN_STATUS, RunStatus
@@ -124,6 +124,10 @@ class RunAlerts:
                 step, matter, AlertLevel.WARNING, title, text=str(facts.get("why", ""))
             )
             return [*self._end_discards(step), alert]
+        if event.kind == ROLLBACK_PROPOSED:
+            matter, title = f"proposal-{event.tick}", "an older state is better"
+            text = str(facts.get("sentence", ""))
+            return [self._alert(step, matter, AlertLevel.WARNING, title, text=text)]
         if event.kind == NOT_UNDONE:
             matter, title = f"harm-{event.tick}", "the weights were harmed, and nothing is undone"
             text = f"{facts.get('why')}; {facts.get('because')}"

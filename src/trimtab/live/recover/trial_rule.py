@@ -187,9 +187,9 @@ def _is_raised(then: Sequence[float], now: Sequence[float]) -> bool:
     return len(then) != len(now) or any(not b <= MAX_RATE * a for a, b in pairs)
 
 
-def price_tag(gain: float, updates_lost: int) -> str:
-    """Return what the restore of an older state brings and costs."""
-    return f"{gain:.2g} nat better on your last {WINDOW} batches; {updates_lost} updates lost"
+def gain_text(gain: float) -> str:
+    """Return what the restore of an older state brings."""
+    return f"{gain:.2g} nat better on your last {WINDOW} batches"
 
 
 class TrialSchedule:

@@ -22,7 +22,7 @@ from trimtab.core.text import counted, digits
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.rules import SECOND_COPY, Proof
 from trimtab.live.recover.trial import ANSWER_UPDATES, Offer
-from trimtab.live.recover.trial_rule import WINDOW, Outcome, price_tag
+from trimtab.live.recover.trial_rule import WINDOW, Outcome, gain_text
 from trimtab.live.recover.undo_plan import UndoReport
 from trimtab.live.shield import Shield, log
 
@@ -90,10 +90,10 @@ class UndoReporter:
             if isinstance(found, Outcome):
                 recorder.event(TRIAL, step, {"outcome": found.value})
                 return
-            tag = price_tag(found.gain, found.updates_lost)
             sentence = (
-                f"the state of step {step - found.updates_lost} is {tag}; not restored, as "
-                f"{found.why_asked}: guard.undo() within {ANSWER_UPDATES} steps restores it"
+                f"the state of step {step - found.updates_lost} is {gain_text(found.gain)}; "
+                f"{found.updates_lost} updates lost. Not restored, as {found.why_asked}: "
+                f"guard.undo() within {ANSWER_UPDATES} steps restores it"
             )
             log.warning("trimtab: step %d: %s", step, sentence)
             facts = {"gain": found.gain, "updates_lost": found.updates_lost}
@@ -227,12 +227,11 @@ def is_at_level(before: Sequence[float], losses: Sequence[float]) -> bool | None
 
 
 def _describe(report: UndoReport) -> str:
-    lost = report.updates_lost
-    tag = "" if report.gain is None or lost is None else price_tag(report.gain, lost)
-    if report.proof is Proof.ORDERED:
-        return f"asked for by guard.undo{tag and ', as an older state is '}{tag}"
+    better = "" if report.gain is None else f"an older state is {gain_text(report.gain)}"
     if report.proof is Proof.TRIED:
-        return f"an older state is {tag}"
+        return better
+    if report.proof is Proof.ORDERED:
+        return "asked for by guard.undo" + (better and f", as {better}")
     if report.proof is Proof.STUCK:
         num_updates = counted(report.num_nonfinite, "update")
         return f"no finite gradient in {num_updates}, although weights are finite"
