@@ -20,7 +20,6 @@ from trimtab.core.block import Event
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError
 from trimtab.core.events import ROLLBACK_PROPOSED, TRIAL, UNDO, UNDO_OUTCOME
-from trimtab.live.recover import trial_rule
 from trimtab.live.recover.trial import StateTrial
 from trimtab.live.recover.trial_rule import LossLevel, Outcome, TrialSchedule
 from trimtab.state.batches import RememberedBatches
@@ -183,17 +182,12 @@ def decay_too(run: Run, step: int) -> None:
     run.optimizer.param_groups[0]["weight_decay"] = 0.02 if step >= AT else 0.01
 
 
-def rate_for_good(run: Run, step: int) -> None:
-    run.rate = 100 * RATE if step >= AT else RATE
-
-
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (head_reset, "your code has written weights"),
         (head_reset_by_data, "your code has written weights"),
         (decay_too, "your code has changed weight_decay"),
-        (rate_for_good, "the learning rate is raised"),
     ],
 )
 def test_what_may_be_on_purpose_is_proposed_only(
@@ -367,7 +361,6 @@ def functions() -> list[Any]:
         for name, value in vars(owner).items():
             if inspect.isfunction(value) and name != "__init__":
                 found.append((owner, name))
-    found += [(trial_rule.Settings, "from_groups")]
     return found
 
 

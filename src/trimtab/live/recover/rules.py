@@ -37,20 +37,17 @@ AUDIT_FIELDS = (
 )
 """Findings of `StateAudit`: counts of tensors, and the index of one; the same of buffers."""
 
-TRIAL_FIELDS = (
-    *("trial_ready", "trial_cautious", "trial_failed"),
-    *("trial_scored", "trial_gap", "trial_old"),
-)
-"""Findings of `StateTrial`: ranks that can score the batch at hand, that saw settings change, that
-try no state; and of the batch before: ranks that have scored it, their gaps and old losses."""
+TRIAL_FIELDS = ("trial_scored", "trial_gap", "trial_old")
+"""Findings of `StateTrial` about the batch before: ranks that scored it, gaps and old losses."""
 
 FIELDS = (
     *(*MEMORY_FIELDS, *AUDIT_FIELDS, "returned"),
     *("audited", "edited", "cramped", "snapshot", "ordered", "relaunch", "unable"),
-    *(*TRIAL_FIELDS, HARM),
+    *("trial_ready", "trial_changed", "trial_failed", *TRIAL_FIELDS, HARM),
 )
 """What each rank adds to the exchange of an update. `audited`, `edited`, `cramped` (without memory
-for all snapshots) and `unable` count ranks.
+for all snapshots) and `unable` count ranks, and so do `trial_ready` (can score the batch at hand),
+`trial_changed` (has seen settings change) and `trial_failed` (tries no state).
 Only the first rank fills three: `snapshot` is 1 where it is time for one, `ordered` 1 more than the
 updates to lose at least, `relaunch` 1 where it ends the run. Indices count from 1; 0 is none. The
 last one counts ranks whose state waits for an undo."""
@@ -116,7 +113,7 @@ class StateFindings:
     relaunch: float = 0
     unable: float = 0
     trial_ready: float = 0
-    trial_cautious: float = 0
+    trial_changed: float = 0
     trial_failed: float = 0
     trial_scored: float = 0
     trial_gap: float = 0

@@ -13,7 +13,7 @@ import math
 import time
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -26,34 +26,30 @@ from trimtab.live.recover.tracked_optimizer import LONGEST_INTERVAL, TrackedOpti
 from trimtab.live.recover.trial_rule import (
     MAX_AGE,
     MIN_AGE,
-    NUM_WINDOWS,
     WINDOW,
     LossLevel,
     Outcome,
-    Settings,
     TrialSchedule,
     judge,
     rates_of,
+    settings_of,
     what_changed,
 )
-from trimtab.live.shield import Shield, log
+from trimtab.live.shield import Shield
 from trimtab.state.batches import copy_batch
 from trimtab.state.rng import get_random_state, set_random_state
 from trimtab.state.snapshots import NUM_SLOTS, Snapshots, reshard
 
-NUM_BATCHES = WINDOW * NUM_WINDOWS
-
 ANSWER_UPDATES = 100
-"""Updates in which `guard.undo()` restores the state that was proposed. Chosen: its snapshot takes
-one of four places meanwhile, and what it would lose grows."""
+"""Updates in which `guard.undo()` restores what was proposed, whose snapshot is kept. Chosen."""
 
 AUTO_INTERVAL = 16
-"""Updates between two snapshots at most where a state is restored unasked. Source: with one each 10
-updates no change was undone that people make on purpose; `trial_rule.MAX_AGE` allows no more."""
+"""Updates between two snapshots at most where a state is restored unasked, so that one is younger
+than `trial_rule.MAX_AGE`. Chosen: half of that."""
 
 MOST_STEPS, MOST_SECONDS = 4.0, 1.0
-"""Steps of training, and seconds, that both losses of a batch may take. Source: two forward passes
-take less than a step; a first one that is compiled does not count."""
+"""Steps of training, and seconds, that two losses may take. Chosen: they take less than a step; the
+first, which may be compiled, does not count."""
 
 BIG = 1e9
 """The gap to a present loss that is not finite."""
@@ -75,8 +71,7 @@ class OpenTrial:
     """That of the last update."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """An older state that is better, to be restored now or when a person says so."""
 
     snapshot: int
@@ -89,8 +84,7 @@ class Offer:
     """The last update at which it may be accepted."""
 
 
-@dataclass(slots=True)
-class _Candidates:
+class _Candidates(NamedTuple):
     """Both states and the batches of an update, on this rank."""
 
     live: list[torch.Tensor]
@@ -115,34 +109,30 @@ class StateTrial:
         lag: int,
     ) -> None:
         """Without `batch_loss` on all ranks, no state is tried."""
-        self._model = model
-        self._monitor = monitor
-        self._snapshots = snapshots
-        self._experiments = experiments
-        self._batch_loss = batch_loss
-        self._shield = shield
+        self._model, self._monitor, self._snapshots = model, monitor, snapshots
+        self._experiments, self._batch_loss = experiments, batch_loss
+        self.shield = shield
         self._asks = rollback != "auto"
         self.is_off = rollback == "off" or len(monitor.optimizers) > 1
         """Whether all ranks know that no state is tried any more."""
-        least = -(-(MIN_AGE + lag + 1) // (NUM_SLOTS - 1))  # so that the oldest is old enough
-        longest = LONGEST_INTERVAL if self._asks else AUTO_INTERVAL
-        is_used = batch_loss is not None and not self.is_off
-        self.intervals = (least, longest) if is_used else (0, LONGEST_INTERVAL)
+        self.intervals = (0, LONGEST_INTERVAL)
         """Updates between two snapshots, at least and at most."""
-        self._level = LossLevel()
-        self._schedule = TrialSchedule()
+        if batch_loss is not None and not self.is_off:
+            least = -(-(MIN_AGE + lag + 1) // (NUM_SLOTS - 1))  # the oldest must be old enough
+            self.intervals = (least, LONGEST_INTERVAL if self._asks else AUTO_INTERVAL)
+        self._level, self._schedule = LossLevel(), TrialSchedule()
         self._open: OpenTrial | None = None
-        self._offer: Offer | None = None
-        self._settings: dict[int, Settings] = {}
+        self.offer: Offer | None = None
+        """What was proposed and may be accepted."""
+        self._settings: dict[int, list[dict[str, Any]]] = {}
         """The options of the optimizer at each snapshot."""
         self._rates: deque[tuple[float, ...]] = deque(maxlen=512)
         """The learning rates of the last updates."""
         self._candidates: _Candidates | None = None
         self._scores: torch.Tensor | None = None
         """One rank, its gap and its old loss, until they are sent."""
-        self._constants: dict[tuple[bool, ...], torch.Tensor] = {}
         self._num_slow = 0
-        self.why_asked = ""
+        self._what_changed = ""
         """What may have been done on purpose since the snapshot, as this rank sees it."""
 
     @property
@@ -150,81 +140,68 @@ class StateTrial:
         """Whether a trial is under way: snapshots stand still."""
         return self._open is not None
 
-    def note_snapshot(self, tracked: TrackedOptimizer) -> None:
-        """Remember the settings of a state that was copied."""
-        if not self.is_off:
-            groups = tracked.optimizer.param_groups
-            self._settings[tracked.num_updates] = Settings.from_groups(groups)
+    def after_update(self, tracked: TrackedOptimizer, *, is_copied: bool) -> None:
+        """Remember the settings of an update, and of a state that was copied."""
+        if self.is_off:
+            return
+        groups = tracked.optimizer.param_groups
+        self._rates.append(rates_of(groups))
+        if is_copied:
+            self._settings[tracked.num_updates] = settings_of(groups)
             for step in sorted(self._settings)[: -2 * NUM_SLOTS]:
                 del self._settings[step]
 
-    def after_update(self, tracked: TrackedOptimizer) -> None:
-        """Remember the learning rates of an update."""
-        if not self.is_off:
-            self._rates.append(rates_of(tracked.optimizer.param_groups))
-
     # What this rank sends, and computes where all ranks are ready.
 
-    def to_send(self, tracked: TrackedOptimizer) -> tuple[torch.Tensor, ...]:
-        """Return what goes with the exchange of an update, if there is something to say."""
-        if self.is_off:
-            return ()
+    def to_send(
+        self, tracked: TrackedOptimizer
+    ) -> tuple[tuple[bool, bool, bool], torch.Tensor | None]:
+        """Return whether this rank is ready, saw settings change, and has failed; and scores."""
         scores, self._scores = self._scores, None
-        has_failed = self._shield.is_down or self._batch_loss is None
-        if self._open is None and scores is None and not has_failed:
-            return ()
-        is_ready = is_cautious = False
-        if self._open is not None and not has_failed:
-            with self._shield.guarding("trial of states"):
-                self._candidates = self._find_candidates(tracked, self._open)
-                is_ready = self._candidates is not None
-                is_cautious = self._may_be_on_purpose(tracked, self._open.snapshot)
-        zeros = self._constant(False, False, False)
-        return (
-            self._constant(is_ready, is_cautious, self._shield.is_down or has_failed),
-            zeros if scores is None else scores,
-        )
+        if self.is_off:
+            return (False,) * 3, None
+        is_changed = False
+        if self._open is not None and not self.shield.is_down and self._batch_loss is not None:
+            with self.shield.guarding("trial of states"):
+                is_changed = self._is_changed(tracked, self._open.snapshot)
+                self._candidates = self._find_candidates(tracked, self._open.snapshot)
+        has_failed = self.shield.is_down or self._batch_loss is None
+        return (self._candidates is not None, is_changed, has_failed), scores
 
     def poll(self) -> None:
         """Compute both losses of the batches at hand if all ranks are about to."""
-        experiments, found = self._experiments, self._candidates
-        self._candidates = None
-        if found is not None:
-            ranks = self._monitor.sync.ranks
-            if ranks.world > 1:
-                num_leaving, findings, _ = read_exchange(ranks)
-                if num_leaving or findings.trial_ready != ranks.world:
-                    found = None
+        found, self._candidates = self._candidates, None
+        ranks = self._monitor.sync.ranks
+        if found is not None and ranks.world > 1:
+            num_leaving, findings, _ = read_exchange(ranks)
+            if num_leaving or findings.trial_ready != ranks.world:
+                found = None
         if found is not None:
             # Also if this rank has failed since: the others wait for it in the forward pass.
-            with self._shield.guarding("trial of states"):
+            with self.shield.guarding("trial of states"):
                 self._scores = self._score(found)
-        if experiments is not None:
-            experiments.batches.end_step()
+        if self._experiments is not None:
+            self._experiments.batches.end_step()
 
-    def _find_candidates(self, tracked: TrackedOptimizer, trial: OpenTrial) -> _Candidates | None:
+    def _find_candidates(self, tracked: TrackedOptimizer, snapshot: int) -> _Candidates | None:
         """Copy the present state beside the older one; None if one or the batch is missing."""
-        if self._experiments is None or not (batches := self._experiments.batches.of_step):
+        batches = [] if self._experiments is None else self._experiments.batches.of_step
+        if not batches or self._snapshots.newest(tracked.index, snapshot) != snapshot:
             return None
-        if self._snapshots.newest(tracked.index, trial.snapshot) != trial.snapshot:
-            return None
-        pairs = self._snapshots.forward_state(tracked.index, trial.snapshot)
-        live = [tensor for tensor, _ in pairs]
-        present = [tensor.clone() for tensor in live]
-        return _Candidates(live, present, [saved for _, saved in pairs], batches)
+        pairs = self._snapshots.forward_state(tracked.index, snapshot)
+        live, old = [tensor for tensor, _ in pairs], [saved for _, saved in pairs]
+        return _Candidates(live, [tensor.clone() for tensor in live], old, batches)
 
-    def _may_be_on_purpose(self, tracked: TrackedOptimizer, snapshot: int) -> bool:
+    def _is_changed(self, tracked: TrackedOptimizer, snapshot: int) -> bool:
         groups, then = tracked.optimizer.param_groups, self._settings.get(snapshot)
-        since = list(self._rates)[-(tracked.num_updates - snapshot) :]
-        what = "the settings of the snapshot are not known"
+        self._what_changed = "the settings of the snapshot are not known"
         if then is not None:
-            since.append(rates_of(groups))
-            what = what_changed(then, Settings.from_groups(groups), since) or ""
-        self.why_asked = what
-        return bool(what)
+            since = list(self._rates)[-(tracked.num_updates - snapshot) :]
+            self._what_changed = what_changed(then, settings_of(groups), since)
+        return bool(self._what_changed)
 
     @torch.no_grad()
-    def _score(self, found: _Candidates) -> torch.Tensor | None:
+    def _score(self, found: _Candidates) -> torch.Tensor:
         """Return one rank, the gap and the old loss, on the device; leaves no trace."""
         began = time.perf_counter()
         with without_trace(self._model) as moved:
@@ -246,35 +223,20 @@ class StateTrial:
                     torch.clear_autocast_cache()
         if moved:
             raise RuntimeError(f"batch_loss changes {moved[0]}")
-        self._refuse_if_slow(time.perf_counter() - began)
-        gap = (present - old).nan_to_num(nan=BIG, posinf=BIG, neginf=-BIG)
-        return torch.stack((torch.ones_like(gap), torch.where(old.isfinite(), gap, -BIG), old))
-
-    def _loss(self, batches: list[Any]) -> torch.Tensor:
-        if self._batch_loss is None:
-            raise RuntimeError("there is no batch_loss")
-        losses = [self._batch_loss(copy_batch(b)).detach().float().mean() for b in batches]
-        return torch.stack(losses).mean().to(self._monitor.meter.device)
-
-    def _refuse_if_slow(self, seconds: float) -> None:
+        seconds = time.perf_counter() - began
         is_slow = seconds > max(MOST_SECONDS, MOST_STEPS * self._monitor.clock.seconds)
         self._num_slow = self._num_slow + 1 if is_slow else 0
         if self._num_slow > 1:
             raise RuntimeError(f"batch_loss took {seconds / 2:.1f} s, far longer than a step")
+        gap = (present - old).nan_to_num(nan=BIG, posinf=BIG, neginf=-BIG)
+        return torch.stack((torch.ones_like(gap), torch.where(old.isfinite(), gap, -BIG), old))
 
-    def _constant(self, *flags: bool) -> torch.Tensor:
-        if flags not in self._constants:
-            values = torch.tensor(tuple(map(float, flags)), device=self._monitor.meter.device)
-            self._constants[flags] = values
-        return self._constants[flags]
+    def _loss(self, batches: list[Any]) -> torch.Tensor:
+        batch_loss: Any = self._batch_loss
+        losses = [batch_loss(copy_batch(batch)).detach().float().mean() for batch in batches]
+        return torch.stack(losses).mean().to(self._monitor.meter.device)
 
     # What all ranks decide alike.
-
-    def receive_alone(self, *found: Any) -> Offer | Outcome | None:
-        """Do the same in a run of one rank, where an error takes nothing but trials out."""
-        if self._shield.is_down:
-            return None
-        return self._shield.call("trial of states", self.receive, *found)
 
     def receive(
         self, tracked: TrackedOptimizer, update: int, findings: StateFindings, loss: float | None
@@ -283,13 +245,11 @@ class StateTrial:
         if self.is_off:
             return None
         if findings.trial_failed or findings.cramped:
-            if findings.cramped and self._monitor.recorder.is_recording:
-                log.info("trimtab: no states are tried: there is no memory for four snapshots")
-            self.forget()
             self.is_off = True
+            self.forget()
             return None
-        if self._offer is not None and update > self._offer.until:
-            self._drop_offer()
+        if self.offer is not None and update > self.offer.until:
+            self.forget()
         trial = self._open
         if trial is not None:
             found = self._hear(trial, tracked, update, findings)
@@ -297,7 +257,7 @@ class StateTrial:
             return found
         if loss is not None:
             sigmas = self._level.sigmas_above(loss)
-            if self._offer is None and self._schedule.opens(update, sigmas):
+            if self.offer is None and self._schedule.opens(update, sigmas):
                 snapshot = self._snapshots.newest(tracked.index, update - MIN_AGE)
                 at = -1 if snapshot is None else snapshot
                 self._open = OpenTrial(at, since=tracked.num_updates + 1)
@@ -308,16 +268,16 @@ class StateTrial:
     def _hear(
         self, trial: OpenTrial, tracked: TrackedOptimizer, update: int, findings: StateFindings
     ) -> Offer | Outcome | None:
-        world = self._monitor.sync.ranks.world
-        outcome = None
+        """Take the scores of a batch; a trial also ends where a rank is not ready."""
+        world, outcome = self._monitor.sync.ranks.world, None
         if update < trial.since:
             return None
         if findings.trial_scored == world:
-            trial.gaps.append(findings.trial_gap / world)
-            trial.old_losses.append(findings.trial_old / world)
-            known = math.isfinite(trial.last_loss)
-            present = trial.gaps[-1] + trial.old_losses[-1]
-            trial.recorded.append(trial.last_loss if known else present)
+            gap, old = findings.trial_gap / world, findings.trial_old / world
+            is_known = math.isfinite(trial.last_loss)
+            trial.gaps.append(gap)
+            trial.old_losses.append(old)
+            trial.recorded.append(trial.last_loss if is_known else old + gap)
             outcome = judge(trial.gaps, trial.old_losses, trial.recorded)
         if outcome is None and findings.trial_ready != world:
             outcome = Outcome.GONE
@@ -327,12 +287,12 @@ class StateTrial:
         self._schedule.end(update, has_led_to_something=outcome is Outcome.OLD)
         if outcome is not Outcome.OLD:
             return outcome
-        gain = sum(trial.gaps[-WINDOW:]) / WINDOW
-        lost = tracked.num_updates - trial.snapshot
         why = self._why_ask(trial, tracked, findings)
-        offer = Offer(trial.snapshot, gain, lost, why, until=update + ANSWER_UPDATES)
+        gain = sum(trial.gaps[-WINDOW:]) / WINDOW
+        lost, until = tracked.num_updates - trial.snapshot, update + ANSWER_UPDATES
+        offer = Offer(trial.snapshot, gain, lost, why, until)
         if why is not None:
-            self._offer, self._snapshots.kept_step = offer, offer.snapshot
+            self.offer, self._snapshots.kept_step = offer, offer.snapshot
         return offer
 
     def _why_ask(
@@ -341,23 +301,13 @@ class StateTrial:
         """Return why the older state is not restored unasked; None if it is."""
         if tracked.edits.would_be_lost(trial.snapshot):
             return "your code has written weights or state since"
-        if findings.trial_cautious:
-            return self.why_asked or "a rank has seen a change of settings"
+        if findings.trial_changed:
+            return self._what_changed or "settings have changed on a rank"
         if trial.since - trial.snapshot > MAX_AGE + WINDOW:
             return "the last snapshot from before is old"
         return 'recover.rollback is "ask"' if self._asks else None
 
-    def accept(self, tracked: TrackedOptimizer, updates: int) -> Offer | None:
-        """Return the standing offer if a person asks to undo at least so many updates."""
-        offer = self._offer
-        if offer is None or tracked.num_updates - offer.snapshot < updates:
-            return None
-        return offer
-
     def forget(self) -> None:
-        """The state was restored, or no state is tried any more."""
+        """A state was restored, an offer has expired, or no state is tried any more."""
         self._open = self._candidates = self._scores = None
-        self._drop_offer()
-
-    def _drop_offer(self) -> None:
-        self._offer = self._snapshots.kept_step = None
+        self.offer = self._snapshots.kept_step = None

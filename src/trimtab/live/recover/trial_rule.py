@@ -21,7 +21,6 @@ trial of states".
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 from statistics import fmean, stdev
 from typing import Any
@@ -138,58 +137,40 @@ def judge(
     return Outcome.OLD if num_windows == NUM_WINDOWS else None
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The options of an optimizer at one moment; what is a tensor is not read."""
-
-    rates: tuple[float, ...]
-    """The learning rate of each group."""
-    options: tuple[Mapping[str, Any], ...]
-    """All others, of each group."""
-
-    @classmethod
-    def from_groups(cls, groups: Sequence[Mapping[str, Any]]) -> "Settings":
-        plain = (bool, int, float, str, tuple, type(None))
-        options = tuple(
-            {k: v for k, v in group.items() if isinstance(v, plain) and k not in _RATES}
-            for group in groups
-        )
-        return cls(rates_of(groups), options)
+Groups = Sequence[Mapping[str, Any]]
+_PLAIN = (bool, int, float, str, tuple, type(None))
 
 
-_RATES = ("lr", "initial_lr")
+def settings_of(groups: Groups) -> list[dict[str, Any]]:
+    """Return the options of each group of an optimizer; what is a tensor is not read."""
+    return [{k: v for k, v in group.items() if isinstance(v, _PLAIN)} for group in groups]
 
 
-def rates_of(groups: Sequence[Mapping[str, Any]]) -> tuple[float, ...]:
+def rates_of(groups: Groups) -> tuple[float, ...]:
     """Return the learning rate of each group; NaN for one that is a tensor."""
     rates = (group.get("lr") for group in groups)
     return tuple(float(r) if isinstance(r, int | float) else math.nan for r in rates)
 
 
-def what_changed(
-    then: Settings, now: Settings, rates_since: Sequence[tuple[float, ...]]
-) -> str | None:
-    """Return what may have been done on purpose since a snapshot; None if nothing was."""
-    if _is_raised(then.rates, now.rates):
+def what_changed(then: Groups, now: Groups, rates_since: Sequence[Sequence[float]]) -> str:
+    """Return what may have been done on purpose since a snapshot; nothing if nothing was."""
+    if _is_raised(then, rates_of(now)):
         return "the learning rate is raised"
-    if then.options != now.options:
-        pairs = zip(then.options, now.options, strict=False)
-        names = sorted({k for a, b in pairs for k in a.keys() | b.keys() if a.get(k) != b.get(k)})
-        return f"your code has changed {', '.join(names) or 'groups of parameters'}"
-    if sum(_is_raised(then.rates, rates) for rates in rates_since) > MAX_RAISED:
+    keys = {k for group in (*then, *now) for k in group} - {"lr", "initial_lr"}
+    pairs = list(zip(then, now, strict=True))
+    if names := sorted(k for k in keys if any(a.get(k) != b.get(k) for a, b in pairs)):
+        return f"your code has changed {', '.join(names)}"
+    if sum(_is_raised(then, rates) for rates in rates_since) > MAX_RAISED:
         return f"the learning rate was raised for more than {MAX_RAISED} updates"
-    return None
+    return ""
 
 
-def _is_raised(then: Sequence[float], now: Sequence[float]) -> bool:
-    """Return whether any rate is; one that is not known counts as raised."""
-    pairs = zip(then, now, strict=False)
-    return len(then) != len(now) or any(not b <= MAX_RATE * a for a, b in pairs)
-
-
-def gain_text(gain: float) -> str:
-    """Return what the restore of an older state brings."""
-    return f"{gain:.2g} nat better on your last {WINDOW} batches"
+def _is_raised(then: Groups, now: Sequence[float]) -> bool:
+    """Return whether any rate is; one that is not known, or of another group, counts as raised."""
+    if len(then) != len(now):
+        return True
+    pairs = zip(rates_of(then), now, strict=True)
+    return any(not rate <= MAX_RATE * before for before, rate in pairs)
 
 
 class TrialSchedule:

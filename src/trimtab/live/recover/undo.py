@@ -215,15 +215,16 @@ class Undo(StateGuard):
                     self._note_harm(tracked, memory, audit)
                 is_requested = tracked.schedule.pop_request(tracked.num_updates)
         requests = self._requests
+        trial, scores = self._trial.to_send(tracked)
         facts = (
             *(audited is not None, is_edited, self._snapshots.is_cramped),
             is_requested and self._ranks.group.rank == 0,
             *(requests.pop_order(), bool(requests.relaunch_reason), self._shield.is_down),
+            *trial,
         )
-        trial = self._trial.to_send(tracked)
         tracked.send_examination()
         check = StateCheck(tracked, tracked.num_updates, audited, self._num_findings)
-        is_sound = memory is None and audit is None and returned is None and not trial
+        is_sound = all(found is None for found in (memory, audit, returned, scores))
         if is_sound and self._harm is self._no_harm and not any(facts):
             return check, self._sound
         return check, (
@@ -231,7 +232,7 @@ class Undo(StateGuard):
             self._constant((0.0,) * len(AUDIT_FIELDS)) if audit is None else audit,
             self._constant((0.0,)) if returned is None else returned,
             self._constant(tuple(map(float, facts))),
-            *(trial or (self._constant((0.0,) * len(TRIAL_FIELDS)),)),
+            self._constant((0.0,) * len(TRIAL_FIELDS)) if scores is None else scores,
             self._harm,
         )
 
@@ -397,18 +398,18 @@ class Undo(StateGuard):
         with self._shield.guarding("snapshot"):
             self._snapshots.after_update(tracked.index)
             tracked.count_travel()
+            is_copied = False
             if tracked.schedule.is_due(tracked.num_updates):
                 tracked.schedule.start()
                 tracked.audit_snapshot()
                 # A snapshot would overwrite the one that is to be restored, or may have to be.
                 is_free = self._pending is None and not self._trial.is_open
-                if is_free and not tracked.num_nonfinite:
+                if is_copied := is_free and not tracked.num_nonfinite:
                     is_usual = self._snapshots.take(tracked.index, tracked.num_updates)
                     tracked.mark_snapshot()
                     if is_usual:
                         tracked.schedule.stop()
-                    self._trial.note_snapshot(tracked)
-            self._trial.after_update(tracked)
+            self._trial.after_update(tracked, is_copied=is_copied)
             tracked.take_fingerprint()
 
     def after_skip(self, optimizer: Optimizer) -> None:
@@ -470,10 +471,13 @@ class Undo(StateGuard):
         tracked = check.tracked
         if check.update <= tracked.last_restored_update:
             return
+        numbers, trial = (tracked, check.update, findings, loss), self._trial
         if self._ranks.world > 1:  # a rank that fails here says so, and nothing is restored
-            found = self._trial.receive(tracked, check.update, findings, loss)
+            found = trial.receive(*numbers)
+        elif not trial.shield.is_down:
+            found = trial.shield.call("trial of states", trial.receive, *numbers)
         else:
-            found = self._trial.receive_alone(tracked, check.update, findings, loss)
+            return
         if isinstance(found, Offer) and found.why_asked is None:
             self._take_up(found, Proof.TRIED, tracked)
         elif found is not None:
@@ -524,8 +528,9 @@ class Undo(StateGuard):
 
     def _decide(self, proof: Proof, findings: StateFindings, tracked: TrackedOptimizer) -> None:
         """Plan an undo, or refuse it; a refusal is told at once."""
-        offer = self._trial.accept(tracked, int(findings.ordered) - 1)
-        if proof is Proof.ORDERED and offer is not None:
+        offer = self._trial.offer
+        is_enough = offer is not None and offer.updates_lost >= findings.ordered - 1
+        if proof is Proof.ORDERED and offer is not None and is_enough:
             self._take_up(offer, proof, tracked)
             return
         exchange = self._monitor.sync.num_exchanges

@@ -22,7 +22,7 @@ from trimtab.core.text import counted, digits
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.rules import SECOND_COPY, Proof
 from trimtab.live.recover.trial import ANSWER_UPDATES, Offer
-from trimtab.live.recover.trial_rule import WINDOW, Outcome, gain_text
+from trimtab.live.recover.trial_rule import WINDOW, Outcome
 from trimtab.live.recover.undo_plan import UndoReport
 from trimtab.live.shield import Shield, log
 
@@ -91,7 +91,7 @@ class UndoReporter:
                 recorder.event(TRIAL, step, {"outcome": found.value})
                 return
             sentence = (
-                f"the state of step {step - found.updates_lost} is {gain_text(found.gain)}; "
+                f"the state of step {step - found.updates_lost} is {_gain(found.gain)}; "
                 f"{found.updates_lost} updates lost. Not restored, as {found.why_asked}: "
                 f"guard.undo() within {ANSWER_UPDATES} steps restores it"
             )
@@ -226,8 +226,12 @@ def is_at_level(before: Sequence[float], losses: Sequence[float]) -> bool | None
     return median(finite) <= usual + SIGMAS * sigma_around(usual, known)
 
 
+def _gain(gain: float) -> str:
+    return f"{gain:.2g} nat better on your last {WINDOW} batches"
+
+
 def _describe(report: UndoReport) -> str:
-    better = "" if report.gain is None else f"an older state is {gain_text(report.gain)}"
+    better = "" if report.gain is None else f"an older state is {_gain(report.gain)}"
     if report.proof is Proof.TRIED:
         return better
     if report.proof is Proof.ORDERED:
