@@ -247,7 +247,7 @@ def _counts(found: Sequence[dict[str, Any]]) -> str:
                 ("c", "present state"),
                 ("u", "within the noise"),
                 ("o", "batch_loss"),
-                ("g", "not be finished"),
+                ("g", "no old snapshot"),
             )
         },
     }

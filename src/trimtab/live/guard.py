@@ -12,6 +12,7 @@ from torch import nn
 
 from trimtab.core import signals
 from trimtab.core.card import card, row
+from trimtab.core.events import is_announced
 from trimtab.core.incidents import Incident
 from trimtab.core.text import printable
 from trimtab.live.arithmetic import OddNumber, Scalar
@@ -349,6 +350,8 @@ class Guard(LoopServices):
             with monitor.shields.user.guarding("event"):
                 name, plain = plain_event(kind or facts.pop("kind", "event"), facts)
                 monitor.recorder.event(name, monitor.next_step, plain)
+                if is_announced(name):
+                    monitor.state_guard.note_change()
                 if name == "checkpoint":
                     # Whether the generators are saved at this very moment is not known.
                     self._states.save(with_generators=False)

@@ -58,6 +58,7 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
         restored: dict[str, Any] = {"incident_class": "restored", "tone": "good", "onset": 20}
         open_incident(journal, 40, transition="closed", **restored)
         journal.event("undo", 41, updates_lost=12, why="head.weight not finite")
+        journal.event("rollback proposed", 42, sentence="0.71 nat better; 48 updates lost")
     with serving(receiver := Receiver()):
         monkeypatch.setenv("TRIMTAB_ALERT_URLS", f"webhook+{receiver.url}/{TOKEN}")
         assert ship(run, AlertSink())
@@ -66,7 +67,9 @@ def test_an_incident_opens_gets_worse_and_closes_with_its_cause(
         ("changed", "x1: incident 1: loss spike at step 20"),
         ("closed", "x1: incident 1 closed: loss spike at step 20"),
         ("open", "x1: 12 updates were undone"),
+        ("open", "x1: an older state is better"),
     ]
+    assert "0.71 nat better; 48 updates lost" in receiver.posted[-1][1]["text"]
     assert "Likely cause: a hard batch\nDo: Wait." in receiver.posted[0][1]["text"]
     said = receiver.posted[1][1]
     assert (said["level"], said["facts"]["checkpoint"]) == ("error", "step-20")

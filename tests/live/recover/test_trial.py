@@ -182,12 +182,19 @@ def decay_too(run: Run, step: int) -> None:
     run.optimizer.param_groups[0]["weight_decay"] = 0.02 if step >= AT else 0.01
 
 
+def announced(run: Run, step: int) -> None:
+    too_fast(run, step)
+    if step == AT:
+        run.guard.event("phase 2")
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (head_reset, "your code has written weights"),
         (head_reset_by_data, "your code has written weights"),
         (decay_too, "your code has changed weight_decay"),
+        (announced, "your code has announced a change"),
     ],
 )
 def test_what_may_be_on_purpose_is_proposed_only(

@@ -55,5 +55,8 @@ class StateGuard:
     def remember(self, batch: Any) -> None:
         """Keep a copy of a batch of this step, for experiments."""
 
+    def note_change(self) -> None:
+        """Code has announced a change: what follows may be on purpose."""
+
     def close(self) -> None:
         """Give everything back."""

@@ -35,7 +35,7 @@ from trimtab.live.recover.trial_rule import (
     settings_of,
     what_changed,
 )
-from trimtab.live.shield import Shield
+from trimtab.live.shield import Shield, log
 from trimtab.state.batches import copy_batch
 from trimtab.state.rng import get_random_state, set_random_state
 from trimtab.state.snapshots import NUM_SLOTS, Snapshots, reshard
@@ -132,6 +132,8 @@ class StateTrial:
         self._scores: torch.Tensor | None = None
         """One rank, its gap and its old loss, until they are sent."""
         self._num_slow = 0
+        self.announced_at = -1
+        """Updates made when code announced a change last."""
         self._what_changed = ""
         """What may have been done on purpose since the snapshot, as this rank sees it."""
 
@@ -140,7 +142,7 @@ class StateTrial:
         """Whether a trial is under way: snapshots stand still."""
         return self._open is not None
 
-    def after_update(self, tracked: TrackedOptimizer, *, is_copied: bool) -> None:
+    def after_update(self, tracked: TrackedOptimizer, is_copied: bool) -> None:
         """Remember the settings of an update, and of a state that was copied."""
         if self.is_off:
             return
@@ -172,16 +174,16 @@ class StateTrial:
         """Compute both losses of the batches at hand if all ranks are about to."""
         found, self._candidates = self._candidates, None
         ranks = self._monitor.sync.ranks
-        if found is not None and ranks.world > 1:
-            num_leaving, findings, _ = read_exchange(ranks)
-            if num_leaving or findings.trial_ready != ranks.world:
-                found = None
-        if found is not None:
-            # Also if this rank has failed since: the others wait for it in the forward pass.
-            with self.shield.guarding("trial of states"):
+        # Also if this rank has failed since: the others wait for it in the forward pass.
+        with self.shield.guarding("trial of states"):
+            if found is not None and ranks.world > 1:
+                num_leaving, findings, _ = read_exchange(ranks)
+                if num_leaving or findings.trial_ready != ranks.world:
+                    found = None
+            if found is not None:
                 self._scores = self._score(found)
-        if self._experiments is not None:
-            self._experiments.batches.end_step()
+            if self._experiments is not None:
+                self._experiments.batches.end_step()
 
     def _find_candidates(self, tracked: TrackedOptimizer, snapshot: int) -> _Candidates | None:
         """Copy the present state beside the older one; None if one or the batch is missing."""
@@ -195,7 +197,9 @@ class StateTrial:
     def _is_changed(self, tracked: TrackedOptimizer, snapshot: int) -> bool:
         groups, then = tracked.optimizer.param_groups, self._settings.get(snapshot)
         self._what_changed = "the settings of the snapshot are not known"
-        if then is not None:
+        if self.announced_at >= snapshot:
+            self._what_changed = "your code has announced a change"
+        elif then is not None:
             since = list(self._rates)[-(tracked.num_updates - snapshot) :]
             self._what_changed = what_changed(then, settings_of(groups), since)
         return bool(self._what_changed)
@@ -247,6 +251,9 @@ class StateTrial:
         if findings.trial_failed or findings.cramped:
             self.is_off = True
             self.forget()
+            if self._monitor.recorder.is_recording and self._batch_loss and not self.shield.is_down:
+                why = "has no memory for four snapshots" if findings.cramped else "cannot"
+                log.info("trimtab: no state is tried any more: a rank %s", why)
             return None
         if self.offer is not None and update > self.offer.until:
             self.forget()

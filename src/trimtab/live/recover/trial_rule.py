@@ -104,7 +104,7 @@ class Outcome(StrEnum):
     UNCLEAR = "the difference is within the noise"
     OTHER_LOSS = "batch_loss is not the loss that is trained on"
     OLD = "the older state is better"
-    GONE = "it could not be finished"
+    GONE = "there was no old snapshot, or no batch"
 
 
 def judge(

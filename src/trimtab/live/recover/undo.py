@@ -176,6 +176,10 @@ class Undo(StateGuard):
         if self._experiments is not None:
             self._experiments.remember(batch)
 
+    def note_change(self) -> None:
+        """Let nothing be restored unasked from before a change that code has announced."""
+        self._trial.announced_at = self._total_updates
+
     @property
     def _ranks(self) -> RankSync:
         return self._monitor.sync.ranks
@@ -215,7 +219,10 @@ class Undo(StateGuard):
                     self._note_harm(tracked, memory, audit)
                 is_requested = tracked.schedule.pop_request(tracked.num_updates)
         requests = self._requests
-        trial, scores = self._trial.to_send(tracked)
+        trial, scores = (False, False, not self.is_off), None
+        if not self._is_idle:
+            found = self._trial.shield.call("trial of states", self._trial.to_send, tracked)
+            trial, scores = found or (trial, scores)
         facts = (
             *(audited is not None, is_edited, self._snapshots.is_cramped),
             is_requested and self._ranks.group.rank == 0,
@@ -409,7 +416,8 @@ class Undo(StateGuard):
                     tracked.mark_snapshot()
                     if is_usual:
                         tracked.schedule.stop()
-            self._trial.after_update(tracked, is_copied=is_copied)
+            trial = self._trial
+            trial.shield.call("trial of states", trial.after_update, tracked, is_copied)
             tracked.take_fingerprint()
 
     def after_skip(self, optimizer: Optimizer) -> None:
@@ -474,10 +482,8 @@ class Undo(StateGuard):
         numbers, trial = (tracked, check.update, findings, loss), self._trial
         if self._ranks.world > 1:  # a rank that fails here says so, and nothing is restored
             found = trial.receive(*numbers)
-        elif not trial.shield.is_down:
-            found = trial.shield.call("trial of states", trial.receive, *numbers)
         else:
-            return
+            found = trial.shield.call("trial of states", trial.receive, *numbers)
         if isinstance(found, Offer) and found.why_asked is None:
             self._take_up(found, Proof.TRIED, tracked)
         elif found is not None:
