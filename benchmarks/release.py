@@ -72,6 +72,7 @@ MEASUREMENTS = (
     Measurement("ship faults"),
     Measurement("trainers table FOLDER --minutes 6"),
     Measurement("recover phases --seeds 1 --bare 1 --folder FOLDER"),
+    Measurement("trial --seeds 1 --folder FOLDER"),
     Measurement("loops setups"),
     Measurement("wide"),
     Measurement("real_size outcome 150"),

@@ -22,7 +22,7 @@ from trimtab.core.config import Config
 from trimtab.core.events import TRIAL, UNDO
 from trimtab.live.recover.trial_rule import TrialSchedule
 
-AT, STEPS = 80, 140
+AT, STEPS, FEW_STEPS = 80, 125, 45
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -75,7 +75,7 @@ def body(layout: str, what: str, rollback: str, folder: Path, rank: int) -> dict
         config=Config().override(settings),
         observer=False,
     ) as guard:
-        for step in range(STEPS):
+        for step in range(STEPS if what == "fault" else FEW_STEPS):
             optimizer.param_groups[0]["lr"] = (
                 0.3 if what == "fault" and 0 <= step - AT < 5 else 3e-3
             )
@@ -85,8 +85,6 @@ def body(layout: str, what: str, rollback: str, folder: Path, rank: int) -> dict
                 loss = loss_of(batch)
                 guard.record(loss=loss, batch=batch)
                 (loss / 2).backward()
-            if what == "ask" and step == AT and rank == 0:
-                guard.undo()
             optimizer.step()
             optimizer.zero_grad()
             seen.append([float(local(p.detach()).double().sum()) for p in model.parameters()])
@@ -139,7 +137,7 @@ def test_a_trial_that_closes_or_fails_leaves_the_bits(
     closed = [e for e in journal_of(tmp_path / "tried").events if e.kind == TRIAL]
     if what == "closes":
         assert closed
-        assert tried[0]["calls"] > 30
+        assert tried[0]["calls"] >= 32
     else:
         assert closed == []
         assert tried[0]["calls"] <= 12

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.experiments import BatchLoss, Experiments
@@ -209,6 +210,10 @@ class StateTrial:
         """Return one rank, the gap and the old loss, on the device; leaves no trace."""
         began = time.perf_counter()
         with without_trace(self._model) as moved:
+            for module in self._model.modules():
+                if isinstance(module, DistributedDataParallel):
+                    # Else it sends buffers: where one rank fails, the others must not wait for it.
+                    module.require_forward_param_sync = False
             random = get_random_state()
             present = self._loss(found.batches)
             set_random_state(random)
