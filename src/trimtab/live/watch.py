@@ -6,6 +6,7 @@ import platform
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -442,7 +443,7 @@ def _make_undo(
         batch_loss=batch_loss,
         lag=settings.live.lag_steps,
     )
-    polls.append(trial.poll)
+    polls.append(partial(shields.trials.call, "trial of states", trial.poll))
     if batch_loss is None and not trial.is_off and monitor.recorder.is_recording:
         log.info("trimtab: spikes are reported only: no batch_loss was given to try states with")
     return Undo(

@@ -122,7 +122,8 @@ class StateTrial:
             least = -(-(MIN_AGE + lag + 1) // (NUM_SLOTS - 1))  # the oldest must be old enough
             self.intervals = (least, LONGEST_INTERVAL if self._asks else AUTO_INTERVAL)
         self._level, self._schedule = LossLevel(), TrialSchedule()
-        self._open: OpenTrial | None = None
+        self.open_trial: OpenTrial | None = None
+        """The trial that is under way: snapshots stand still."""
         self.offer: Offer | None = None
         """What was proposed and may be accepted."""
         self._settings: dict[int, list[dict[str, Any]]] = {}
@@ -137,11 +138,6 @@ class StateTrial:
         """Updates made when code announced a change last."""
         self._what_changed = ""
         """What may have been done on purpose since the snapshot, as this rank sees it."""
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a trial is under way: snapshots stand still."""
-        return self._open is not None
 
     def after_update(self, tracked: TrackedOptimizer, is_copied: bool) -> None:
         """Remember the settings of an update, and of a state that was copied."""
@@ -164,10 +160,10 @@ class StateTrial:
         if self.is_off:
             return (False,) * 3, None
         is_changed = False
-        if self._open is not None and not self.shield.is_down and self._batch_loss is not None:
+        if self.open_trial is not None and not self.shield.is_down and self._batch_loss is not None:
             with self.shield.guarding("trial of states"):
-                is_changed = self._is_changed(tracked, self._open.snapshot)
-                self._candidates = self._find_candidates(tracked, self._open.snapshot)
+                is_changed = self._is_changed(tracked, self.open_trial.snapshot)
+                self._candidates = self._find_candidates(tracked, self.open_trial.snapshot)
         has_failed = self.shield.is_down or self._batch_loss is None
         return (self._candidates is not None, is_changed, has_failed), scores
 
@@ -262,7 +258,7 @@ class StateTrial:
             return None
         if self.offer is not None and update > self.offer.until:
             self.forget()
-        trial = self._open
+        trial = self.open_trial
         if trial is not None:
             found = self._hear(trial, tracked, update, findings)
             trial.last_loss = math.nan if loss is None else loss
@@ -272,7 +268,7 @@ class StateTrial:
             if self.offer is None and self._schedule.opens(update, sigmas):
                 snapshot = self._snapshots.newest(tracked.index, update - MIN_AGE)
                 at = -1 if snapshot is None else snapshot
-                self._open = OpenTrial(at, since=tracked.num_updates + 1)
+                self.open_trial = OpenTrial(at, since=tracked.num_updates + 1)
             else:
                 self._level.learn(loss)
         return None
@@ -295,7 +291,7 @@ class StateTrial:
             outcome = Outcome.GONE
         if outcome is None:
             return None
-        self._open = None
+        self.open_trial = None
         self._schedule.end(update, has_led_to_something=outcome is Outcome.OLD)
         if outcome is not Outcome.OLD:
             return outcome
@@ -321,5 +317,5 @@ class StateTrial:
 
     def forget(self) -> None:
         """A state was restored, an offer has expired, or no state is tried any more."""
-        self._open = self._candidates = self._scores = None
+        self.open_trial = self._candidates = self._scores = None
         self.offer = self._snapshots.kept_step = None

@@ -410,7 +410,7 @@ class Undo(StateGuard):
                 tracked.schedule.start()
                 tracked.audit_snapshot()
                 # A snapshot would overwrite the one that is to be restored, or may have to be.
-                is_free = self._pending is None and not self._trial.is_open
+                is_free = self._pending is None and self._trial.open_trial is None
                 if is_copied := is_free and not tracked.num_nonfinite:
                     is_usual = self._snapshots.take(tracked.index, tracked.num_updates)
                     tracked.mark_snapshot()
@@ -562,7 +562,7 @@ class Undo(StateGuard):
         harmed = pending.tensor
         is_weight = harmed is not None and harmed.key is None
         tracked.mark_restored(harmed if is_weight else None)
-        self._trial.forget()
+        self._trial.shield.call("trial of states", self._trial.forget)
         self._harm = self._no_harm
 
     def _repair_buffers(self, tracked: TrackedOptimizer, findings: StateFindings) -> None:
