@@ -141,7 +141,7 @@ def test_on_several_ranks_it_says_whose_sequences_they_are() -> None:
 def test_the_postmortem_names_the_tokens_in_its_table_of_symptoms() -> None:
     text = write_postmortem(incident(batch()), report_of(troubled_run()))
     name = "unusual tokens in the batch"
-    assert f"| {name} | token 50256 is 61 % (0.02 % in the run) |" in text
+    assert f"| {name} | token 50256 is 61 % (0.02 % in the run), of " in text
 
 
 def test_text_of_the_data_is_never_read_as_markup() -> None:

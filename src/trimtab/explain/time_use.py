@@ -121,7 +121,10 @@ def count_lost(incident: Incident, block: Block) -> int:
     """Count the steps that an incident cost: those that the goodput lacks because of it."""
     first, end = block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1
     near = block[first : end + 1]  # an event goes with the record after it
-    return int(np.count_nonzero(lost_records(near, [incident])[: end - first]))
+    is_lost = lost_records(near, [incident])[: end - first]
+    # A record of a thinned log stands for the steps since the one before it.
+    strides = np.maximum(np.diff(block.step[max(first - 1, 0) : end]), 1)
+    return int(strides[is_lost[len(is_lost) - len(strides) :]].sum() or is_lost.sum())
 
 
 TRAINING, DATA, CHECKPOINT, EVALUATION = "training", "data", "checkpoint", "evaluation"

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from trimtab.core.text import digits, printable
+from trimtab.core.text import counted, digits, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
 from trimtab.journal.batches.batch_report import BatchReport, RowReport
@@ -45,7 +45,13 @@ def unusual_tokens_text(batch: BatchReport | None) -> str | None:
     if batch is None or not batch.num_run_tokens:
         return None
     tokens = batch.shift.more if batch.shift else batch.tokens
-    return _token_shares(tokens) or "none"
+    if not tokens:
+        return "none"
+    away = batch.tick - batch.onset_tick
+    when = f", {counted(abs(away), 'record')} {'after' if away > 0 else 'before'} the onset"
+    rows = counted(batch.num_unusual_rows, "unusual row")
+    whose = f", of {rows} of step {batch.step:,}" if batch.num_unusual_rows else ""
+    return f"{_token_shares(tokens)}{whose}{when * (whose != '' and away != 0)}"
 
 
 def batch_items(diagnosis: Diagnosis, ranks: int | None) -> Iterator[RichText]:

@@ -124,7 +124,7 @@ def write_incident(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Pat
         _put(folder / TOKEN_FIGURE, draw_tokens(batch))
     machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
     _put(folder / _MACHINE, machine + "\n")
-    if checks := verification_checks(diagnosis):
+    if checks := verification_checks(diagnosis, report.block):
         heading = f"trimtab compare NEW_RUN {printable(report.source)} --verify {VERIFY_FILE}"
         _put(folder / VERIFY_FILE, format_checks(checks, heading))
     else:

@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trimtab.core.causes import AnyCause, Standing
+from trimtab.core.block import Block
+from trimtab.core.causes import AnyCause, Cause, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import CLOCK, GRAD_NORM
+from trimtab.core.signals import CLOCK, GRAD_NORM, LOSS
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.comparison import Check
@@ -55,6 +56,22 @@ template of the textbook; a normal value is over 4 deviations once in 30,000 rec
 _VERIFIED_NORM = 5
 """How many times the usual gradient norm is allowed after a fix. Source: the worked example of the
 textbook allows 3.0 where 0.6 is usual."""
+_VERIFIED_RECORDS = 64
+"""Records before the onset whose highest value a run with the fix may have, too. Chosen."""
+_FIXED_FROM_THE_START = frozenset(
+    {
+        Cause.RARE_TOKENS,
+        Cause.STALE_SECOND_MOMENT,
+        Cause.EPSILON_REGIME,
+        Cause.LR_TOO_HIGH,
+        Cause.WEIGHT_DECAY,
+        Cause.FP16_OVERFLOW,
+        Cause.ATTENTION_LOGIT_GROWTH,
+        Cause.OUTPUT_LOGIT_DRIFT,
+        *(cause for cause in Cause if cause.is_of_policy),
+    }
+)
+"""Causes whose fix is a setting of the whole run, which then is another one from its first step."""
 _RULED_OUT = -3.0
 """An observation that is 20 times rarer under a cause (log likelihood ratio) rules it out."""
 _MAX_ACTS = 20
@@ -168,7 +185,7 @@ def _done_in_short(diagnosis: Diagnosis, run: RunReport) -> str:
 def _nothing_done(diagnosis: Diagnosis, run: RunReport) -> str:
     if run.format != "journal":
         return f"not recorded: a log in the format {run.format} holds no interventions"
-    return f"nothing: trimtab did not intervene in {wording.steps_text(diagnosis.incident)}"
+    return f"nothing: trimtab did not intervene ({wording.steps_text(diagnosis.incident)})"
 
 
 # The seven sections
@@ -319,7 +336,7 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     until = min(until, int(run.block.step.max())) if len(run.block) else until
     yield Paragraph(f"Run again with the fix{seed} to step {until:,}, then check:")
     commands = [f"trimtab diagnose NEW_RUN    # no incident from step {onset} to {until}"]
-    checks = verification_checks(diagnosis)
+    checks = verification_checks(diagnosis, run.block)
     if checks:
         commands.append(f"trimtab compare NEW_RUN THIS_RUN --verify {VERIFY_FILE}")
     yield CodeBlock(tuple(commands))
@@ -327,20 +344,34 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
         yield bullets([check.wanted for check in checks])
 
 
-def verification_checks(diagnosis: Diagnosis) -> list[Check]:
-    """Return what must hold in a run with the remedy: the same start, and no spike this time."""
+def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
+    """Return what must hold in a run with the remedy, and did not hold in this one."""
     incident, symptoms = diagnosis.incident, diagnosis.symptoms
     onset, checks = incident.onset.step, []
+    likely = next((one.cause for one in diagnosis.hypotheses if one.cause), None)
     until = max(incident.last.step, incident.peak.step)
+    rows = slice(block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1)
+    before = slice(max(rows.start - _VERIFIED_RECORDS, 0), rows.start)
+
+    def limit_of(signal: str, limit: float) -> float | None:
+        """Return a limit over what was usual, rounded; None if this run kept it, too."""
+        column = block.column(signal)
+        usual = column.values[before][column.finite[before]]
+        limit = float(digits(max(limit, float(usual.max(initial=limit)))))
+        return limit if not (column.values[rows][column.present[rows]] <= limit).all() else None
+
     if symptoms.loss_before is not None:
-        checks.append(Check(last=onset - 1, within=_VERIFIED_NATS))
         level = incident.facts.level
         noise = _VERIFIED_DEVIATIONS * (level.noise if level else 0.0)
-        limit = float(digits(symptoms.loss_before + max(_VERIFIED_NATS, noise)))
-        checks.append(Check(first=onset, last=until, max=limit))
+        limit = limit_of(LOSS, symptoms.loss_before + max(_VERIFIED_NATS, noise))
+        if limit is not None:
+            if likely not in _FIXED_FROM_THE_START:
+                checks.append(Check(last=onset - 1, within=_VERIFIED_NATS))
+            checks.append(Check(first=onset, last=until, max=limit))
     if symptoms.grad_norm_before:
-        limit = float(digits(_VERIFIED_NORM * symptoms.grad_norm_before))
-        checks.append(Check(signal=GRAD_NORM, first=onset, last=until, max=limit))
+        limit = limit_of(GRAD_NORM, _VERIFIED_NORM * symptoms.grad_norm_before)
+        if limit is not None:
+            checks.append(Check(signal=GRAD_NORM, first=onset, last=until, max=limit))
     return checks
 
 
@@ -356,9 +387,9 @@ TYPES = {
     IncidentClass.PLATEAU: "No type: there was nothing to lose.",
     IncidentClass.OPEN: "The type is not known yet.",
     IncidentClass.LINGERING: "Type 2: the loss settled above its level.",
-    IncidentClass.COLLAPSED: "Type 3: it does not come back.",
-    IncidentClass.DIVERGENT: "Type 3: it does not come back.",
-    IncidentClass.DEAD: "Type 3: it does not come back.",
+    IncidentClass.COLLAPSED: "Type 3: it has not come back.",
+    IncidentClass.DIVERGENT: "Type 3: it has not come back.",
+    IncidentClass.DEAD: "Type 3: it has not come back.",
 }
 """The playbook's three types of a loss spike, by class."""
 

@@ -174,7 +174,9 @@ def _tokens_of(batch: BatchReport | None) -> str:
         return ""
     first = tokens[0]
     name = str(first.id) if first.text is None else f"{first.id} {first.text!r}"
-    return f"token {name} is {100 * first.share:.2g} % of it, {100 * first.run_share:.2g} % usually"
+    whose = "its unusual rows" if batch and batch.num_unusual_rows else "it"
+    usually = f"{100 * first.run_share:.2g} % usually"
+    return f"token {name} is {100 * first.share:.2g} % of {whose}, {usually}"
 
 
 # Schedule and optimizer
@@ -183,6 +185,7 @@ def _tokens_of(batch: BatchReport | None) -> str:
 @_of(Cause.LR_DISCONTINUITY)
 def _lr_discontinuity(case: Case) -> Said:
     moved, jump, back = case.moved(LR), case.seen("lr_jumped"), "the rate before it"
+    resumed = ", and restore the scheduler's state at a resume" if case.seen("resumes") else ""
     if moved is not None:
         before, now = moved
         times = max(now / before, before / now)
@@ -190,8 +193,7 @@ def _lr_discontinuity(case: Case) -> Said:
         back = digits(before)
     return Said(
         _with(f"The learning rate jumped {case.at}", jump, case.loss),
-        f"Make the schedule continuous {case.at}: warm up from {back}, and restore the scheduler's "
-        "state at a resume.",
+        f"Make the schedule continuous {case.at}: warm up from {back}{resumed}.",
         case.learnt("A jump of the learning rate shows in the loss some records later", jump),
     )
 
@@ -227,9 +229,9 @@ def _lr_too_high(case: Case) -> Said:
     numbers = case.seen("attention_logits_grow", "activations_grow", "weights_grow", "no_warmup")
     return Said(
         _with(f"The learning rate{rate} {case.at} is too high for this model", numbers, case.loss),
-        f"Lower the peak{rate and f', {rate[4:]} {case.at},'} by a factor of 2 to 3 and warm up "
+        f"Lower the peak by a factor of 2 to 3{rate and f' (the rate was {rate[4:]})'} and warm up "
         "longer.",
-        case.learnt("A rate that is too high shows in the first steps after the warm-up", numbers),
+        case.learnt("A rate that is too high shows early", numbers),
     )
 
 
@@ -276,7 +278,7 @@ def _logic_nan(case: Case) -> Said:
         "Run one batch with a finiteness check after each module (`trimtab.watch(..., "
         "batch_loss=...)` does so by itself), and fix the first one that fails: log(softmax), or a "
         "mean over an empty mask.",
-        case.learnt("The gradient shows a NaN one step before the loss", numbers),
+        _with(f"A check after each module {case.at} would have named the operation", numbers),
     )
 
 
@@ -289,9 +291,10 @@ def _bit_flip(case: Case) -> Said:
         if proof
         else _with(f"Weights or moments changed {case.at} by more than an update can", numbers)
     )
+    where = "Note the rank" if (case.context.facts.ranks or 1) > 1 else "Test this memory"
     return Said(
         cause,
-        "Note the rank; if it happens there again, replace the device.",
+        f"{where}; if it happens there again, replace the device.",
         case.learnt(
             "Memory can change without code: checksums of the state show it", proof or numbers
         ),
@@ -437,7 +440,7 @@ _CLAIMS: Mapping[Cause, _Claim] = {
         ("rewards_equal", "reward_at_once", "held_out_stays"),
         "Grade ten responses by hand; look for exceptions that count as 0, and for a changed "
         "answer format.",
-        "Rewards that are all equal are the verifier's, not the policy's",
+        "Rewards that are all equal teach nothing, whatever the policy does",
     ),
     Cause.DATA_DIFFICULTY: _Claim(
         "The responses to a prompt get equal rewards, and equal rewards teach nothing {since}",

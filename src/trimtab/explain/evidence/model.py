@@ -193,7 +193,7 @@ def activations_shrink(activations: tuple[SignalView, ...]) -> YesNo | None:
     if not later:
         return None
     lowest, name = min(later)
-    return lowest < 0.75, f"{name} falls to {lowest:.3g} times the usual"
+    return lowest < 0.75, f"{name} {lowest:.3g} times the usual at least"
 
 
 @observation(

@@ -134,7 +134,7 @@ def loss_constant(context: IncidentContext) -> YesNo | None:
     for period in range(1, len(values) // 2 + 1):
         if np.array_equal(values[period:], values[:-period]):
             return True, f"the same losses every {counted(period, 'record')}"
-    return False, "no loss comes again exactly"
+    return False, f"{len(np.unique(values))} different losses in {counted(len(values), 'record')}"
 
 
 @observation(

@@ -319,7 +319,7 @@ def level_text(facts: Facts) -> str:
     if not facts.has_finite_state:
         return "weights or optimizer state are not finite"
     if level is None and reward is not None:
-        return f"the reward is {digits(reward.now)}, {digits(reward.before)} before"
+        return f"the reward is {digits(reward.now)} and was {digits(reward.before)}"
     if not facts.is_measure:
         return "a loss like this one does not tell"
     if level is None:
@@ -335,7 +335,7 @@ def level_text(facts: Facts) -> str:
 
 
 def _lost_text(level: Level) -> str:
-    return f"{min(100 * level.lost, 100):.0f} % of what was learnt"
+    return f"with {min(100 * level.lost, 100):.0f} % of what was learnt lost"
 
 
 def _course_text(level: Level, facts: Facts) -> str:

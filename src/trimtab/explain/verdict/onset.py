@@ -29,9 +29,9 @@ what a single one says. Chosen on drawn onsets."""
 NEARLY = 2.0
 """How much less evidence counts as the same."""
 
-CLEAR_NOISE, CLEAR_SHARE = 2.0, 0.05
-"""The rise before a detector's onset, in deviations or as a fraction of the rise at the alarm, that
-makes those records part of it. Chosen: a level that waves by one deviation is no beginning."""
+CLEAR_SHARE = 0.05
+"""The mean rise of the records before a detector's onset, as a fraction of the rise at the alarm,
+that makes them part of it. Chosen: a level that waves a little before a spike is no beginning."""
 
 LEAST = 6.0
 """Sum of what speaks for a rise under which there is none. Source: the sums of healthy runs."""
@@ -70,13 +70,14 @@ def _search(rows: Sequence[Row], start: int, latest: int) -> int:
         return latest
     # The last record from which on nearly as much speaks for a rise: noise before it adds little.
     first = int(np.flatnonzero(evidence >= best - NEARLY)[-1])
-    earlier = (values - expected)[first:][[at < latest for at in later[first:]]]
-    if len(earlier) and _is_noise(earlier, float((values - expected).max()), reference.noise):
-        return latest
+    rise = values - expected
+    while later[first] < latest and _mean_until(latest, later[first:], rise[first:]) < (
+        CLEAR_SHARE * rise.max()
+    ):
+        first += 1
     return min(later[first], latest)
 
 
-def _is_noise(rise: FloatArray, highest: float, noise: float) -> bool:
-    """Return whether the records before a detector's onset rose by next to nothing."""
-    mean = float(rise.mean())
-    return mean < CLEAR_NOISE * noise and mean < CLEAR_SHARE * highest
+def _mean_until(latest: int, places: Sequence[int], rise: FloatArray) -> float:
+    """Return how far the records before a detector's onset rose on average."""
+    return float(rise[: sum(at < latest for at in places)].mean())

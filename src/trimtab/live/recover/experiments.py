@@ -176,7 +176,7 @@ class Laboratory:
                 break
             first, last = worse[1]
         if last - first > size // 4:
-            sentence = f"no few of the {size} rows make the loss of this batch: all are alike"
+            sentence = f"all {size} rows of this batch make its loss, no few of them alone"
             return Answer(name="half", answer="all", sentence=sentence)
         which = f"row {first}" if last - first == 1 else f"rows {first} to {last - 1}"
         sentence = f"{which} of the {counted(size, 'row')} of a batch make its loss"
