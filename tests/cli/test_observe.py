@@ -37,7 +37,7 @@ def test_once_judges_every_run_of_a_folder_and_json_has_a_line_for_each(tmp_path
     result = runner.invoke(app, ["observe", str(tmp_path), "--once", "--json"])
     assert result.exit_code == 0, result.output
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert {line["schema"] for line in lines} == {"trimtab observe 3"}
+    assert {line["schema"] for line in lines} == {"trimtab observe 4"}
     assert {line["run"]: line["kind"] for line in lines} == {"a/bad": "state", "good": "state"}
     assert (tmp_path / "a" / "bad" / "trimtab" / "verdict.json").exists()
 

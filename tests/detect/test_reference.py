@@ -175,7 +175,7 @@ def test_the_memory_is_bounded() -> None:
     assert len(memory._now) == STEPS_REMEMBERED
 
 
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=10)
 @given(
     cuts=st.lists(st.integers(1, 1199), max_size=6),
     shift=st.sampled_from([0.0, 0.02, 0.5, -0.5]),

@@ -104,7 +104,7 @@ def test_the_docs_list_every_test_as_it_is() -> None:
 def test_the_json_of_the_other_tests_says_which_it_is() -> None:
     arguments = ["check", "run_objects:at_width", "--widths", "32,64,128", "--json"]
     widths = json.loads(runner.invoke(app, arguments).stdout)
-    assert (widths["schema"], widths["stable"]) == ("trimtab check --widths 3", False)
+    assert (widths["schema"], widths["stable"]) == ("trimtab check --widths 4", False)
     rates = json.loads(
         runner.invoke(app, ["check", "run_objects:good", "--lr-range", "--json"]).stdout
     )

@@ -104,7 +104,7 @@ async def follow(client: Any, writer: threading.Thread) -> None:
                 if answer is None
                 else await ask(client, "changes", run="x1", since=answer["token"])
             )
-            steps.append(answer["step"])
+            steps += [] if answer["step"] is None else [answer["step"]]
             opened += [one["incident"] for one in answer.get("new", ()) if one["what"] == "opened"]
         if not writer.is_alive() and len(steps) > 200:
             break

@@ -19,7 +19,7 @@ torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 guard = trimtab.watch(model, optimizer, run_dir=sys.argv[1], mode="observe", observer=False)
-for step in range(600):
+for step in range(1000):
     inputs = torch.randn(32, 16)
     loss = (model(inputs) - inputs.sum(1, keepdim=True)).pow(2).mean()
     if step >= 400:

@@ -25,7 +25,7 @@ def diagnose(
     settings: Settings = None,
     reference: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="A run over the same batches, to compare with."),
+        typer.Option(metavar="RUN", help="A run over the same batches."),
     ] = None,
     log_format: Annotated[
         str | None,
@@ -61,35 +61,33 @@ def diagnose(
     ] = None,
     write: Annotated[
         bool,
-        typer.Option("--write", help="Write page, post-mortems and lessons of a run directory."),
+        typer.Option("--write", help="Write the files of a run directory."),
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
             metavar="DIR",
-            help="Write the post-mortems into a folder in this one.",
+            help="Write post-mortems into this folder.",
             show_default=False,
         ),
     ] = None,
     html: Annotated[
         Path | None,
-        typer.Option(
-            metavar="FILE", help="Write a page with charts and post-mortems.", show_default=False
-        ),
+        typer.Option(metavar="FILE", help="Write a page with charts.", show_default=False),
     ] = None,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show the questions that led to each cause.")
+        bool, typer.Option("--verbose", "-v", help="Show the questions behind causes.")
     ] = False,
     as_json: AsJson = False,
     brief: Annotated[
         bool,
-        typer.Option("--brief", help="Print one line of JSON, under 1 kB, for who asks again."),
+        typer.Option("--brief", help="Print one short line of JSON."),
     ] = False,
     since: Annotated[
         str | None,
         typer.Option(
             metavar="TICK",
-            help="With --brief: what is new since a tick or the token of an earlier answer.",
+            help="What is new since an earlier brief.",
         ),
     ] = None,
 ) -> None:
