@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from trimtab.core.findings import Finding
-from trimtab.core.signals import GRAD_NORM, LOSS, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
+from trimtab.core.signals import GRAD_NORM, LOSS, LR, REWARD, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
 from trimtab.core.text import digits
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.report import wording
@@ -13,7 +13,7 @@ from trimtab.report.batch_section import batch_contents, batch_items
 from trimtab.report.document import Content, Paragraph, ReportTable, RichText, bullets
 from trimtab.report.run_report import RunReport
 
-_SHOWN = (LOSS, GRAD_NORM, LR, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)
+_SHOWN = (LOSS, GRAD_NORM, LR, REWARD, TOKEN_RARITY, UNIQUE_TOKEN_SHARE)
 _OFFSETS = (-3, -2, -1, 0, 1, 2, 3, 5, 10, 20, 50)
 """Records around the onset that the table shows: every one close to it, fewer further away."""
 
@@ -34,7 +34,8 @@ def evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     if diagnosis.batch is not None:
         yield from batch_contents(diagnosis.batch)
     yield from _token_losses(diagnosis)
-    yield Paragraph("Findings:")
+    shown, total = len(diagnosis.incident.findings), diagnosis.incident.num_findings
+    yield Paragraph(f"Findings, the first of each kind, {shown} of {total:,}:")
     yield _findings(diagnosis, run)
     yield from _movers(diagnosis)
     yield from _layers(diagnosis)
@@ -150,15 +151,18 @@ def _layers(diagnosis: Diagnosis) -> Iterator[Content]:
 
 
 def _records(diagnosis: Diagnosis, run: RunReport) -> ReportTable:
-    """Return the records around the onset."""
-    onset = run.block.row_of(diagnosis.incident.onset.tick)
+    """Return the records around the onset, and the peak, with the signal that told it first."""
+    incident = diagnosis.incident
+    onset, peak = (run.block.row_of(one.tick) for one in (incident.onset, incident.peak))
     start = max(onset + _OFFSETS[0], 0)
-    near = run.block[start : onset + _OFFSETS[-1] + 1]
-    columns = {name: near.column(name) for name in _SHOWN if near.column(name).recorded}
+    near = run.block[start : max(onset + _OFFSETS[-1], peak) + 1]
+    names = dict.fromkeys((*_SHOWN, incident.findings[0].signal))
+    columns = {name: near.column(name) for name in names if near.column(name).recorded}
+    marks = {peak - start: " (peak)", onset - start: " (onset)"}
     rows = []
-    for row in (onset + offset - start for offset in _OFFSETS):
+    for row in sorted({peak - start, *(onset + offset - start for offset in _OFFSETS)}):
         if 0 <= row < len(near):
-            mark = " (onset)" if row == onset - start else ""
+            mark = marks.get(row, "")
             shown = columns.values()
             cells = (digits(float(c.values[row])) if c.present[row] else "" for c in shown)
             rows.append((f"{near.step[row]}{mark}", *cells))

@@ -72,6 +72,8 @@ _FIXED_FROM_THE_START = frozenset(
     }
 )
 """Causes whose fix is a setting of the whole run, which then is another one from its first step."""
+_REST = 0.05
+"""What is left for the causes that are not listed, from which on it is said."""
 _RULED_OUT = -3.0
 """An observation that is 20 times rarer under a cause (log likelihood ratio) rules it out."""
 _MAX_ACTS = 20
@@ -197,6 +199,7 @@ def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     position, tokens = symptoms.data_position, symptoms.tokens
     known: dict[str, str | None] = {
         "onset, step": f"{incident.onset.step:,}",
+        **_reward_rows(diagnosis),
         "loss before (average over 50 records)": _number(symptoms.loss_before),
         "peak loss": f"{digits(symptoms.loss_peak)} at step {incident.peak.step:,}",
         **{f"loss {n} records after the peak": _loss_after(diagnosis, run, n) for n in (50, 500)},
@@ -209,6 +212,7 @@ def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
         "rarity of the batch's tokens (mean -log p)": _number(symptoms.token_rarity),
         "fraction of distinct tokens in the batch": _number(symptoms.unique_token_share),
         "unusual tokens in the batch": unusual_tokens_text(diagnosis.batch),
+        "newest checkpoint before the onset": diagnosis.checkpoint or "none is known",
         "findings in total": f"{incident.num_findings:,}",
     }
     rows = tuple((name, value) for name, value in known.items() if value is not None)
@@ -216,6 +220,14 @@ def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     missing = [name for name, value in known.items() if value is None]
     if missing:
         yield Paragraph(f"Not recorded: {', '.join(missing)}.")
+
+
+def _reward_rows(diagnosis: Diagnosis) -> dict[str, str | None]:
+    """Return the reward before and now, of a policy alone."""
+    reward = diagnosis.incident.facts.reward
+    if reward is None:
+        return {}
+    return {"reward before": digits(reward.before), "reward now": digits(reward.now)}
 
 
 def _number(value: float | None) -> str | None:
@@ -250,6 +262,9 @@ def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
         items.append(ListItem(text, tuple(inner)))
     yield BulletList(tuple(items), is_numbered=True)
     if diagnosis.ranking is not None:
+        rest = 1 - sum(hypothesis.probability or 0.0 for hypothesis in diagnosis.hypotheses)
+        if rest >= _REST:
+            yield Paragraph(f"The rest, {wording.percent(rest)}: other causes, or none of these.")
         yield Paragraph(
             "In brackets: how much an observation says for (+) or against (-) the cause, as a log "
             "likelihood ratio measured in the lab."
@@ -420,6 +435,8 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
             became = "the loss did not follow"
         case IncidentClass.PLATEAU:
             became = "the run learned nothing"
+        case IncidentClass.COLLAPSED if is_short and facts.reward is not None:
+            became = "the policy is lost"
         case IncidentClass.OPEN:
             became = "too early to say when the log ends"
         case _:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 
 from trimtab.core.findings import Symptom
-from trimtab.core.signals import LOSS, LR
+from trimtab.core.signals import GRAD_NORM, LOSS, LR, PARAM_NORM
 from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import (
@@ -186,13 +186,17 @@ def loss_nonfinite(context: IncidentContext) -> YesNo | None:
     return _yes_no(nonfinite_loss(context))
 
 
-@observation("The gradient is non-finite while the loss is finite", source=_GUIDES)
+@observation(
+    "The gradient is non-finite while the loss is finite", source=_GUIDES, signal=GRAD_NORM
+)
 def gradient_nonfinite_first(context: IncidentContext) -> YesNo | None:
     return _yes_no(gradient_first(context))
 
 
 @observation(
-    "Weights or moments are non-finite before the loss", source="bit flips in a small model"
+    "Weights or moments are non-finite before the loss",
+    source="bit flips in a small model",
+    signal=PARAM_NORM,
 )
 def state_nonfinite_first(context: IncidentContext) -> YesNo | None:
     return _yes_no(state_first(context))

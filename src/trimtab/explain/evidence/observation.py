@@ -259,6 +259,8 @@ class Observation:
     """A finding with one of these symptoms in the incident answers it with yes."""
     opening: bool
     """Only the finding that opened the incident does so."""
+    signal: str
+    """What it is about, for a report."""
     function: RuleFunction[YesNo | None]
     """Its parameters are the inputs."""
 
@@ -273,7 +275,7 @@ class Observation:
             text = f"{finding.symptom}: {finding.signal} {digits(finding.value)}"
             text += f" at step {finding.step}{context.caveat_of(finding)}"
             return answered(finding.signal, True, text)
-        signal = _label(self.function.needs[0])
+        signal = self.signal
         try:
             found = self.function.call(inputs.__getitem__)
         except TooFewRecords:
@@ -284,18 +286,28 @@ class Observation:
 
 
 def observation(
-    statement: str, *, source: str, symptoms: tuple[Symptom, ...] = (), opening: bool = False
+    statement: str,
+    *,
+    source: str,
+    symptoms: tuple[Symptom, ...] = (),
+    opening: bool = False,
+    signal: str = "",
 ) -> Callable[[Callable[..., YesNo | None]], Observation]:
-    """Make an observation of a function; its name becomes the id."""
+    """Make an observation of a function; its name becomes the id.
+
+    It is about its first input, unless it names another signal.
+    """
 
     def make(function: Callable[..., YesNo | None]) -> Observation:
+        rule = RuleFunction.of(function)
         return Observation(
             id=function.__name__,
             statement=statement,
             source=source,
             symptoms=symptoms,
             opening=opening,
-            function=RuleFunction.of(function),
+            signal=signal or _label(rule.needs[0]),
+            function=rule,
         )
 
     return make

@@ -34,7 +34,9 @@ _LARGEST_UPDATE = 100.0
 learning rate in a step of Adam, and usually 0.2 to 1 times."""
 
 
-@observation("Weights move further than updates can", source="the bound of Adam's update")
+@observation(
+    "Weights move further than updates can", source="the bound of Adam's update", signal=PARAM_NORM
+)
 def moved_from_outside(
     context: IncidentContext, param_norms: tuple[SignalView, ...], lr: SignalView
 ) -> YesNo | None:
@@ -61,6 +63,7 @@ LONG_TAIL = 30.0
 @observation(
     "The gradient norm is far out as the loss begins to rise",
     source="over 30 times its mean at the spike: tokens of the long tail (stability guides)",
+    signal=GRAD_NORM,
 )
 def gradient_long_tail(context: IncidentContext) -> YesNo | None:
     norms, onset = context.block.column(GRAD_NORM), context.onset_row
@@ -76,6 +79,7 @@ def gradient_long_tail(context: IncidentContext) -> YesNo | None:
 @observation(
     "The norm of all weights doubles or halves while the loss rises",
     source="over 2 times in 200 steps: stability guides, question 4.3",
+    signal=PARAM_NORM,
 )
 def weights_doubled(context: IncidentContext, loss: SignalView) -> YesNo | None:
     """Does the norm leave its trend step by step, and not in one jump, as at a wrong load?"""
@@ -114,7 +118,7 @@ _FEW = 6
 """Records that a statement about all of them needs."""
 
 
-@observation("The learning rate is zero", source="a schedule that never starts")
+@observation("The learning rate is zero", source="a schedule that never starts", signal=LR)
 def lr_zero(context: IncidentContext) -> YesNo | None:
     lr = context.block.column(LR)[: context.last_row + 1]
     # A run that never learns is found late: what it had before says as much.
@@ -162,7 +166,9 @@ RECURRING = 3
 """Other incidents of the same sort that make one cause of all of them likely."""
 
 
-@observation("Incidents like this one recur", source="a run that spikes again and again")
+@observation(
+    "Incidents like this one recur", source="a run that spikes again and again", signal="incidents"
+)
 def recurs(context: IncidentContext) -> YesNo | None:
     """Did several others begin with the same symptom? Fewer say nothing: the run may go on."""
     text = f"{context.similar} other incidents began with {context.incident.symptoms[0]}"
@@ -364,7 +370,9 @@ def reward_up_at_once(reward: SignalView) -> YesNo:
     return moved > 0.2 * abs(reward.usual) and reward.sigmas(_first(reward)) > 2, _text(reward)
 
 
-@observation("All rewards are equal", source="a verifier that fails gives everybody the same")
+@observation(
+    "All rewards are equal", source="a verifier that fails gives everybody the same", signal=REWARD
+)
 def rewards_equal(context: IncidentContext) -> YesNo | None:
     """Are the mean rewards from where it shows on all the same number?"""
     reward = context.block.column(REWARD)[context.shown_row :]

@@ -16,7 +16,7 @@ _GAP = 4.0
 """Deviations between losses before and after a resume. Source: that of a burst of the loss."""
 
 
-@observation("One batch follows itself", source="equal fingerprints")
+@observation("One batch follows itself", source="equal fingerprints", signal=FINGERPRINT)
 def batch_repeated(context: IncidentContext) -> YesNo | None:
     """Are two batches in a row near the onset equal?"""
     # Not a `SignalView`: a run may repeat its batch from the first step on.
@@ -65,6 +65,7 @@ def resume_gap(resumed: Observed, loss: SignalView) -> YesNo | None:
     "Step, data position or batches are not those expected",
     source="counters; fingerprints of a reference",
     symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK, Symptom.OTHER_BATCH),
+    signal="step",
 )
 def order_broken(context: IncidentContext) -> YesNo:
     return False, "step and data position only go forward"
