@@ -236,7 +236,7 @@ class Cost:
 def compute_cost(context: IncidentContext) -> Cost:
     """Compute the cost of an incident, by the step time and throughput around it."""
     incident = context.incident
-    steps = max(incident.last.step - incident.onset.step, 0) + 1
+    steps = max((incident.end or incident.last).step - incident.onset.step, 0) + 1
     step_seconds = _typical(context, signals.STEP_SECONDS)
     tokens_per_second = _typical(context, signals.TOKENS_PER_SECOND)
     seconds = tokens = None

@@ -122,9 +122,9 @@ def count_lost(incident: Incident, block: Block) -> int:
     first, end = block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1
     near = block[first : end + 1]  # an event goes with the record after it
     is_lost = lost_records(near, [incident])[: end - first]
-    # A record of a thinned log stands for the steps since the one before it.
-    strides = np.maximum(np.diff(block.step[max(first - 1, 0) : end]), 1)
-    return int(strides[is_lost[len(is_lost) - len(strides) :]].sum() or is_lost.sum())
+    # A record of a thinned log stands for the steps since the one before it, the first for itself.
+    strides = np.maximum(np.diff(block.step[first:end], prepend=block.step[first:end][:1]), 1)
+    return int(strides[is_lost].sum())
 
 
 TRAINING, DATA, CHECKPOINT, EVALUATION = "training", "data", "checkpoint", "evaluation"

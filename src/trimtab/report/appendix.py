@@ -54,12 +54,12 @@ def questions(diagnosis: Diagnosis) -> Iterator[Content]:
             rows.append((question, result.outcome, result.observation, str(answer.goes_to)))
         yield ReportTable(("question", "answer", "observed", "next"), tuple(rows))
         return
-    answered = (
-        (what, result.outcome, result.observation)
-        for _, what, result in wording.asked(diagnosis)
-        if result.is_answer
-    )
-    yield ReportTable(("observation", "seen", "value"), tuple(answered))
+    answers = [(what, result) for _, what, result in wording.asked(diagnosis) if result.is_answer]
+    seen = tuple((what, result.observation) for what, result in answers if result.is_yes)
+    yield ReportTable(("seen", "value"), seen)
+    unseen = [what for what, result in answers if not result.is_yes]
+    if unseen:
+        yield Paragraph(f"Not seen: {'; '.join(unseen)}.")
 
 
 def _positions(diagnosis: Diagnosis, run: RunReport) -> Iterator[str]:
@@ -122,9 +122,10 @@ def _movers(diagnosis: Diagnosis) -> Iterator[Content]:
     if chart is None:
         return
     first, *others = diagnosis.moves
+    alone = all(move.step > first.step for move in others)
     text = (
-        f"Layer {first.layer} moved first: {first.signal} was {digits(first.ratio)} times its "
-        f"usual value at step {first.step}, beyond all layers together."
+        f"Layer {first.layer} moved {'first' if alone else 'furthest'}: {first.signal} was "
+        f"{digits(first.ratio)} times its usual value at step {first.step}."
     )
     if others:
         rest = (f"{move.layer} (step {move.step}, {move.signal})" for move in others[:4])

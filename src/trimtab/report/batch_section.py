@@ -47,11 +47,10 @@ def unusual_tokens_text(batch: BatchReport | None) -> str | None:
     tokens = batch.shift.more if batch.shift else batch.tokens
     if not tokens:
         return "none"
-    away = batch.tick - batch.onset_tick
-    when = f", {counted(abs(away), 'record')} {'after' if away > 0 else 'before'} the onset"
+    if batch.num_unusual_rows and batch.tick != batch.onset_tick:
+        return "none in this batch"
     rows = counted(batch.num_unusual_rows, "unusual row")
-    whose = f", of {rows} of step {batch.step:,}" if batch.num_unusual_rows else ""
-    return f"{_token_shares(tokens)}{whose}{when * (whose != '' and away != 0)}"
+    return f"{_token_shares(tokens)}{f', of {rows}' * bool(batch.num_unusual_rows)}"
 
 
 def batch_items(diagnosis: Diagnosis, ranks: int | None) -> Iterator[RichText]:

@@ -201,8 +201,7 @@ def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
         "onset, step": f"{incident.onset.step:,}",
         **_reward_rows(diagnosis),
         "loss before (average over 50 records)": _number(symptoms.loss_before),
-        "peak loss": f"{digits(symptoms.loss_peak)} at step {incident.peak.step:,}",
-        **{f"loss {n} records after the peak": _loss_after(diagnosis, run, n) for n in (50, 500)},
+        **_peak_rows(diagnosis, run),
         "gradient norm before": _number(symptoms.grad_norm_before),
         "gradient norm, largest, before clipping": _number(symptoms.grad_norm_peak),
         "learning rate at the onset": _number(symptoms.lr),
@@ -220,6 +219,17 @@ def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     missing = [name for name, value in known.items() if value is None]
     if missing:
         yield Paragraph(f"Not recorded: {', '.join(missing)}.")
+
+
+def _peak_rows(diagnosis: Diagnosis, run: RunReport) -> dict[str, str | None]:
+    """Return the peak of the loss and what came after it, where the loss rose."""
+    before, peak = diagnosis.symptoms.loss_before, diagnosis.symptoms.loss_peak
+    if before is not None and peak is not None and peak <= before:
+        return {}
+    return {
+        "peak loss": f"{digits(peak)} at step {diagnosis.incident.peak.step:,}",
+        **{f"loss {n} records after the peak": _loss_after(diagnosis, run, n) for n in (50, 500)},
+    }
 
 
 def _reward_rows(diagnosis: Diagnosis) -> dict[str, str | None]:
@@ -379,6 +389,8 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
         level = incident.facts.level
         noise = _VERIFIED_DEVIATIONS * (level.noise if level else 0.0)
         limit = limit_of(LOSS, symptoms.loss_before + max(_VERIFIED_NATS, noise))
+        if limit is not None and level and level.gap > 0:  # what it settled at must fail
+            limit = min(limit, float(digits(level.now - level.gap / 2)))
         if limit is not None:
             if likely not in _FIXED_FROM_THE_START:
                 checks.append(Check(last=onset - 1, within=_VERIFIED_NATS))
@@ -396,7 +408,7 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
 TYPES = {
     IncidentClass.KEPT_OUT: "No type: no bad step reached the weights.",
     IncidentClass.RESTORED: "No type: what was harmed has been restored.",
-    IncidentClass.RECOVERED: "Type 1: it came back by itself.",
+    IncidentClass.RECOVERED: "Type 1: it came back.",
     IncidentClass.SILENT: "No type: the loss did not follow.",
     IncidentClass.RECOVERING: "Type 1, if it goes on as it does.",
     IncidentClass.PLATEAU: "No type: there was nothing to lose.",
@@ -436,7 +448,7 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
         case IncidentClass.PLATEAU:
             became = "the run learned nothing"
         case IncidentClass.COLLAPSED if is_short and facts.reward is not None:
-            became = "the policy is lost"
+            became = "the reward is gone"
         case IncidentClass.OPEN:
             became = "too early to say when the log ends"
         case _:
@@ -470,7 +482,9 @@ def _cost(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
         text = counted(steps, "step")
         if a_step is None:
             return text
-        text += f" x {digits(a_step)} s = {steps * a_step / 60:,.1f} minutes"
+        seconds = steps * a_step
+        took = f"{seconds:.3g} s" if seconds < 60 else f"{seconds / 60:,.1f} minutes"
+        text += f" x {digits(a_step)} s = {took}"
         if run.price_per_hour is None:
             return text
         hours = steps * a_step / 3600

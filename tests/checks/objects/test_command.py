@@ -108,5 +108,5 @@ def test_the_json_of_the_other_tests_says_which_it_is() -> None:
     rates = json.loads(
         runner.invoke(app, ["check", "run_objects:good", "--lr-range", "--json"]).stdout
     )
-    assert rates["schema"] == "trimtab check --lr-range 3"
+    assert rates["schema"] == "trimtab check --lr-range 4"
     assert rates["rates"]

@@ -273,6 +273,8 @@ def _doubt(ranking: Ranking) -> str:
 
 
 def would_decide(ranking: Ranking) -> str:
+    if ranking.decides is None and ranking.first.cause and ranking.first.cause.is_of_policy:
+        return "what was recorded does not tell them apart"
     if ranking.decides is None:
         return "replaying the step from the state before it would show whether it is the batch"
     missing = ranking.results[ranking.decides].signal

@@ -61,7 +61,8 @@ class Case:
     def loss(self) -> str:
         """How far the loss rose: "the loss went from 4.36 to 5.97"; empty if it did not."""
         before, peak = self.symptoms.loss_before, self.symptoms.loss_peak
-        if before is None or peak is None or peak <= before:
+        is_loud = self.context.incident.facts.is_loud
+        if not is_loud or before is None or peak is None or peak <= before:
             return ""
         return f"the loss went from {digits(before)} to {digits(peak)}"
 
@@ -224,8 +225,7 @@ def _epsilon_regime(case: Case) -> Said:
 
 @_of(Cause.LR_TOO_HIGH)
 def _lr_too_high(case: Case) -> Said:
-    rates = case.context.before(LR, 1)
-    rate = f" of {digits(float(rates[-1]))}" if len(rates) else ""
+    rate = "" if case.symptoms.lr is None else f" of {digits(case.symptoms.lr)}"
     numbers = case.seen("attention_logits_grow", "activations_grow", "weights_grow", "no_warmup")
     return Said(
         _with(f"The learning rate{rate} {case.at} is too high for this model", numbers, case.loss),
@@ -285,12 +285,13 @@ def _logic_nan(case: Case) -> Said:
 @_of(Cause.BIT_FLIP)
 def _bit_flip(case: Case) -> Said:
     proof = case.seen("bit_flipped")
-    numbers = case.seen("moved_from_outside", "state_nonfinite_first", "weights_jumped")
-    cause = (
-        f"{proof[:1].upper()}{proof[1:]} {case.at}, and no code had written to it."
-        if proof
-        else _with(f"Weights or moments changed {case.at} by more than an update can", numbers)
-    )
+    numbers = case.seen("moved_from_outside", "weights_jumped")
+    cause = f"{proof[:1].upper()}{proof[1:]} {case.at}, and no code had written to it."
+    if not proof and numbers:
+        cause = _with(f"Weights or moments changed {case.at} by more than an update can", numbers)
+    elif not proof:
+        numbers = case.seen("state_nonfinite_first")
+        cause = _with(f"A weight or a moment left its range {case.at}, by no update", numbers)
     where = "Note the rank" if (case.context.facts.ranks or 1) > 1 else "Test this memory"
     return Said(
         cause,

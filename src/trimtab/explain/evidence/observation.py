@@ -39,6 +39,10 @@ from trimtab.explain.evidence.checks import (
 YesNo = tuple[bool, str]
 """The answer of an observation, and the numbers behind it."""
 
+NONFINITE_RECORDS = 3
+"""Records from where an incident shows in which no layer may be non-finite, if the others are to
+say how far they moved. Chosen: a NaN spreads in one step."""
+
 RECORDS = 64
 """Records before and after the onset that a view holds. Source: faults of small models move
 their first signal within 8 steps of each other and show their outcome within 64."""
@@ -182,10 +186,11 @@ class _Input:
 def _views(prefix: str, label: str) -> _Input:
     def find(context: IncidentContext) -> tuple[SignalView, ...] | None:
         names = [name for name in context.block.columns if name.startswith(prefix)]
-        found = [
-            item for item in (view_signal(context, name) for name in names) if item is not None
-        ]
-        return tuple(found) or None
+        after = slice(context.onset_row, context.shown_row + NONFINITE_RECORDS)
+        if any(context.block.column(name).nonfinite[after].any() for name in names):
+            return None  # how far the others moved says nothing beside one that is not finite
+        views = (view_signal(context, name) for name in names)
+        return tuple(item for item in views if item is not None) or None
 
     return _Input(find, label, prefix)
 

@@ -141,9 +141,7 @@ def loss_constant(context: IncidentContext) -> YesNo | None:
     return False, f"{len(np.unique(values))} different losses in {counted(len(values), 'record')}"
 
 
-@observation(
-    "The loss is NaN where no number can overflow", source="stability guides, question 1.2"
-)
+@observation("The loss is NaN, and the run is not fp16", source="stability guides, question 1.2")
 def nan_in_range(dtype: str, context: IncidentContext) -> YesNo | None:
     """Is the loss non-finite in bf16 or fp32, whose range no activation leaves?"""
     found = nonfinite_loss(context)

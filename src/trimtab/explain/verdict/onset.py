@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from trimtab.core.block import FloatArray
 from trimtab.explain.verdict.reference import MIN_BEFORE, reference_of
 from trimtab.explain.verdict.rows import Losses, Row, newest_attempt
 
@@ -70,14 +69,7 @@ def _search(rows: Sequence[Row], start: int, latest: int) -> int:
         return latest
     # The last record from which on nearly as much speaks for a rise: noise before it adds little.
     first = int(np.flatnonzero(evidence >= best - NEARLY)[-1])
-    rise = values - expected
-    while later[first] < latest and _mean_until(latest, later[first:], rise[first:]) < (
-        CLEAR_SHARE * rise.max()
-    ):
+    rise, before = values - expected, sum(at < latest for at in later)
+    while first < before and rise[first:before].mean() < CLEAR_SHARE * rise.max():
         first += 1
-    return min(later[first], latest)
-
-
-def _mean_until(latest: int, places: Sequence[int], rise: FloatArray) -> float:
-    """Return how far the records before a detector's onset rose on average."""
-    return float(rise[: sum(at < latest for at in places)].mean())
+    return later[first] if first < before else latest
