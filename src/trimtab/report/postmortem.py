@@ -389,7 +389,8 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
         level = incident.facts.level
         noise = _VERIFIED_DEVIATIONS * (level.noise if level else 0.0)
         limit = limit_of(LOSS, symptoms.loss_before + max(_VERIFIED_NATS, noise))
-        if limit is not None and level and level.gap > 0:  # what it settled at must fail
+        is_up = incident.incident_class in (IncidentClass.LINGERING, IncidentClass.DIVERGENT)
+        if limit is not None and level and is_up and level.gap > 0:  # where it settled must fail
             limit = min(limit, float(digits(level.now - level.gap / 2)))
         if limit is not None:
             if likely not in _FIXED_FROM_THE_START:
@@ -447,6 +448,8 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
             became = "the loss did not follow"
         case IncidentClass.PLATEAU:
             became = "the run learned nothing"
+        case IncidentClass.COLLAPSED if facts.reward is not None and not facts.reward.is_gone:
+            became = "the reward that is trained on no longer means what is held out"
         case IncidentClass.COLLAPSED if is_short and facts.reward is not None:
             became = "the reward is gone"
         case IncidentClass.OPEN:

@@ -24,6 +24,10 @@ from trimtab.journal.batches.batch_report import BatchReport
 NEAR_RECORDS = 8
 """Records on either side of an onset in which a setting may have changed."""
 
+LIKE, SOON_RECORDS = 2.0, 64
+"""Times within which a rate is again that from before, and the records after which it is looked at.
+Chosen: a schedule goes on meanwhile."""
+
 MOVED = 1.05
 """Times by which a setting must have changed in a record to have moved at all. Chosen: schedules
 change by under 2 %, but in the first records of a warm-up."""
@@ -186,16 +190,22 @@ def _tokens_of(batch: BatchReport | None) -> str:
 @_of(Cause.LR_DISCONTINUITY)
 def _lr_discontinuity(case: Case) -> Said:
     moved, jump, back = case.moved(LR), case.seen("lr_jumped"), "the rate before it"
+    remedy = ""
     resumed = ", and restore the scheduler's state at a resume" if case.seen("resumes") else ""
     if moved is not None:
         before, now = moved
         times = max(now / before, before / now)
         jump = f"{digits(before)} -> {digits(now)}, {times:.3g} times"
         back = digits(before)
+        rates = case.context.during(LR)
+        last = rates.values[rates.finite][:SOON_RECORDS][-1:]
+        if len(last) and 1 / LIKE < last[0] / before < LIKE < times:
+            remedy = f"Remove the excursion {case.at}: the rate is {digits(last[0])} again"
+    remedy = remedy or f"Make the schedule continuous {case.at}: warm up from {back}"
     return Said(
         _with(f"The learning rate jumped {case.at}", jump, case.loss),
-        f"Make the schedule continuous {case.at}: warm up from {back}{resumed}.",
-        case.learnt("A jump of the learning rate shows in the loss some records later", jump),
+        f"{remedy}{resumed}.",
+        case.learnt("A jump of the learning rate shows in the loss", jump),
     )
 
 
@@ -297,7 +307,8 @@ def _bit_flip(case: Case) -> Said:
         cause,
         f"{where}; if it happens there again, replace the device.",
         case.learnt(
-            "Memory can change without code: checksums of the state show it", proof or numbers
+            f"Memory can change without code: checksums {'' if proof else 'would '}show it",
+            proof or numbers,
         ),
     )
 

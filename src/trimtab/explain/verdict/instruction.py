@@ -317,7 +317,7 @@ def level_text(facts: Facts) -> str:
     if facts.is_frozen:
         return "the loss does not move any more"
     if not facts.has_finite_state:
-        return "weights or optimizer state are not finite"
+        return "a norm of the weights or of the optimizer's state is not finite"
     if level is None and reward is not None:
         return f"the reward is {digits(reward.now)} and was {digits(reward.before)}"
     if not facts.is_measure:
