@@ -42,23 +42,9 @@ class IncidentClass(StrEnum):
         return list(IncidentClass).index(self)
 
     @property
-    def playbook_type(self) -> int | None:
-        """The type of loss spike that the playbook calls it, 1 to 3; None for what is none."""
-        return _TYPES.get(self)
-
-    @property
     def is_severe(self) -> bool:
         """Whether it hurts a run, or may."""
         return self.severity >= IncidentClass.PLATEAU.severity
-
-
-_TYPES = {
-    IncidentClass.RECOVERED: 1,
-    IncidentClass.RECOVERING: 1,
-    IncidentClass.LINGERING: 2,
-    IncidentClass.DIVERGENT: 3,
-    IncidentClass.DEAD: 3,
-}
 
 
 class Transition(StrEnum):

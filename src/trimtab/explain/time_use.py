@@ -119,7 +119,8 @@ def undone_records(block: Block) -> BoolArray:
 
 def count_lost(incident: Incident, block: Block) -> int:
     """Count the steps that an incident cost: those that the goodput lacks because of it."""
-    first, end = block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1
+    last = incident.end or incident.last
+    first, end = block.row_of(incident.onset.tick), block.row_of(last.tick) + 1
     near = block[first : end + 1]  # an event goes with the record after it
     is_lost = lost_records(near, [incident])[: end - first]
     # A record of a thinned log stands for the steps since the one before it, the first for itself.

@@ -24,6 +24,7 @@ from trimtab.core.jsonable import to_jsonable
 from trimtab.core.text import printable
 from trimtab.explain.comparison import format_checks
 from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.verification import verification_checks
 from trimtab.journal.batches.batch_report import BatchReport
 from trimtab.journal.batches.files import batch_files
 from trimtab.journal.directory import RunDirectory, incident_folder_name, incident_folders
@@ -36,7 +37,6 @@ from trimtab.report.postmortem import (
     TOKEN_FIGURE,
     VERIFY_FILE,
     build_postmortem,
-    verification_checks,
 )
 from trimtab.report.run_report import RunReport
 

@@ -9,19 +9,18 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trimtab.core.block import Block
-from trimtab.core.causes import AnyCause, Cause, Standing
+from trimtab.core.causes import AnyCause, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import IncidentClass
-from trimtab.core.signals import CLOCK, GRAD_NORM, LOSS
+from trimtab.core.signals import CLOCK
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
-from trimtab.explain.comparison import Check
 from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.time_use import count_lost
 from trimtab.explain.verdict.instruction import level_text
+from trimtab.explain.verification import verification_checks
 from trimtab.report import wording
 from trimtab.report.appendix import evidence, questions
 from trimtab.report.batch_section import unusual_tokens_text
@@ -50,28 +49,6 @@ INCIDENT_FIGURE, TOKEN_FIGURE = "incident.svg", "tokens.svg"
 VERIFY_FILE = "verify.toml"
 """The checks of its section "Verification", for `trimtab compare --verify`."""
 
-_VERIFIED_NATS, _VERIFIED_DEVIATIONS = 0.05, 4
-"""How far above the usual a loss may be after a fix: 0.05 nats, or what noise reaches. Source: the
-template of the textbook; a normal value is over 4 deviations once in 30,000 records."""
-_VERIFIED_NORM = 5
-"""How many times the usual gradient norm is allowed after a fix. Source: the worked example of the
-textbook allows 3.0 where 0.6 is usual."""
-_VERIFIED_RECORDS = 64
-"""Records before the onset whose highest value a run with the fix may have, too. Chosen."""
-_FIXED_FROM_THE_START = frozenset(
-    {
-        Cause.RARE_TOKENS,
-        Cause.STALE_SECOND_MOMENT,
-        Cause.EPSILON_REGIME,
-        Cause.LR_TOO_HIGH,
-        Cause.WEIGHT_DECAY,
-        Cause.FP16_OVERFLOW,
-        Cause.ATTENTION_LOGIT_GROWTH,
-        Cause.OUTPUT_LOGIT_DRIFT,
-        *(cause for cause in Cause if cause.is_of_policy),
-    }
-)
-"""Causes whose fix is a setting of the whole run, which then is another one from its first step."""
 _REST = 0.05
 """What is left for the causes that are not listed, from which on it is said."""
 _RULED_OUT = -3.0
@@ -328,7 +305,7 @@ def _discriminating_by_tree(diagnosis: Diagnosis) -> Iterator[Content]:
     for place, hypothesis in enumerate(diagnosis.hypotheses, start=1):
         for item in hypothesis.evidence:
             if item.favors is not None:
-                way = "favors" if item.favors else "speaks against"
+                way = "favours" if item.favors else "speaks against"
                 decided.append(f"{item.signal}: {item.observation}: {way} H{place}.")
             if hypothesis.standing is Standing.OPEN:
                 undecided.append(f"{item.signal} was not recorded; it would decide H{place}.")
@@ -367,40 +344,6 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     yield CodeBlock(tuple(commands))
     if checks:
         yield bullets([check.wanted for check in checks])
-
-
-def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
-    """Return what must hold in a run with the remedy, and did not hold in this one."""
-    incident, symptoms = diagnosis.incident, diagnosis.symptoms
-    onset, checks = incident.onset.step, []
-    likely = next((one.cause for one in diagnosis.hypotheses if one.cause), None)
-    until = max(incident.last.step, incident.peak.step)
-    rows = slice(block.row_of(incident.onset.tick), block.row_of(incident.last.tick) + 1)
-    before = slice(max(rows.start - _VERIFIED_RECORDS, 0), rows.start)
-
-    def limit_of(signal: str, limit: float) -> float | None:
-        """Return a limit over what was usual, rounded; None if this run kept it, too."""
-        column = block.column(signal)
-        usual = column.values[before][column.finite[before]]
-        limit = float(digits(max(limit, float(usual.max(initial=limit)))))
-        return limit if not (column.values[rows][column.present[rows]] <= limit).all() else None
-
-    if symptoms.loss_before is not None:
-        level = incident.facts.level
-        noise = _VERIFIED_DEVIATIONS * (level.noise if level else 0.0)
-        limit = limit_of(LOSS, symptoms.loss_before + max(_VERIFIED_NATS, noise))
-        is_up = incident.incident_class in (IncidentClass.LINGERING, IncidentClass.DIVERGENT)
-        if limit is not None and level and is_up and level.gap > 0:  # where it settled must fail
-            limit = min(limit, float(digits(level.now - level.gap / 2)))
-        if limit is not None:
-            if likely not in _FIXED_FROM_THE_START:
-                checks.append(Check(last=onset - 1, within=_VERIFIED_NATS))
-            checks.append(Check(first=onset, last=until, max=limit))
-    if symptoms.grad_norm_before:
-        limit = limit_of(GRAD_NORM, _VERIFIED_NORM * symptoms.grad_norm_before)
-        if limit is not None:
-            checks.append(Check(signal=GRAD_NORM, first=onset, last=until, max=limit))
-    return checks
 
 
 # What became of it
@@ -449,7 +392,7 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
         case IncidentClass.PLATEAU:
             became = "the run learned nothing"
         case IncidentClass.COLLAPSED if facts.reward is not None and not facts.reward.is_gone:
-            became = "the reward that is trained on no longer means what is held out"
+            became = "the reward rose while the held-out reward fell"
         case IncidentClass.COLLAPSED if is_short and facts.reward is not None:
             became = "the reward is gone"
         case IncidentClass.OPEN:

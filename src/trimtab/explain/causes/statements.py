@@ -195,7 +195,7 @@ def _lr_discontinuity(case: Case) -> Said:
     if moved is not None:
         before, now = moved
         times = max(now / before, before / now)
-        jump = f"{digits(before)} -> {digits(now)}, {times:.3g} times"
+        jump = f"{digits(before)} -> {digits(now)}, {digits(times)} times"
         back = digits(before)
         rates = case.context.during(LR)
         last = rates.values[rates.finite][:SOON_RECORDS][-1:]

@@ -236,7 +236,9 @@ def lr_jumped(lr: SignalView, context: IncidentContext) -> YesNo:
     near, earlier = moves[-6:], moves[:-6]
     usual = float(np.median(earlier)) if len(earlier) else 0.0
     largest = float(near.max())
-    text = f"largest change of the learning rate in a record: {np.exp(largest):.3g} times"
+    text = (
+        f"largest change of the learning rate in a record: {digits(float(np.exp(largest)))} times"
+    )
     return largest > np.log(LR_JUMP) and largest > 3 * usual, text
 
 
