@@ -104,6 +104,24 @@ def test_two_losses_before_one_backward_are_one_step(tmp_path: Path) -> None:
     assert len(losses(tmp_path)) == 6
 
 
+def test_gradients_in_the_memory_of_used_ones_are_not_taken_for_them(tmp_path: Path) -> None:
+    """One micro-batch and a clip, then two: as many writes to gradients at the same addresses."""
+    model = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(8)))
+    optimizer = adamw(model.parameters())
+    counts = [1 + step % 2 for step in range(200)]
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        for count in counts:
+            for _ in range(count):
+                loss = model(torch.randn(4, 6)).square().mean() / count
+                loss.backward()
+                guard.record(loss=loss)
+            if count == 1:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+            optimizer.step()
+            optimizer.zero_grad()
+    assert len(losses(tmp_path)) == len(counts)
+
+
 def test_data_positions_go_on_from_epoch_to_epoch(tmp_path: Path) -> None:
     model = make_model()
     optimizer = adamw(model.parameters())

@@ -17,6 +17,7 @@ from trimtab.live.measure.step_meter import (
     compare,
     mark,
     sample,
+    still_there,
     without,
 )
 from trimtab.live.ranks.exchange import StepState
@@ -91,7 +92,9 @@ class SkipDetector:
 
     def note_record(self, loss: Any) -> None:
         """A loss is recorded."""
-        self._at_record = self._fresh()
+        now = mark(self._sample)
+        self._at_record = without(now, self._used)
+        self._used = still_there(self._used, now, self._at_record)
         self._scaler_version = self._version()
         has_gradients = self._at_record.has_gradients
         # A hook on the graph costs as much as all else here: not in every step of a usual loop.

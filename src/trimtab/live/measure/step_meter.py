@@ -197,6 +197,21 @@ def without(now: Mark, used: Mark) -> Mark:
     return Mark(versions, fresh, has_gradients=any(versions))
 
 
+def still_there(used: Mark, now: Mark, fresh: Mark) -> Mark:
+    """The gradients of `used` that `now` shows unchanged; `fresh` is `now` without them.
+
+    A gradient that is made later may come to have the address and version of one that is gone.
+    """
+    if not used.has_gradients or fresh is now:
+        return NO_GRADIENTS
+    versions = [
+        old if old == at_hand and new is None else None
+        for old, at_hand, new in zip(used.versions, now.versions, fresh.versions, strict=True)
+    ]
+    references = {at: ref for at, ref in used.references.items() if versions[at] is not None}
+    return Mark(versions, references, has_gradients=any(versions))
+
+
 def sample(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Some of the parameters that get gradients, spread evenly."""
     trained = [parameter for parameter in parameters if parameter.requires_grad]
