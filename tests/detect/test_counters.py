@@ -246,6 +246,9 @@ def test_large_logits_are_reported_once_per_level() -> None:
     assert (warning.severity, alarm.severity) == (Severity.WARN, Severity.ALARM)
     assert 50 < warning.value < 60
     assert 100 < alarm.value < 110
+    grows = findings(AttentionLogits, block(LENGTH, max_attention_logit=2 * logits))
+    assert len(grows) == 3  # over 50, over 100, and doubled
+    assert 200 < grows[-1].value < 250
     logits = np.where(np.arange(LENGTH) % 7 == 0, 1.0, 500.0)
     assert findings(AttentionLogits, block(LENGTH, max_attention_logit=logits)) == []
 

@@ -176,7 +176,9 @@ def test_what_the_weights_hold_tells_whether_an_update_destroyed_them(
     diagnosis = first(block_of({"loss": loss, name: column}), RunFacts(dtype="fp32"))
     (told,) = (h for h in diagnosis.hypotheses if "destructive update" in h.statement)
     assert told.standing is standing
-    assert (diagnosis.hypotheses[0] is told) is (standing is Standing.SUPPORTED)
+    # It follows from the cause, where that is named, and comes after it.
+    place = diagnosis.hypotheses.index(told)
+    assert (place == 1) is (standing is Standing.SUPPORTED and diagnosis.cause is not None)
     assert ("param_norm/mlp not finite at step" in told.statement) is (value != value)
 
 

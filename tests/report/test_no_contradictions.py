@@ -143,7 +143,7 @@ def contradictions(diagnosis: Diagnosis) -> list[str]:
                 found += ["a base rate counts as evidence"] if item.favors else []
                 continue
             is_yes = diagnosis.ranking is not None and diagnosis.ranking.results[item.signal].is_yes
-            if item.observation.startswith("not so") is is_yes:
+            if (": no (" in item.observation) is is_yes:
                 found.append(f"{item.signal} is shown as what it is not")
     return found
 

@@ -137,6 +137,9 @@ class Facts:
     """Whether the norms of weights and optimizer were finite when they were last recorded."""
     is_frozen: bool = False
     """Whether the loss has stopped moving altogether."""
+    factor: float | None = None
+    """The factor by which loss and gradient norm were multiplied at once, both alike: what was
+    learnt may still be there, and the level says nothing about it."""
     level: Level | None = None
     """None where too few finite losses came before, or since."""
     reward: Reward | None = None

@@ -354,6 +354,8 @@ class LayerMap:
     """One family of signals around an incident: a row for each layer, a column for each record."""
 
     family: str
+    names: tuple[str, ...]
+    """Signals, in the order of the layers."""
     layers: tuple[str, ...]
     steps: tuple[int, ...]
     ratios: FloatArray
@@ -383,6 +385,7 @@ def first_movers(block: Block, onset_row: int) -> tuple[tuple[LayerMove, ...], L
         far = (sigmas > MIN_SIGMAS) & ~(np.abs(beyond) <= MIN_LOG)
         chart = LayerMap(
             family=family,
+            names=tuple(names),
             layers=tuple(_layer(name) for name in names),
             steps=tuple(int(step) for step in block.step[rows]),
             ratios=ratios,

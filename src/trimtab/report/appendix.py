@@ -1,15 +1,19 @@
 """The appendix of a post-mortem: all that was measured, found and asked, in tables."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from trimtab.core.causes import Cause
 from trimtab.core.findings import Finding
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, REWARD, TOKEN_RARITY, UNIQUE_TOKEN_SHARE
-from trimtab.core.text import digits
+from trimtab.core.text import counted, digits
+from trimtab.explain.causes.plausible import concerns
 from trimtab.explain.diagnosis import Diagnosis
+from trimtab.explain.measures import LayerMap
 from trimtab.report import wording
-from trimtab.report.batch_section import batch_contents, batch_items
+from trimtab.report.batch_section import batch_contents, batch_items, may_explain
 from trimtab.report.document import Content, Paragraph, ReportTable, RichText, bullets
 from trimtab.report.run_report import RunReport
 
@@ -31,7 +35,7 @@ def evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
             *(f"Note: {note}" for note in run.notes),
         ]
     )
-    if diagnosis.batch is not None:
+    if diagnosis.batch is not None and may_explain(diagnosis.batch, diagnosis):
         yield from batch_contents(diagnosis.batch)
     yield from _token_losses(diagnosis)
     shown, total = len(diagnosis.incident.findings), diagnosis.incident.num_findings
@@ -54,12 +58,17 @@ def questions(diagnosis: Diagnosis) -> Iterator[Content]:
             rows.append((question, result.outcome, result.observation, str(answer.goes_to)))
         yield ReportTable(("question", "answer", "observed", "next"), tuple(rows))
         return
-    answers = [(what, result) for _, what, result in wording.asked(diagnosis) if result.is_answer]
-    seen = tuple((what, result.observation) for what, result in answers if result.is_yes)
-    yield ReportTable(("seen", "value"), seen)
-    unseen = [what for what, result in answers if not result.is_yes]
-    if unseen:
-        yield Paragraph(f"Not seen: {'; '.join(unseen)}.")
+    answers = [item for item in wording.asked(diagnosis) if item[-1].is_answer]
+    named = [one.cause for one in diagnosis.hypotheses if isinstance(one.cause, Cause)]
+    seen = tuple(
+        (what, result.observation)
+        for id, what, result in answers
+        if result.is_yes and any(concerns(id, cause) for cause in named)
+    )
+    if seen:
+        yield ReportTable(("seen", "value"), seen)
+    unseen = counted(sum(result.is_no for _, _, result in answers), "other question")
+    yield Paragraph(f"{unseen} had the answer no; the others need signals that were not recorded.")
 
 
 def _positions(diagnosis: Diagnosis, run: RunReport) -> Iterator[str]:
@@ -123,9 +132,12 @@ def _movers(diagnosis: Diagnosis) -> Iterator[Content]:
         return
     first, *others = diagnosis.moves
     alone = all(move.step > first.step for move in others)
+    times = f"was {digits(first.ratio)} times its usual value"
+    if not math.isfinite(first.ratio):
+        times = "was not finite"
     text = (
-        f"Layer {first.layer} moved {'first' if alone else 'furthest'}: {first.signal} was "
-        f"{digits(first.ratio)} times its usual value at step {first.step}."
+        f"Layer {first.layer} moved {'first' if alone else 'furthest'}: {first.signal} {times} at "
+        f"step {first.step}."
     )
     if others:
         rest = (f"{move.layer} (step {move.step}, {move.signal})" for move in others[:4])
@@ -134,12 +146,18 @@ def _movers(diagnosis: Diagnosis) -> Iterator[Content]:
     near = chart.layers.index(first.layer)
     start = max(min(near - _MAP_LAYERS // 2, len(chart.layers) - _MAP_LAYERS), 0)
     rows = tuple(
-        (chart.layers[at], *(digits(float(ratio)) for ratio in chart.ratios[at, -_MAP_STEPS:]))
+        (_site(chart, at), *(digits(float(ratio)) for ratio in chart.ratios[at, -_MAP_STEPS:]))
         for at in range(start, min(start + _MAP_LAYERS, len(chart.layers)))
     )
     yield Paragraph(f"{chart.family.rstrip('/.')} by layer and step, in units of the usual value:")
     head = ("layer", *(str(step) for step in chart.steps[-_MAP_STEPS:]))
     yield ReportTable(head, rows, frozenset(range(len(head))))
+
+
+def _site(chart: LayerMap, at: int) -> str:
+    """Return the layer of a row of a map, with what else tells it from others of that layer."""
+    layer, name = chart.layers[at], chart.names[at].removeprefix(chart.family)
+    return layer if chart.layers.count(layer) == 1 else name
 
 
 def _layers(diagnosis: Diagnosis) -> Iterator[Content]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
+from trimtab.core.causes import Cause
 from trimtab.core.text import counted, digits, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
@@ -35,9 +36,17 @@ def batch_lines(diagnosis: Diagnosis) -> list[str]:
         lines.append(_repeated(repeated))
     if batch is not None and batch.shift is not None:
         lines.append(_shifted(batch.shift))
-    if batch is not None and batch.num_unusual_rows:
+    if batch is not None and batch.num_unusual_rows and may_explain(batch, diagnosis):
         lines.append(_unusual_rows(batch))
     return lines
+
+
+def may_explain(batch: BatchReport, diagnosis: Diagnosis) -> bool:
+    """Return whether the batch may have to do with the incident; others are unusual, too."""
+    return batch.tick == batch.onset_tick or diagnosis.cause in (None, *_OF_DATA)
+
+
+_OF_DATA = (Cause.HARD_BATCH, Cause.RARE_TOKENS, Cause.DUPLICATE_BATCH, Cause.DATA_MIX_SHIFT)
 
 
 def unusual_tokens_text(batch: BatchReport | None) -> str | None:
@@ -67,7 +76,9 @@ def batch_items(diagnosis: Diagnosis, ranks: int | None) -> Iterator[RichText]:
         f"compared with {batch.num_run_tokens:,} tokens of the run before it. Token ids are in "
         "batch.json."
     )
-    if not batch.is_unusual:
+    if not may_explain(batch, diagnosis):
+        yield "The batch at the onset has no unusual sequence."
+    elif not batch.is_unusual:
         yield "No sequence of these batches is unusual against those before."
 
 

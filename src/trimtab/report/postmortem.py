@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from trimtab.core.causes import AnyCause, Standing
+from trimtab.core.actions import ActionKind
+from trimtab.core.causes import Evidence, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import IncidentClass
 from trimtab.core.signals import CLOCK
@@ -17,7 +18,6 @@ from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.time_use import count_lost
 from trimtab.explain.verdict.instruction import level_text
 from trimtab.explain.verification import verification_checks
@@ -51,10 +51,7 @@ VERIFY_FILE = "verify.toml"
 
 _REST = 0.05
 """What is left for the causes that are not listed, from which on it is said."""
-_RULED_OUT = -3.0
-"""An observation that is 20 times rarer under a cause (log likelihood ratio) rules it out."""
 _MAX_ACTS = 20
-_MAX_DECIDING = 6
 
 
 def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
@@ -234,64 +231,50 @@ def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str | Non
 def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
     items = []
     for hypothesis in diagnosis.hypotheses:
-        cause = f"{hypothesis.cause.id} {hypothesis.cause.title}: " if hypothesis.cause else ""
-        standing = str(hypothesis.standing)
+        cause = f"{hypothesis.cause.id} {hypothesis.cause.title}" if hypothesis.cause else ""
+        standing, inner = str(hypothesis.standing), tuple(map(_cited, hypothesis.evidence))
+        statement = ": ".join(filter(None, (cause, hypothesis.statement)))
         if hypothesis.probability is not None:
             # A sentence about a cause is a finding only where the cause is named.
             is_named = hypothesis.cause is not None and hypothesis.cause == diagnosis.cause
             share = wording.percent(hypothesis.probability)
             standing = share if is_named else f"possible, {share}"
-        inner = []
-        for item in hypothesis.evidence:
-            weight = "" if item.weight is None else f" ({item.weight:+.1f})"
-            inner.append(f"{item.signal}: {item.observation}{weight}")
-        text = (Strong(standing), f": {cause}{hypothesis.statement}.")
-        items.append(ListItem(text, tuple(inner)))
+        elif diagnosis.ranking is not None and hypothesis.standing is Standing.RULED_OUT:
+            statement, inner = cause or hypothesis.statement, ()  # the next section says by what
+        items.append(ListItem((Strong(standing), f": {statement}."), inner))
     yield BulletList(tuple(items), is_numbered=True)
     if diagnosis.ranking is not None:
         rest = 1 - sum(hypothesis.probability or 0.0 for hypothesis in diagnosis.hypotheses)
         if rest >= _REST:
             yield Paragraph(f"The rest, {wording.percent(rest)}: other causes, or none of these.")
-        yield Paragraph(
-            "In brackets: how much an observation says for (+) or against (-) the cause, as a log "
-            "likelihood ratio measured in the lab."
-        )
+
+
+def _cited(item: Evidence) -> str:
+    way = {True: "for: ", False: "against: ", None: ""}[item.favors]
+    return f"{way}{item.signal}: {item.observation}"
 
 
 def _discriminating(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     """Yield what decided between the hypotheses, and what would."""
-    ranking = diagnosis.ranking
-    if ranking is None:
+    if diagnosis.ranking is None:
         yield from _discriminating_by_tree(diagnosis)
         return
-    numbers: dict[AnyCause | None, str] = {
-        h.cause: f"H{n}" for n, h in enumerate(diagnosis.hypotheses, 1) if h.cause
-    }
-    shown = {numbers[c.cause]: c.weights for c in ranking.candidates if c.cause in numbers}
-    spread = {
-        id: max(weights) - min(weights)
-        for id in ranking.results
-        if len(weights := [said.get(id, 0.0) for said in shown.values()]) > 1
-    }
     panels = {name: n for n, name in enumerate(panel_names(diagnosis, run.block), start=1)}
+    said: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    for number, hypothesis in enumerate(diagnosis.hypotheses, start=1):
+        for item in hypothesis.evidence:
+            if item.weight is None or abs(item.weight) >= SUPPORT:
+                way = "favours" if item.favors else "speaks against"
+                if hypothesis.standing is Standing.RULED_OUT and hypothesis.probability is None:
+                    way = "rules out"
+                if item.favors is not None:
+                    said.setdefault((item.signal, item.observation), []).append((way, f"H{number}"))
     lines = []
-    for id in sorted(spread, key=lambda id: -spread[id])[:_MAX_DECIDING]:
-        result = ranking.results[id]
-        said = {name: weights.get(id, 0.0) for name, weights in shown.items()}
-        ways = (
-            ("favours", [name for name, weight in said.items() if weight >= SUPPORT]),
-            ("speaks against", [n for n, w in said.items() if _RULED_OUT < w <= -SUPPORT]),
-            ("rules out", [name for name, weight in said.items() if weight <= _RULED_OUT]),
-        )
-        words = "; ".join(f"{way} {', '.join(names)}" for way, names in ways if names)
-        # Against all of them decides nothing.
-        if words and len(ways[1][1]) + len(ways[2][1]) < len(shown):
-            negation = "" if result.is_yes else "not so: "
-            statement = ALL_OBSERVATIONS[id].statement
-            panel = f" (panel {panels[result.signal]})" if result.signal in panels else ""
-            lines.append(
-                f"{result.signal}{panel}: {negation}{statement} ({result.observation}): {words}."
-            )
+    for (signal, observation), found in said.items():
+        panel = f" (panel {panels[signal]})" if signal in panels else ""
+        ways = dict.fromkeys(way for way, _ in found)
+        words = "; ".join(f"{way} {', '.join(h for w, h in found if w == way)}" for way in ways)
+        lines.append(f"{signal}{panel}: {observation}: {words}.")
     if not lines:
         lines.append("None of the signals that could decide between the hypotheses was recorded.")
     second = wording.runner_up(diagnosis)
@@ -327,7 +310,9 @@ def _root_cause(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
 def _remediation(diagnosis: Diagnosis) -> Iterator[Content]:
     action = diagnosis.action
     yield Paragraph((Strong("Now"), ": ", *prose(f"{action.instruction} {action.reason}")))
-    yield Paragraph((Strong("Fix"), ": ", *prose(diagnosis.remedy)))
+    is_later = action.kind is ActionKind.WAIT and diagnosis.cause is not None
+    fix = "Fix, for the next run" if is_later else "Fix"
+    yield Paragraph((Strong(fix), ": ", *prose(diagnosis.remedy)))
 
 
 def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:

@@ -12,6 +12,7 @@ from tests.kit.synthetic import Array
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.incidents import IncidentClass
+from trimtab.diagnosis import diagnose
 from trimtab.judge import Judge
 
 Class = IncidentClass
@@ -152,6 +153,19 @@ def test_labels_scrambled_in_a_fine_tuning_are_seen(is_scrambled: bool) -> None:
         level = 2.86 + 1.3 * np.exp(-steps / 18) + 0.34 * is_scrambled * (steps >= 120)
         seen += bool(said({"loss": level + dice.normal(0, 0.23, 260)}))
     assert seen >= 6 if is_scrambled else not seen
+
+
+@pytest.mark.parametrize("of_norm", [30.0, 1.0])
+def test_one_factor_in_loss_and_norm_is_no_loss_of_what_was_learnt(of_norm: float) -> None:
+    signals = log(900, np.random.default_rng(0), 0.015)
+    since = np.arange(900) >= 600
+    signals["loss"] *= np.where(since, 30.0, 1.0)
+    signals["grad_norm"] *= np.where(since, of_norm, 1.0)
+    (diagnosis,) = diagnose(signals).incidents
+    facts = diagnosis.incident.facts
+    assert (facts.factor is not None) is (of_norm > 1)
+    assert (diagnosis.incident_class is Class.LINGERING) is (of_norm > 1)
+    assert ("may still be there" in diagnosis.action.reason) is (of_norm > 1)
 
 
 def test_a_loss_with_few_digits_raises_nothing() -> None:

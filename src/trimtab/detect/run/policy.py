@@ -153,6 +153,8 @@ class PolicySignals(Detector):
         self._evaluations: deque[float] = deque(maxlen=HACK_RECORDS)
         self._best_held_out, self._reward_then = -math.inf, math.inf
         """The best held-out reward, and the reward in training at that time."""
+        self._last_good = 0
+        """Tick of the last evaluation that was not far below the best one."""
 
     def on_event(self, change: KnownChange) -> None:
         """Compare with what comes from here on."""
@@ -290,12 +292,17 @@ class PolicySignals(Detector):
         now = median(self._evaluations)
         if len(self._evaluations) == HACK_RECORDS and now > self._best_held_out:
             self._best_held_out, self._reward_then = now, reward
+        if value > (1 - HACK_FALL) * self._best_held_out:
+            self._last_good = record.tick
         if not self._best_held_out > 0 or now > (1 - HACK_FALL) * self._best_held_out:
             return None
         if reward <= self._reward_then:
             return None
         best = self._best_held_out
-        return self._say(record, Symptom.REWARD_HACKED, signals.EVAL_REWARD, now, best)
+        since = min(self._last_good + 1, record.tick)
+        return self._say(
+            record, Symptom.REWARD_HACKED, signals.EVAL_REWARD, now, best, onset_tick=since
+        )
 
 
 def _no_signal_share(recorded: Mapping[str, float]) -> float:

@@ -369,14 +369,16 @@ have nothing to do with each other."""
 
 
 class AttentionLogits(Detector):
-    """A warning and an alarm, each once in a run."""
+    """A warning and an alarm, each once in a run, and an alarm whenever the logits have doubled."""
 
     name = "attention-logits"
     needs = signals.MAX_ATTENTION_LOGIT
 
     def __init__(self) -> None:
+        self._limits = list(LEVELS.values())
+        """By level: the value over which logits are reported next."""
         self._num_over = [0] * len(LEVELS)
-        """Records in a row over each level; negative once it is reported."""
+        """Records in a row over it."""
         self._since = [0] * len(LEVELS)
         """The step of the first of them."""
 
@@ -385,19 +387,18 @@ class AttentionLogits(Detector):
         findings: list[Finding] = []
         if value is None:
             return findings
-        for at, (severity, level) in enumerate(LEVELS.items()):
-            num_over = self._num_over[at]
-            if num_over < 0:
-                continue
-            self._num_over[at] = num_over = num_over + 1 if value > level else 0
+        for at, severity in enumerate(LEVELS):
+            limit = self._limits[at]
+            self._num_over[at] = num_over = self._num_over[at] + 1 if value > limit else 0
             if num_over == 1:
                 self._since[at] = record.step
             is_apart = record.step - self._since[at] >= APART_STEPS
             if num_over >= (APART_RECORDS if is_apart else MIN_RECORDS):
-                self._num_over[at] = -1
+                self._num_over[at] = 0
+                self._limits[at] = 2 * value if severity is Severity.ALARM else math.inf
                 signal = _largest_layer(record)
                 findings.append(
-                    self.finding(record, Symptom.LARGE_LOGITS, severity, signal, limit=level)
+                    self.finding(record, Symptom.LARGE_LOGITS, severity, signal, limit=limit)
                 )
         return findings
 

@@ -17,6 +17,7 @@ from trimtab.explain.causes.plausible import (
     TIME_SYMPTOMS,
     Situation,
     base_rates,
+    concerns,
     situation_of,
 )
 from trimtab.explain.causes.ranking import SUPPORTED, Candidate, Ranking, all_weights, rank
@@ -46,7 +47,7 @@ SURE, WORTH_SAYING, OPEN = 0.75, 0.15, 0.05
 mention where no cause is named, and counts as open: less probable ones, except the first two, are
 not listed."""
 
-MAX_HYPOTHESES, MAX_EVIDENCE = 5, 5
+MAX_HYPOTHESES, MAX_EVIDENCE = 5, 4
 MIN_WEIGHT = 0.2
 """Lighter evidence is not listed: it moves the odds by less than a fifth."""
 
@@ -123,11 +124,16 @@ def conclude(
     incident = case.context.incident
     conclusion = _conclude(case, ranking)
     given = [found for found in map(conclusions.hypothesis_of, incident.findings) if found]
-    ranked = [_hypothesis(candidate, ranking, case) for candidate in _listed(ranking)]
+    ranked: list[Hypothesis | None] = [
+        _hypothesis(candidate, ranking, case) for candidate in _listed(ranking)
+    ]
     # The cause comes first, whether a finding names it or the evidence does.
     is_given = any(found.cause == conclusion.cause for found in given)
     first, last = (given, ()) if is_given else ((), given)
-    every = [*first, mechanism, *ranked, *last, *_ruled_out(case, ranking)]
+    # What happened to the weights follows from the cause, where that is known.
+    follows = ranking.named is not None and conclusion.cause == ranking.named.cause
+    ranked.insert(int(follows), mechanism)
+    every = [*first, *ranked, *last, *_ruled_out(case, ranking)]
     # What did not happen comes after what may have.
     every.sort(key=lambda item: item is mechanism and _is_out(item))
     return conclusion, tuple(conclusions.each_cause_once(every))
@@ -304,9 +310,14 @@ def _if_so(root_cause: str) -> str:
 
 
 def _evidence(candidate: Candidate, ranking: Ranking) -> Iterable[Evidence]:
-    """Yield the heaviest evidence, with its weight."""
-    weights = {id: w for id, w in candidate.weights.items() if abs(w) >= MIN_WEIGHT}
+    """Yield the heaviest evidence, with its weight: first what speaks for the cause."""
+    weights = {
+        id: weight
+        for id, weight in candidate.weights.items()
+        if abs(weight) >= MIN_WEIGHT and (candidate.cause is None or concerns(id, candidate.cause))
+    }
     heaviest = sorted(weights, key=lambda id: -abs(weights[id]))[:MAX_EVIDENCE]
+    heaviest.sort(key=lambda id: weights[id] < 0)
     if candidate.cause and not any(weights[id] > 0 for id in heaviest):
         usual = "no recorded signal speaks for it; it is a usual cause of such incidents"
         yield Evidence(signal="base rate", observation=usual, favors=None)
@@ -316,10 +327,10 @@ def _evidence(candidate: Candidate, ranking: Ranking) -> Iterable[Evidence]:
 
 def _evidence_of(id: str, ranking: Ranking, weight: float) -> Evidence:
     result = ranking.results[id]
-    said = "" if result.is_yes else "not so: "
+    said = "" if result.is_yes else ": no"
     return Evidence(
         signal=result.signal,
-        observation=f"{said}{ALL_OBSERVATIONS[id].statement} ({result.observation})",
+        observation=f"{ALL_OBSERVATIONS[id].statement}{said} ({result.observation})",
         favors=weight > 0,
         weight=weight,
     )

@@ -83,6 +83,18 @@ CURVES = frozenset(base_rates()["curves"])
 other runs less than which signal moved."""
 
 
+def concerns(observation: str, cause: Cause) -> bool:
+    """Return whether an observation is about what this cause does.
+
+    Others are weighed, too: they were more frequent, or rarer, in its incidents in the lab. They
+    convince nobody who does not know the lab, so no report cites them.
+    """
+    rates = base_rates()
+    constructed = rates["by construction"]["shares"].get(observation, {})
+    is_sign = observation in CURVES or cause.id in constructed
+    return is_sign or observation in rates["decides"][cause.id]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Situation:
     """What is known about an incident besides its observations."""

@@ -12,7 +12,7 @@ from typing import Any
 
 from trimtab.core.causes import Cause
 from trimtab.core.text import listed
-from trimtab.explain.causes.plausible import LOGIT_CAUSES, Situation, base_rates, cap
+from trimtab.explain.causes.plausible import LOGIT_CAUSES, Situation, base_rates, cap, concerns
 from trimtab.explain.evidence import BY_CONSTRUCTION
 from trimtab.explain.evidence.checks import Answers, ObservedOutcome
 
@@ -181,11 +181,12 @@ class Ranking:
     def deciding(self, count: int) -> tuple[str, ...]:
         """Return what speaks most for the first candidate, above all against the second."""
         other = self.candidates[1].weights if len(self.candidates) > 1 else {}
+        cause = self.first.cause
         gains = {
             # Twice for the first, once against the second: evidence that both share decides little.
             name: 2 * weight - other.get(name, 0.0)
             for name, weight in self.first.weights.items()
-            if weight > 0 and name in self.results.yes
+            if weight > 0 and name in self.results.yes and (not cause or concerns(name, cause))
         }
         return tuple(sorted(gains, key=lambda name: -gains[name])[:count])
 

@@ -18,7 +18,7 @@ from trimtab.core.signals import LR
 from trimtab.core.text import clause, counted, digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import Answers
-from trimtab.explain.measures import Symptoms, measure
+from trimtab.explain.measures import Symptoms, first_movers, measure
 from trimtab.journal.batches.batch_report import BatchReport
 
 NEAR_RECORDS = 8
@@ -300,12 +300,17 @@ def _bit_flip(case: Case) -> Said:
     if not proof and numbers:
         cause = _with(f"Weights or moments changed {case.at} by more than an update can", numbers)
     elif not proof:
+        moves, _ = first_movers(case.context.block, case.context.onset_row)
+        first = [one.signal.partition("/")[2] for one in moves[:1] if not math.isfinite(one.ratio)]
         numbers = case.seen("state_nonfinite_first")
-        cause = _with(f"A weight or a moment left its range {case.at}, by no update", numbers)
-    where = "Note the rank" if (case.context.facts.ranks or 1) > 1 else "Test this memory"
+        where = f", first seen in {first[0]}" if first else ""
+        cause = _with(
+            f"A weight or a moment left its range {case.at}{where}, by no update", numbers
+        )
+    act = "Note the rank" if (case.context.facts.ranks or 1) > 1 else "Test this memory"
     return Said(
         cause,
-        f"{where}; if it happens there again, replace the device.",
+        f"{act}; if it happens there again, replace the device.",
         case.learnt(
             f"Memory can change without code: checksums {'' if proof else 'would '}show it",
             proof or numbers,
@@ -513,7 +518,7 @@ _CLAIMS: Mapping[Cause, _Claim] = {
 
 def say_nothing_fits(case: Case) -> Said:
     """Return what is said where no known cause fits."""
-    loss = clause(case.loss) or "it"
+    loss = clause(case.loss) or "it began"
     return Said(
         "Not known: nothing that was recorded speaks for a known cause.",
         "Repeat the step from the state before it: that tells the batch from the state "

@@ -61,7 +61,7 @@ LONG_TAIL = 30.0
 
 
 @observation(
-    "The gradient norm is far out as the loss begins to rise",
+    "The gradient norm is over 30 times the usual as the loss begins to rise",
     source="over 30 times its mean at the spike: tokens of the long tail (stability guides)",
     signal=GRAD_NORM,
 )

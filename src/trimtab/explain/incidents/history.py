@@ -13,7 +13,7 @@ import numpy as np
 
 from trimtab.core.block import Block
 from trimtab.core.events import NOT_APPLIED
-from trimtab.core.signals import DISCARDED, EVAL_LOSS, LOSS, LR, REWARD
+from trimtab.core.signals import DISCARDED, EVAL_LOSS, GRAD_NORM, LOSS, LR, REWARD
 from trimtab.core.state import Stateful
 from trimtab.explain.verdict.rows import Row
 
@@ -158,7 +158,8 @@ class History(Stateful):
             return None
         tick, step = block.tick.item(at), block.step.item(at)
         kept_out = value_of(block, at, DISCARDED) == 1.0 or self._was_not_applied(tick, step)
-        return Row(tick, step, loss, value_of(block, at, LR), reward, kept_out)
+        lr, norm = value_of(block, at, LR), value_of(block, at, GRAD_NORM)
+        return Row(tick, step, loss, lr, reward, kept_out, norm)
 
     def _was_not_applied(self, tick: int, step: int) -> bool:
         if not self._not_applied:

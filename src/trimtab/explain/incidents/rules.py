@@ -93,6 +93,9 @@ SURE = 0.9
 ECHO_RECORDS = 8
 """Records after the end of an incident at which an echo of it may seem to begin."""
 
+NORMS = 32
+"""Records before an onset whose median is the usual gradient norm. Chosen: enough for a median."""
+
 _HELD = frozenset(
     {
         IncidentClass.LINGERING,
@@ -122,6 +125,7 @@ class IncidentRules:
         first_step = onset.step if history.first_step is None else history.first_step
         start = history.start.level
         lrs = [row.lr for row in before[-6:] if row.lr is not None and np.isfinite(row.lr)]
+        norms = [row.norm for row in before[-NORMS:] if row.norm is not None]
         rewards = [row.reward for row in before if row.reward is not None]
         return Past(
             reference=reference_of(before, onset.step, first_step, start),
@@ -131,6 +135,7 @@ class IncidentRules:
             lrs=tuple(lrs),
             highest_lr=history.highest_lr,
             rewards=tuple(rewards[-64:]),
+            norm=float(np.median(norms)) if norms else None,
             evaluations=tuple(history.evaluations),
             longest_return=history.longest_return,
         )

@@ -81,6 +81,8 @@ class Past:
     """The newest held-out losses."""
     longest_return: int = 0
     """Records that the slowest of the run's earlier spikes took to come back."""
+    norm: float | None = None
+    """The usual gradient norm."""
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Past":
@@ -103,6 +105,7 @@ def measure(past: Past, rows: Sequence[Row], evaluations: Sequence[float] = ()) 
     known = Losses.of(applied)
     start, newest = reference.start, midmean(known.loss[-4:]) if len(known) else 0.0
     has_level = reference.has_level and past.is_measure and len(known) > 0
+    level = _level(reference, known, len(applied), steps) if has_level else None
     return Facts(
         records_before=reference.records,
         records=len(rows),
@@ -118,7 +121,8 @@ def measure(past: Past, rows: Sequence[Row], evaluations: Sequence[float] = ()) 
         nonfinite_at_end=next((at for at, one in enumerate(bad[::-1]) if not one), len(bad)),
         nonfinite_fraction=sum(recent) / len(recent) if len(recent) >= MIN_RECENT else 0.0,
         is_frozen=past.is_measure and len(known) > 0 and _is_frozen(reference, known.loss),
-        level=_level(reference, known, len(applied), steps) if has_level else None,
+        level=level,
+        factor=None if level is None else _factor(past, level, applied),
         reward=_reward(past.rewards, [row.reward for row in rows]),
         evaluation=_evaluation(past.evaluations, evaluations),
         schedule=_schedule(past, rows),
@@ -296,6 +300,27 @@ def _tolerance(reference: Reference) -> float:
     unit, sigma = reference.unit, reference.noise
     fraction = min(max(2 * sigma / unit, FRACTIONS[0]), FRACTIONS[1])
     return max(fraction * unit, QUARTER * sigma)
+
+
+MIN_FACTOR, SAME_FACTOR, FACTOR_RECORDS, FACTOR_LEAD = 3.0, 1.5, 16, 8
+"""The least factor that loss and gradient norm may both have been multiplied by, how far the two
+may differ, the records that must show it, and those in which it must have appeared. Chosen: weights
+that are lost cost a model of text under 3 times its loss, and hardly ever the same in its norm."""
+
+
+def _factor(past: Past, level: Level, rows: Sequence[Row]) -> float | None:
+    """Return the factor by which loss and gradient norm were multiplied at once; None if none."""
+    norms = np.array([row.norm for row in rows if row.norm is not None])
+    losses = np.array([row.loss for row in rows if row.is_finite])
+    if past.norm is None or past.norm <= 0 or level.expected <= 0:
+        return None
+    if min(len(norms), len(losses) - FACTOR_LEAD) < FACTOR_RECORDS:
+        return None
+    times = losses[FACTOR_LEAD:] / level.expected
+    low, factor, high = (float(value) for value in np.quantile(times, (0.05, 0.5, 0.95)))
+    in_norm = float(np.median(norms[FACTOR_LEAD:])) / past.norm
+    is_one = factor / SAME_FACTOR < in_norm < factor * SAME_FACTOR and high < SAME_FACTOR * low
+    return factor if factor >= MIN_FACTOR and is_one else None
 
 
 REWARD_LOST, REWARD_ERRORS = 0.5, 3.0

@@ -325,6 +325,9 @@ def level_text(facts: Facts) -> str:
     if level is None:
         return "too few losses came before to say where it should be"
     now = f"the loss is {digits(level.now)}"
+    if facts.factor is not None:
+        times = f"{facts.factor:.2g} times what was expected"
+        return f"{now}, {times}, and so is the gradient norm: what was learnt may still be there"
     if level.z <= BACK and level.course is not Course.GROWING:
         return f"{now}, {digits(level.expected)} expected"
     if level.gap <= level.smallest and level.course is not Course.GROWING:

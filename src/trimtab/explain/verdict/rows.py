@@ -22,6 +22,8 @@ class Row(NamedTuple):
     reward: float | None = None
     is_kept_out: bool = False
     """Whether the update of this step never reached the weights."""
+    norm: float | None = None
+    """The gradient norm."""
 
     @property
     def is_finite(self) -> bool:

@@ -2,6 +2,7 @@
 
 reward of a policy gone                                           collapsed
 non-finite losses or state at the end, or the loss stands still   dead
+loss and gradient norm multiplied by one factor                   lingering
 rising, or four times the start, or all that was learnt is gone   divergent
 above, flat                                                       lingering
 above, gap shrinking                                              recovering
@@ -144,6 +145,8 @@ def _classify_start(facts: Facts) -> Classified:
 def _classify_level(facts: Facts, level: Level) -> Classified:
     z = level.z
     sure = 0.5 + 0.5 * math.tanh(abs(z - (BACK + ABOVE) / 2) / 3)
+    if facts.factor is not None:
+        return Classified(incident_class=IncidentClass.LINGERING, certainty=0.8)
     is_short = facts.records < MIN_SINCE or facts.records_before <= MIN_SINCE
     has_blown_up = facts.records >= 2 and facts.times_start > BLOWN_UP and z > ABOVE
     if has_blown_up and not level.is_back_just_now:
