@@ -1,18 +1,23 @@
 """Marks: what each test needs, by its place; a file itself marks only what is slow."""
 
+import gc
 import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.kit.cases import examples
 from tests.kit.rooms import is_wanted, kind_of, rooms_of
 
 HERE = Path(__file__).parent
 
 # A machine with other work is no failure of an example.
 settings.register_profile(
-    "any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine",
+    deadline=None,
+    max_examples=examples(200),
+    suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("any machine")
 
@@ -42,6 +47,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     if rooms is None or collection_path.suffix != ".py" or HERE not in collection_path.parents:
         return None
     return None if is_wanted(collection_path.relative_to(HERE).as_posix(), rooms) else True
+
+
+def pytest_collection_finish() -> None:
+    """Take what is there before the first test out of the garbage collector's way.
+
+    With torch, the trainers and thousands of tests a full collection takes over a second.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

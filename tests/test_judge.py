@@ -181,7 +181,7 @@ def test_every_incident_of_any_run_can_be_explained(run: Block) -> None:
     check_explanations(TEXTBOOK, run)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.one_of(runs(), long_runs()))
 def test_every_incident_of_trimtabs_rules_can_be_explained(run: Block) -> None:
     check_explanations(TRIMTAB, run)

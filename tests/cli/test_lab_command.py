@@ -71,6 +71,7 @@ def train_on_rank(rank: int, cache: Path, run: Path, port: int, _: Path) -> tupl
     return _call(cache, run, "--steps", "4", "--set", "engine=hsdp")
 
 
+@pytest.mark.slow
 def test_under_torchrun_only_one_rank_prints(cache: Path, tmp_path: Path) -> None:
     _call(cache, tmp_path / "warm", "--steps", "1")  # tokenizes the text, if no other test has
     run = tmp_path / "run"

@@ -73,6 +73,7 @@ def test_unknown_kinds_and_runs_are_refused_with_a_hint(cache: Path, tmp_path: P
     assert "truth.json" in result.output
 
 
+@pytest.mark.slow
 def test_a_suite_is_built_once(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ def found(pieces: list[Block], *users: Detector) -> list[str]:
     return findings
 
 
-@pytest.mark.parametrize("seed", some_of(range(24), *range(0, 24, 3)))
+@pytest.mark.parametrize("seed", some_of(range(24), 6, 9, 12, 21))
 def test_any_cut_and_any_save_gives_the_same_findings(seed: int) -> None:
     random = np.random.default_rng(seed)
     run = every_kind_of_run(seed, int(random.choice([30, 200, 700, 1500])))

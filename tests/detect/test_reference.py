@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 from tests.kit.synthetic import block_of, falling_loss
 
 from trimtab.core.block import Block, Column
@@ -175,7 +176,7 @@ def test_the_memory_is_bounded() -> None:
     assert len(memory._now) == STEPS_REMEMBERED
 
 
-@settings(deadline=None, max_examples=10)
+@settings(deadline=None, max_examples=examples(40))
 @given(
     cuts=st.lists(st.integers(1, 1199), max_size=6),
     shift=st.sampled_from([0.0, 0.02, 0.5, -0.5]),

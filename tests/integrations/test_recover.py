@@ -22,22 +22,23 @@ TRL = [
     pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="TRL is not installed"),
 ]
 OF_TRL = ("SFTTrainer", "GRPOTrainer")
-EACH = pytest.mark.parametrize(
-    "trainer", [pytest.param(name, marks=TRL) if name in OF_TRL else name for name in RUNS]
-)
-ONE_WITH_A_LOOP = pytest.mark.parametrize(
-    "trainer",
-    # A loop with Accelerate has the Trainer's parts, and one with Fabric has Lightning's.
-    [
-        pytest.param(name, marks=TRL if name in OF_TRL else pytest.mark.slow)
-        if name in (*OF_TRL, "Accelerate", "Fabric")
-        else name
-        for name in RUNS
-    ],
-)
 
 
-@EACH
+def in_ci(*trainers: str) -> pytest.MarkDecorator:
+    """Every trainer; these in CI. One with a loop of its own has the same parts as its Trainer."""
+    return pytest.mark.parametrize(
+        "trainer",
+        [
+            pytest.param(
+                name,
+                marks=TRL if name in OF_TRL else () if name in trainers else pytest.mark.slow,
+            )
+            for name in RUNS
+        ],
+    )
+
+
+@in_ci("Trainer", "Lightning")
 def test_a_bit_that_flips_in_a_weight_is_undone_and_the_run_goes_on(
     trainer: str, tmp_path: Path
 ) -> None:
@@ -48,7 +49,7 @@ def test_a_bit_that_flips_in_a_weight_is_undone_and_the_run_goes_on(
     assert left.num_records == STEPS  # every batch was trained on, or discarded, once
 
 
-@ONE_WITH_A_LOOP
+@in_ci("Trainer")
 def test_a_step_that_is_not_finite_is_discarded_and_nothing_is_undone(
     trainer: str, tmp_path: Path
 ) -> None:
@@ -59,7 +60,7 @@ def test_a_step_that_is_not_finite_is_discarded_and_nothing_is_undone(
     assert left.undone == []
 
 
-@ONE_WITH_A_LOOP
+@in_ci("Lightning")
 def test_a_head_that_is_reset_and_another_learning_rate_are_the_users(
     trainer: str, tmp_path: Path
 ) -> None:
@@ -68,7 +69,7 @@ def test_a_head_that_is_reset_and_another_learning_rate_are_the_users(
     assert left.num_updates == STEPS
 
 
-@ONE_WITH_A_LOOP
+@in_ci("Trainer")
 def test_a_healthy_run_has_the_bits_of_a_protected_one(
     trainer: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

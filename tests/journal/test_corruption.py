@@ -4,6 +4,7 @@ import random
 import shutil
 import zlib
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +20,7 @@ from tests.journal.damaging import (
     may_be_lost,
     wound,
 )
-from tests.kit.cases import some_of
+from tests.kit.cases import one_of_each, some_of
 
 from trimtab.core.block import Block
 from trimtab.journal import Damage, Follower, JournalRun, RunDirectory, read_journal
@@ -56,8 +57,7 @@ def test_the_healthy_journal_is_all_there(truth: Truth, healthy: RunDirectory) -
     assert_true(truth, reading.block)
 
 
-@pytest.mark.parametrize("kind", WOUNDS)
-@pytest.mark.parametrize("file", FILES)
+@pytest.mark.parametrize(("kind", "file"), one_of_each(product(WOUNDS, FILES)))
 @pytest.mark.parametrize("trials", some_of([6, 500], 6))
 def test_damage_is_reported_and_costs_only_itself(
     truth: Truth, healthy: RunDirectory, tmp_path: Path, kind: str, file: str, trials: int

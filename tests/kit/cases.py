@@ -48,5 +48,5 @@ def some_of(cases: Iterable[T], *kept: T) -> list[Any]:
 
 
 def examples(count: int) -> int:
-    """Return how many examples a property test draws: all of them with `--all`, a sixth in CI."""
-    return count if RUNS_ALL else -(-count // 6)
+    """Return how many examples a property test draws: all of them with `--all`, a tenth in CI."""
+    return count if RUNS_ALL else -(-count // 10)

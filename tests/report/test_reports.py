@@ -182,7 +182,7 @@ def test_the_verdict_is_that_of_the_worst_incident() -> None:
 
 
 def test_a_noisy_run_does_not_flood_the_terminal() -> None:
-    noisy = np.random.default_rng(0).standard_t(2, 20_000)
+    noisy = np.random.default_rng(0).standard_t(2, 6_000)
     report = report_of(block_of({"loss": noisy}))
     assert len(report.incidents) > MAX_ROWS
     text = drawn(report)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.cases import some_of
 from tests.kit.damage import damage, files_of
 from torch import nn
 
@@ -80,7 +81,7 @@ def test_damage_at_any_place_is_noticed_and_an_older_state_is_used(
     assert open_store(tmp_path).index.entries[-1].verdict is Verdict.BAD
 
 
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", some_of(range(12), 0, 1, 2, 3))
 def test_a_damaged_index_is_made_again_from_the_folders(tmp_path: Path, seed: int) -> None:
     save_three(tmp_path)
     dice = random.Random(seed)

@@ -3,10 +3,11 @@
 from pathlib import Path
 
 import pytest
+from tests.kit.cases import some_of
 from tests.kit.killed_runs import LAYOUTS, survive_kills
 
 
-@pytest.mark.parametrize("name", ["ddp", "recover"])
+@pytest.mark.parametrize("name", some_of(["ddp", "recover"], "recover"))
 def test_a_few_kills(tmp_path: Path, name: str) -> None:
     survive_kills(tmp_path, LAYOUTS[name], kills=3, seed=1)
 

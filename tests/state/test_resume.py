@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.kit.cases import some_of
 from tests.kit.damage import damage, files_of
 from tests.kit.runs import (
     FEATURES,
@@ -202,7 +203,7 @@ def test_a_return_to_a_checkpoint_within_the_process_is_exact_and_replaces_no_te
 
 @pytest.mark.parametrize(
     "loader",
-    [pytest.param(name, marks=slow) if "workers" in name else name for name in LOADERS],
+    some_of(LOADERS, "stateful", "shuffled"),
 )
 @pytest.mark.parametrize(
     "killed_at",
@@ -235,9 +236,7 @@ def test_a_run_without_checkpoints_begins_at_step_0(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists()  # nothing is written before something is saved
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(3), *(pytest.param(seed, marks=slow) for seed in range(3, 200))]
-)
+@pytest.mark.parametrize("seed", some_of(range(200), 0))
 def test_a_damaged_checkpoint_is_passed_over_and_the_log_says_why(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, seed: int
 ) -> None:

@@ -41,6 +41,7 @@ def train(run: Path, seconds: float) -> "subprocess.Popen[str]":
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
+@pytest.mark.slow
 def test_an_agent_sees_a_run_die_while_it_trains(tmp_path: Path) -> None:
     pytest.importorskip("mcp")
     process = train(tmp_path / "x1", 0.01)

@@ -262,6 +262,7 @@ def stop(trainer: Any) -> None:
     trainer.control.should_training_stop = True
 
 
+@pytest.mark.slow
 def test_a_checkpoint_from_before_trimtab_can_be_resumed(tmp_path: Path) -> None:
     options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
     plain = make_trainer(tmp_path, max_steps=4, **options)

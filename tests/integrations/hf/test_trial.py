@@ -70,6 +70,7 @@ def test_a_spoilt_state_is_restored(tmp_path: Path) -> None:
     assert undo.facts["to_step"] <= AT
 
 
+@pytest.mark.slow
 def test_a_trial_that_closes_leaves_the_bits(tmp_path: Path) -> None:
     def often(self: TrialSchedule, update: int, sigmas: float) -> bool:
         return update % 30 == 20

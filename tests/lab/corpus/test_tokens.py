@@ -107,6 +107,7 @@ def test_a_damaged_cache_is_rebuilt(damage: str, built: Path) -> None:
     assert list((built / "tokens").iterdir()) == [whole.folder]
 
 
+@pytest.mark.slow
 def test_processes_that_build_at_the_same_time_do_not_harm_each_other(tmp_path: Path) -> None:
     with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
         futures = [pool.submit(prepare_corpus, TINY, cache_dir=tmp_path) for _ in range(2)]

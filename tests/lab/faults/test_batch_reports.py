@@ -41,10 +41,8 @@ def postmortem(run_dir: Path, diagnosis: Diagnosis) -> str:
     return (path / "postmortem.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("seed", "kind"),
-    [(0, "rare tokens"), pytest.param(15, "repeated phrase", marks=pytest.mark.slow)],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("seed", "kind"), [(0, "rare tokens"), (15, "repeated phrase")])
 def test_rare_tokens_and_repeated_phrases_are_named(
     seed: int, kind: str, trial: Trial, corpus: TokenCorpus
 ) -> None:

@@ -85,6 +85,7 @@ class _WeightOnRanks(WeightBitFlip):
     base = Base.RANKS
 
 
+@pytest.mark.slow
 def test_only_the_last_rank_is_hit(bench: Bench) -> None:
     run, clean = bench.pair(_GradientOnRanks(onset=ONSET, severity=1.0, seed=0), optimizer=STILL)
     for step in range(STEPS):

@@ -17,6 +17,7 @@ from trimtab.lab.faults.machine_faults import LoaderStall
 STEPS = ONSET + 26
 
 
+@pytest.mark.slow
 def test_f16_makes_four_batches_late_and_changes_no_number(bench: Bench) -> None:
     fault = LoaderStall(onset=ONSET, severity=0.0, seed=0)
     run, clean = bench.pair(fault, steps=STEPS)

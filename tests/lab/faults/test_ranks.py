@@ -16,6 +16,7 @@ from trimtab.lab.faults.machine_faults import BadDevice, OutOfSync, SlowRank
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
 
+@pytest.mark.slow
 def test_f14_corrupts_neighbouring_elements_in_a_gradient_of_the_last_rank(bench: Bench) -> None:
     fault = BadDevice(onset=ONSET, severity=1.0, seed=0)
     run, clean = bench.pair(fault, optimizer=STILL, steps=24)
@@ -54,6 +55,7 @@ def test_f15_moves_the_weights_of_the_last_rank(bench: Bench) -> None:
     assert [one.truth for one in run.ranks] == [{}, {"rank": 1}]
 
 
+@pytest.mark.slow
 def test_f17_makes_all_ranks_wait_for_the_last(bench: Bench) -> None:
     fault = SlowRank(onset=ONSET, severity=1.0, seed=0)
     run, clean = bench.pair(fault)

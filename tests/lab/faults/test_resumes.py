@@ -63,6 +63,7 @@ def test_f18d_sees_batches_a_second_time(bench: Bench) -> None:
     assert np.array_equal(run.loop.targets[ONSET], clean.loop.targets[0])
 
 
+@pytest.mark.slow
 def test_f18d_continues_with_new_batches_after_the_repeated_ones(bench: Bench) -> None:
     fault = WrongPosition(onset=ONSET, severity=0.0, seed=0)
     run, clean = bench.pair(fault, steps=ONSET + 12)

@@ -35,6 +35,7 @@ RICH = ModelConfig(
 """Every option that may be on at the same time."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("config", "measure"), some_of(product([TINY, RICH], [False, True]), (RICH, True))
 )
@@ -53,6 +54,7 @@ def test_the_whole_model_compiles_and_equals_eager(config: ModelConfig, measure:
         torch.testing.assert_close(parameter.grad, eager[name])
 
 
+@pytest.mark.slow
 def test_checkpointing_gives_the_same_gradients_eager_and_compiled() -> None:
     expected = gradients(make())
     model = make(checkpoint_activations=True)

@@ -98,6 +98,7 @@ def test_a_run_replayed_from_a_checkpoint_is_the_same_run(
     assert replay.shown.step[-1] == exercise.decision_step - 1
 
 
+@pytest.mark.slow
 def test_a_nan_is_lost_by_waiting_and_kept_out_by_discarding(tmp_path: Path, cache: Path) -> None:
     exercise = Exercise.from_kind("F12", 3, STEPS)
     replay = ExerciseReplay(exercise, tmp_path / "run", cache_dir=cache)

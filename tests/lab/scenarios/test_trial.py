@@ -40,6 +40,7 @@ def test_the_same_scenario_gives_the_same_bits_and_the_same_truth(
     assert read_truth(one)["facts"]
 
 
+@pytest.mark.slow
 def test_a_correct_resume_equals_the_uninterrupted_run(trial: Trial) -> None:
     resumed = journal(trial(Scenario(kind="right-resume", seed=1, steps=STEPS, severity=0.0)))
     whole = journal(trial(Scenario(kind=CLEAN, seed=1, steps=STEPS)))
@@ -84,6 +85,7 @@ def test_a_trial_writes_a_run_directory_and_its_truth(trial: Trial) -> None:
     assert truth["twin"] == "clean-plain-seed1"
 
 
+@pytest.mark.slow
 def test_a_trial_on_ranks_has_the_facts_of_all_ranks(trial: Trial) -> None:
     run_dir = trial(Scenario(kind="F14", seed=1, steps=STEPS, severity=1.0))
     truth = read_truth(run_dir)
@@ -111,6 +113,7 @@ def test_a_finished_trial_is_kept_and_an_interrupted_one_is_trained_again(
     assert not (run_dir / "checkpoints").exists()
 
 
+@pytest.mark.slow
 def test_a_trial_with_the_same_name_and_different_settings_is_trained_again(
     trial: Trial, tmp_path: Path, cache: Path
 ) -> None:

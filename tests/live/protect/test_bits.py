@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.kit.cases import some_of
 from tests.live.protect.made_up import FAULTS, Make, assert_same, fused, plain, train
 from torch import optim
 
@@ -68,7 +69,7 @@ def test_a_run_with_bad_steps_is_the_run_without_them(name: str, tmp_path: Path)
 
 
 @pytest.mark.usefixtures("device_path")
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", some_of(CASES, *list(CASES)[::3]))
 def test_so_it_is_where_the_decision_stays_on_the_device(name: str, tmp_path: Path) -> None:
     check(name, torch.float32, faults_at(len(name), 6, 16), 16, tmp_path, on_device=True)
 

@@ -46,7 +46,9 @@ def reads(counts: Counter[str]) -> int:
     return sum(counts[name] for name in READS)
 
 
-@pytest.mark.parametrize("options", [{"fused": True}, {}], ids=["fused", "promoted"])
+@pytest.mark.parametrize(
+    "options", [pytest.param({"fused": True}, marks=pytest.mark.slow, id="fused"), {}]
+)
 def test_no_host_read_and_few_operations_with_adamw(
     options: dict[str, Any], tmp_path: Path
 ) -> None:

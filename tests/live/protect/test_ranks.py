@@ -155,7 +155,7 @@ def check_schedules(seeds: range, runner: Any, folder: Path, steps: int) -> None
 
 
 def test_random_schedules_on_threads(tmp_path: Path) -> None:
-    check_schedules(range(12), run_threads, tmp_path, steps=14)
+    check_schedules(range(6), run_threads, tmp_path, steps=14)
 
 
 @pytest.mark.slow
@@ -163,7 +163,7 @@ def test_two_hundred_random_schedules_on_threads(tmp_path: Path) -> None:
     check_schedules(range(100, 300), run_threads, tmp_path, steps=14)
 
 
-@pytest.mark.parametrize("seed", [2, 3])
+@pytest.mark.parametrize("seed", some_of([2, 3], 3))
 def test_random_schedules_on_real_ranks(seed: int, tmp_path: Path) -> None:
     check_schedules(range(seed, seed + 1), run_ranks, tmp_path, steps=14)
 
@@ -304,7 +304,7 @@ def test_ranks_that_are_at_different_steps_part(
     assert "ranks are at different steps" in caplog.text
 
 
-@pytest.mark.parametrize("world", some_of([2, 64, 16384], 2, 16384))
+@pytest.mark.parametrize("world", some_of([2, 64, 16384], 16384))
 def test_two_collectives_and_few_bytes_a_step_at_any_world_size(world: int, tmp_path: Path) -> None:
     counted = traffic(world, tmp_path, num_blocks=40, steps=21)
     assert all(len(step) == MAX_COLLECTIVES for step in counted.steps)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.kit.cases import some_of
+from tests.kit.cases import examples, some_of
 from tests.kit.gate_rule import (
     Outcome,
     healthy_runs,
@@ -87,7 +87,7 @@ def assert_alike(found: list[Outcome], expected: list[Outcome]) -> None:
         assert one.shrink == pytest.approx(other.shrink, rel=1e-4), number
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
     fault_rate=st.sampled_from([0.0, 0.02, 0.3]),

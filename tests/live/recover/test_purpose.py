@@ -192,7 +192,7 @@ def test_moments_that_code_writes_are_no_proof(edit: Edit, at: int, tmp_path: Pa
     assert undos(tmp_path) == refusals(tmp_path) == []
 
 
-@pytest.mark.parametrize("at", some_of(range(20, 30), 20, 24, 29))
+@pytest.mark.parametrize("at", some_of(range(20, 30), 29))
 def test_at_no_step_are_zeroed_moments_undone(at: int, tmp_path: Path) -> None:
     """An audit follows every tenth update: the outcome must not depend on when that is."""
     train(KINDS["fused"], tmp_path, "recover", edits={at: zero_squares}, steps=45)

@@ -248,7 +248,9 @@ LOOPS: dict[str, Loop] = {
 }
 
 
-@pytest.mark.parametrize("name", LOOPS)
+@pytest.mark.parametrize(
+    "name", some_of(LOOPS, "epoch_schedulers", "odd_batches", "own_generators", "flag_and_counter")
+)
 def test_an_undo_touches_nothing_but_the_trained_state(
     name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,15 +2,18 @@
 
 import inspect
 import logging
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
 import torch
+from tests.kit.cases import some_of
 from tests.kit.tiny import journal_of
 from torch import nn, optim
 from torch.nn import functional as F
@@ -120,6 +123,13 @@ def often(self: TrialSchedule, update: int, sigmas: float) -> bool:
     return update % 30 == 20
 
 
+@cache
+def bits_without_trials(accumulate: int, steps: int) -> list[bytes]:
+    """Return the bits of the run that nobody tries anything on; the same for many tests."""
+    with tempfile.TemporaryDirectory() as folder:
+        return train(Path(folder), "off", accumulate=accumulate, steps=steps).bits
+
+
 # What it does.
 
 
@@ -191,10 +201,10 @@ def announced(run: Run, step: int) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (head_reset, "your code has written weights"),
+        pytest.param(head_reset, "your code has written weights", marks=pytest.mark.slow),
         (head_reset_by_data, "your code has written weights"),
         (decay_too, "your code has changed weight_decay"),
-        (announced, "your code has announced a change"),
+        pytest.param(announced, "your code has announced a change", marks=pytest.mark.slow),
     ],
 )
 def test_what_may_be_on_purpose_is_proposed_only(
@@ -240,15 +250,14 @@ def test_without_batch_loss_one_line_says_so(
 # Bits.
 
 
-@pytest.mark.parametrize("accumulate", [1, 2, 6])
+@pytest.mark.parametrize("accumulate", some_of([1, 2, 6], 1, 6))
 def test_a_trial_that_closes_leaves_every_bit(accumulate: int, tmp_path: Path) -> None:
     with mock.patch.object(TrialSchedule, "opens", often):
         tried = train(tmp_path / "tried", "auto", accumulate=accumulate, steps=90)
-    plain = train(tmp_path / "plain", "off", accumulate=accumulate, steps=90)
     assert tried.events(TRIAL)
     assert tried.events(UNDO) == []
     assert tried.calls >= 32 * min(accumulate, 4)
-    assert tried.bits == plain.bits
+    assert tried.bits == bits_without_trials(accumulate, 90)
 
 
 # What the user's function may do.
@@ -320,16 +329,18 @@ def is_slow(run: Run, batch: Any) -> torch.Tensor:
 
 TAKES_PART = (is_nan, is_a_vector, draws, changes_buffers, evaluates, goes_back)
 IS_REFUSED = (raises, raises_on_the_old_state, steps_itself, notes, is_no_tensor, is_slow)
+QUICK = (*TAKES_PART, *IS_REFUSED[:-1], writes_to_the_batch)
 
 
-@pytest.mark.parametrize("batch_loss", [*TAKES_PART, *IS_REFUSED, writes_to_the_batch])
+@pytest.mark.parametrize(
+    "batch_loss", some_of([*TAKES_PART, *IS_REFUSED, writes_to_the_batch], *QUICK)
+)
 def test_no_function_of_the_user_moves_a_bit(
     batch_loss: BatchLoss, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     with mock.patch.object(TrialSchedule, "opens", often):
         tried = train(tmp_path / "tried", "ask", batch_loss=batch_loss, steps=60)
-    plain = train(tmp_path / "plain", "off", steps=60)
-    assert tried.bits == plain.bits
+    assert tried.bits == bits_without_trials(2, 60)
     failed = [r for r in caplog.records if "trials of states failed" in r.getMessage()]
     assert len(failed) == (batch_loss in IS_REFUSED)
     assert tried.events(UNDO) == []
@@ -372,7 +383,9 @@ def functions() -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("owner", "name"), functions(), ids=lambda v: v if isinstance(v, str) else v.__name__
+    ("owner", "name"),
+    some_of(functions(), *functions()[::2]),
+    ids=lambda v: v if isinstance(v, str) else v.__name__,
 )
 def test_whatever_fails_in_here_training_goes_on(
     owner: Any, name: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -383,8 +396,7 @@ def test_whatever_fails_in_here_training_goes_on(
     patched = mock.patch.object(TrialSchedule, "opens", often)
     with patched, mock.patch.object(owner, name, fail):
         tried = train(tmp_path / "tried", "auto", steps=60)
-    plain = train(tmp_path / "plain", "off", steps=60)
-    assert tried.bits == plain.bits
+    assert tried.bits == bits_without_trials(2, 60)
     assert tried.events(UNDO) == []
     failed = [r.getMessage() for r in caplog.records if "failed in" in r.getMessage()]
     assert len(failed) <= 1, failed

@@ -48,7 +48,7 @@ def test_all_records_are_read(write: Write, monkeypatch: pytest.MonkeyPatch, chu
     assert damage == Damage()
 
 
-@pytest.mark.parametrize("chunk", [1, 13, 1 << 20])
+@pytest.mark.parametrize("chunk", [13, 1 << 20])
 def test_a_cut_tail_costs_the_last_record(
     write: Write, monkeypatch: pytest.MonkeyPatch, chunk: int
 ) -> None:

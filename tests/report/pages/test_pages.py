@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from tests.kit.cases import examples
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.test_reports import report_of
@@ -186,7 +187,7 @@ def odd_run(seed: int) -> Block:
     return Block.from_columns(columns, step=rng.integers(-5, top, length))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @example(91)  # numbers so large that the room around them overflows
 @given(st.integers(0, 2**32))
 def test_any_run_has_a_page(seed: int) -> None:
