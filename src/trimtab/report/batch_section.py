@@ -89,7 +89,7 @@ def batch_contents(batch: BatchReport) -> Iterator[Content]:
     if tokens:
         yield Paragraph(
             "Tokens with an unusual share. G2 is the log-likelihood ratio of Dunning 1993, over "
-            "15.13 where p < 0.0001; a ratio of +1 is twice the share:"
+            "15.13 where p is under 0.0001; a ratio of +1 is twice the share:"
         )
         yield _token_table(tokens)
     if bands:

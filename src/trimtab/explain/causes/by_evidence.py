@@ -316,6 +316,10 @@ def _evidence(candidate: Candidate, ranking: Ranking) -> Iterable[Evidence]:
         for id, weight in candidate.weights.items()
         if abs(weight) >= MIN_WEIGHT and (candidate.cause is None or concerns(id, candidate.cause))
     }
+    yes = ranking.results.yes
+    if candidate.cause and not yes.isdisjoint(base_rates()["decides"][candidate.cause.id]):
+        # One sign of a cause is enough: that others of it were not seen is nothing against it.
+        weights = {id: weight for id, weight in weights.items() if weight > 0 or id in yes}
     heaviest = sorted(weights, key=lambda id: -abs(weights[id]))[:MAX_EVIDENCE]
     heaviest.sort(key=lambda id: weights[id] < 0)
     if candidate.cause and not any(weights[id] > 0 for id in heaviest):
