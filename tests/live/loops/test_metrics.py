@@ -23,7 +23,7 @@ from tests.kit.user_loop import (
 
 import trimtab
 
-ODD = {
+ODD: dict[str, dict[str, Any]] = {
     "a metric that is None": {"accuracy": None},
     "a metric that is a string": {"phase": "warm-up"},
     "a metric that is a vector": {"accuracy": torch.ones(3)},
