@@ -34,7 +34,6 @@ class Measurement:
 
 MEASUREMENTS = (
     Measurement("overhead", alone=True),
-    Measurement("peers", alone=True),
     Measurement("small_steps", alone=True),
     Measurement("check_objects time", alone=True),
     Measurement("collectives", alone=True),
@@ -74,7 +73,6 @@ MEASUREMENTS = (
     Measurement("recover phases --seeds 1 --bare 1 --folder FOLDER"),
     Measurement("trial --seeds 1 --folder FOLDER"),
     Measurement("trainers deepspeed"),
-    Measurement("verdicts all"),
     Measurement("strangers --judged --publish"),
     Measurement("documents --publish"),
     Measurement("loops setups"),

@@ -1,1 +1,0 @@
-"""The observer: what is there after any end of a run, the same verdict as `diagnose`, its cost."""
