@@ -14,9 +14,9 @@ import torch
 from tests.kit.gate_rule import Outcome, make_rule, run_rule
 from torch import nn
 
-from benchmarks.gate.kinds.sequences import LanguageModel, loss_on, markov, windows
-from benchmarks.gate.session import Session, adamw
 from benchmarks.results import Headline, table
+from benchmarks.zoo.kinds import LanguageModel, loss_on, markov, windows
+from benchmarks.zoo.session import Session, adamw
 
 SEEDS = range(5)
 STUDENT_T = 2.776
@@ -74,7 +74,7 @@ def _trained(seed: int) -> Run:
     model = LanguageModel()
     optimizer = adamw(model, RATE)
     for _ in range(BEFORE):
-        rows = windows(text, session.generator, 32, 16)
+        rows = windows(text, session, 32, 16)
         session.step(optimizer, loss_on(model, rows), clip=1.0)
     return session, model, optimizer
 
@@ -109,7 +109,7 @@ def _continue(run: Run, damage: Damage) -> float:
     for number in range(AFTER + 1):
         is_wrong = damage.is_of_rate and number == 0
         optimizer.param_groups[0]["lr"] = RATE * (damage.factor if is_wrong else 1.0)
-        rows = windows(text, session.generator, 32, 16)
+        rows = windows(text, session, 32, 16)
         session.step(optimizer, loss_on(model, rows), clip=1.0)
     return float(np.mean([loss for loss, _ in session.stream[1:]]))
 

@@ -1,7 +1,6 @@
 """The runs that the judge is measured on; each is trained once, and kept in a cache."""
 
 import hashlib
-import importlib
 import os
 import sys
 import time
@@ -11,13 +10,9 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.gate.kinds.registry import KINDS
-from benchmarks.judge.kinds import MAKERS, train
-from benchmarks.judge.recording import FAULTS, EnoughSteps, Recording, load, save
+from benchmarks.zoo import KINDS, half_of, train
+from benchmarks.zoo.recording import FAULTS, EnoughSteps, Recording, load, save
 from trimtab.core.block import Block
-
-for _name in ("classification", "regression", "generative", "reinforcement", "sequences", "rare"):
-    importlib.import_module(f"benchmarks.gate.kinds.{_name}")
 
 FAULT_STEPS, FAULT_AT = 700, 450
 """Steps of a run with a fault, and the step of the fault."""
@@ -34,18 +29,13 @@ class World:
     @property
     def half(self) -> str:
         """Which half of the kinds it belongs to: rules were chosen with "tune" alone."""
-        return ("tune", "report")[hashlib.sha256(self.kind.encode()).digest()[0] % 2]
+        return half_of(self.kind)
 
     @property
     def name(self) -> str:
         """The name of its file."""
         title = "".join(letter if letter.isalnum() else "_" for letter in self.kind)
         return f"{title}-{self.seed}{'-' + self.fault.replace(' ', '_') if self.fault else ''}"
-
-
-def kinds() -> list[str]:
-    """The names of all kinds."""
-    return [*KINDS, *MAKERS]
 
 
 def is_slow(kind: str) -> bool:
@@ -58,13 +48,13 @@ def is_slow(kind: str) -> bool:
 def healthy_worlds(seeds: int) -> Iterator[World]:
     """Every kind, seed by seed."""
     for seed in range(seeds):
-        for kind in kinds():
+        for kind in KINDS:
             yield World(kind=kind, seed=seed)
 
 
 def fault_worlds() -> Iterator[World]:
     """Every fault in every fourth kind."""
-    for kind in sorted(kinds(), key=lambda name: hashlib.sha256(name.encode()).hexdigest())[::4]:
+    for kind in sorted(KINDS, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[::4]:
         for fault in FAULTS:
             yield World(kind=kind, seed=0, fault=fault)
 
@@ -88,10 +78,7 @@ def records_of(world: World, folder: Path) -> Block:
             fault_at=FAULT_AT,
         )
         try:
-            if world.kind in KINDS:
-                KINDS[world.kind].train(run)
-            else:
-                train(world.kind, run)
+            train(world.kind, run)
         except EnoughSteps:
             pass
         except (ValueError, RuntimeError) as error:  # NaN weights: nothing more can be sampled
@@ -110,6 +97,6 @@ def generate(seeds: int, folder: Path) -> None:
     torch.set_num_threads(1)
     for world in sorted(healthy_worlds(seeds), key=lambda world: (world.seed, is_slow(world.kind))):
         records_of(world, folder)
-        if world == World(kind=kinds()[-1], seed=0):  # the first seed of the fast ones is there
+        if world == World(kind=list(KINDS)[-1], seed=0):  # the first seed of the fast ones is there
             for faulty in fault_worlds():
                 records_of(faulty, folder)

@@ -6,7 +6,6 @@ gate's and the user's clipping.
 """
 
 import itertools
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -69,13 +68,6 @@ def gradients_of(optimizer: Optimizer) -> list[Tensor]:
     return [parameter.grad for parameter in parameters if parameter.grad is not None]
 
 
-def plain_step(optimizer: Optimizer, loss: Tensor) -> None:
-    """A step that nobody watches."""
-    optimizer.zero_grad()
-    loss.backward()
-    optimizer.step()
-
-
 def adamw(module: nn.Module, lr: float = 1e-3) -> Optimizer:
     return torch.optim.AdamW(module.parameters(), lr=lr)
 
@@ -87,7 +79,3 @@ def mlp(inputs: int, outputs: int, width: int = 64, hidden: int = 2) -> nn.Seque
     for before, after in itertools.pairwise(sizes):
         layers += [nn.Linear(before, after), nn.ReLU()]
     return nn.Sequential(*layers, nn.Linear(width, outputs))
-
-
-def mean(values: Iterable[float]) -> float:
-    return float(np.mean(list(values)))

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from benchmarks.gate.session import Session, gradients_of
+from benchmarks.zoo.session import Session, gradients_of
 from trimtab.core.block import Block, Column
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, UPDATE_NORM, UPDATE_PER_LR
 from trimtab.live.arithmetic import HostMath
