@@ -57,7 +57,6 @@ MEASUREMENTS = (
     Measurement("planted_layers"),
     Measurement("experts"),
     Measurement("recover flips --flips 300 --folder FOLDER"),
-    Measurement("recover healthy --seeds 3 --folder FOLDER"),
     Measurement("recover kills --kills 5 --folder FOLDER"),
     Measurement("recover faults --seeds 5 --folder FOLDER"),
     Measurement("recover schedules --schedules 500 --seconds 600 --folder FOLDER"),

@@ -39,6 +39,16 @@ def publish_setups() -> None:
     accepted = [one for one in tried if not _cells(one)[0].startswith("refused")]
     watched = sum(_cells(one)[0] == SAME_BITS for one in accepted)
     protected = sum(_cells(one)[1] == NO_TRACE for one in accepted)
+    recovered = [one for one in accepted if one.outcome != "passed" or "recover" in one.properties]
+    equal = sum("recover" in one.properties for one in recovered)
+    publish(
+        "Recover: healthy loops",
+        "scripts/bench loops setups",
+        f"{len(recovered)} set-ups of [docs/live.md](../docs/live.md#tried-with) that `recover` "
+        f"takes, without a fault: in {equal} of them parameters and buffers have the bits of the "
+        "same run in `protect`.",
+        [("healthy runs with the bits of protect", f"{equal} of {len(recovered)}", "all")],
+    )
     publish(
         "Live: set-ups",
         "scripts/bench loops setups",

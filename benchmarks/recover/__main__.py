@@ -1,14 +1,14 @@
-"""scripts/bench recover flips|faults|phases|healthy|schedules|kills [OPTIONS]."""
+"""scripts/bench recover flips|faults|phases|schedules|kills [OPTIONS]."""
 
 import argparse
 
-from benchmarks.recover import faults, flips, healthy, kills, phases, schedules
+from benchmarks.recover import faults, flips, kills, phases, schedules
 
 
 def main() -> None:
     """Run one of the measurements and publish its section."""
     parser = argparse.ArgumentParser(prog="scripts/bench recover")
-    kinds = ["flips", "faults", "phases", "healthy", "schedules", "kills"]
+    kinds = ["flips", "faults", "phases", "schedules", "kills"]
     parser.add_argument("what", choices=kinds)
     parser.add_argument("--seeds", type=int, help="10, for phases 5")
     parser.add_argument("--bare", type=int, default=1, help="seeds of phases without a guard")
@@ -23,8 +23,6 @@ def main() -> None:
         flips.publish_flips(given.flips, given.folder, given.only)
     elif given.what == "faults":
         faults.publish_faults(given.seeds or 10, given.folder, given.only)
-    elif given.what == "healthy":
-        healthy.publish_healthy(given.seeds or 10, given.folder)
     elif given.what == "schedules":
         schedules.publish_schedules(given.schedules, given.folder, given.seconds)
     elif given.what == "kills":

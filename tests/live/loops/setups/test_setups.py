@@ -1,5 +1,9 @@
-"""Every set-up: `observe` changes no bit; `protect` keeps a NaN batch out or says it cannot."""
+"""Every set-up: `observe` changes no bit; `protect` keeps a NaN batch out or says it cannot.
 
+A healthy run in `recover` has the bits of the same run in `protect`.
+"""
+
+import contextlib
 import importlib.util
 import re
 import sys
@@ -66,6 +70,9 @@ def trials(rank: int, name: str, folder: Path) -> dict[str, Any]:
         outcome["observe"] = train(watching("observe", folder / "observe"), healthy)
     except TrimtabError as refusal:
         return {**outcome, "refusal": str(refusal)}
+    for mode in ("protect", "recover"):
+        with contextlib.suppress(TrimtabError):
+            outcome[f"healthy {mode}"] = train(watching(mode, folder / f"healthy {mode}"), healthy)
     outcome["without"] = train(watching("", folder), without)
     with log_of_trimtab() as said:
 
@@ -105,6 +112,10 @@ def test_a_set_up_is_watched_without_a_trace_and_protected(
         return
     assert all(end["observe"] == end["bare"] for end in ends), "observe changed bits"
     record_property("observe", "same bits")
+    if all("healthy recover" in end for end in ends):
+        same = all(end["healthy recover"] == end["healthy protect"] for end in ends)
+        assert same, "recover changed bits"
+        record_property("recover", "same bits as protect")
     record_property("protect", protection(ends))
 
 
