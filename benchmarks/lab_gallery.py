@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.small_charts import HEIGHT, across, draw_grid, line
-from benchmarks.twins import Pair
 from trimtab.core import signals
 from trimtab.core.block import FloatArray
+from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.scenarios.catalogue import FAULTS, KINDS, NATURAL
-from trimtab.lab.scenarios.suite import INDEX
+from trimtab.lab.scenarios.suite import INDEX, read_truth
 
 _PICTURE = Path(__file__).parent.parent / "docs" / "patterns.svg"
 _BEFORE, _AFTER = 80, 170
@@ -59,11 +59,12 @@ def _choose(suite: Path, kind: str) -> Path | None:
 
 
 def _chart(path: Path) -> str:
-    pair = Pair.load(path)
-    run, twin = pair.values(signals.LOSS)
-    norm, _ = pair.values(signals.GRAD_NORM)
-    first = max(pair.onset - _BEFORE, 0)
-    window = slice(first, pair.onset + _AFTER if pair.onset else len(run))
+    truth = read_truth(path)
+    onset = truth["onset"]
+    run, norm = _recorded(path, signals.LOSS), _recorded(path, signals.GRAD_NORM)
+    twin = _recorded(path.parent / truth["twin"], signals.LOSS)
+    first = max(onset - _BEFORE, 0)
+    window = slice(first, onset + _AFTER if onset else len(run))
     run, twin, norm = run[window], twin[window], norm[window]
     with np.errstate(divide="ignore", invalid="ignore"):
         norm = np.log10(norm)
@@ -71,7 +72,13 @@ def _chart(path: Path) -> str:
     both = np.concatenate([run, twin])
     broken = (np.flatnonzero(~np.isfinite(run)) / count).tolist()
     lines = (_points(run, both), _points(twin, both), _points(norm, norm))
-    return draw(*lines, broken, (pair.onset - first) / count)
+    return draw(*lines, broken, (onset - first) / count)
+
+
+def _recorded(run_dir: Path, signal: str) -> FloatArray:
+    """Return a signal of a run; NaN where it was not recorded."""
+    column = read_journal(RunDirectory(run_dir)).block.column(signal)
+    return np.where(column.present, column.values, np.nan)
 
 
 def _points(values: FloatArray, scale: FloatArray) -> Points:

@@ -3,19 +3,17 @@
 scripts/bench quiet_parts
 
 The scoreboard counts false alarms on healthy runs. A run that has had a spike is noisier than one
-that never had; here its records outside every labelled event are counted, for each rule set. By
-detector, and farther from the events: scripts/bench detect false_alarms.
+that never had; here its records outside every labelled event are counted, for each rule set.
 """
 
 import numpy as np
-from tests.kit.public_runs import SPLITS, real_runs
+from tests.kit.public_runs import SPLITS, RealRun, real_runs
 
-from benchmarks.detect.false_alarms import quiet_records
 from benchmarks.detect.figures import rate_of
 from benchmarks.detect.measure import nonfinite_counts
 from benchmarks.detect.ours import our_contenders
 from benchmarks.results import publish, table
-from benchmarks.scoring import score
+from benchmarks.scoring import excused, score
 
 
 def main() -> None:
@@ -25,7 +23,7 @@ def main() -> None:
     rows = []
     for split in SPLITS:
         runs = [run for run in eventful if run.split == split]
-        points = sum(int(quiet_records(run, 0).sum()) for run in runs)
+        points = sum(num_quiet(run) for run in runs)
         for contender in contenders:
             count = 0
             for run in runs:
@@ -41,6 +39,14 @@ def main() -> None:
     what = "quiet parts of eventful runs, held-out: false episodes; in 10,000 points"
     title, command = "Detection: quiet parts of eventful runs", "scripts/bench quiet_parts"
     publish(title, command, body, [(what, ours, "-", f"textbook {textbook}")])
+
+
+def num_quiet(run: RealRun) -> int:
+    """Records of a public run outside every labelled event and restart."""
+    quiet = np.ones(len(run.block), dtype=np.bool_)
+    for first, last in excused(run):
+        quiet[max(first, 0) : last + 1] = False
+    return int(quiet.sum())
 
 
 if __name__ == "__main__":

@@ -2,9 +2,7 @@
 
 material.py    real runs and injected faults        contenders.py  what a detector must offer
 injections.py  the shapes of the faults             ours.py        trimtab's judge
-suite.py       runs of the lab                      peers/         the others, a file a family
-measure.py     contenders x material -> results     figures.py     results -> rates and recalls
-classes.py     classes of incidents                 suite_bars.py  the lab against its bars
-dominance.py   who beats whom on what               tables.py      figures -> Markdown
-cost.py        what judging costs
+measure.py     contenders x material -> results     peers/         the others, a file a family
+figures.py     results -> rates and recalls         tables.py      figures -> Markdown
+dominance.py   who beats whom on what               cost.py        what judging costs
 """

@@ -2,35 +2,24 @@
 
 scripts/bench detect                     everything, into RESULTS.md; all others are printed
 scripts/bench detect --only trimtab      some detectors or one split
-scripts/bench detect --suite DIR         a suite of the lab (trimtab lab suite)
-scripts/bench detect classes --suite DIR the judge alone: recall, healthy runs, classes of incidents
-scripts/bench detect false_alarms DIR... false alarms of each detector, in suites and public runs
 scripts/bench detect cost                what judging costs
 """
 
 import argparse
 import time
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
-from tests.kit.public_runs import RUNS, SPLITS, real_runs
+from tests.kit.public_runs import SPLITS, real_runs
 
 from benchmarks.detect import cost
 from benchmarks.detect.bars import bar_table, bars_of
-from benchmarks.detect.class_tables import class_section
-from benchmarks.detect.classes import real_classed
 from benchmarks.detect.contenders import Contender
-from benchmarks.detect.false_alarms import false_alarm_tables, measure_false_alarms
 from benchmarks.detect.figures import CONFIDENCES, event_recall, llama_early
 from benchmarks.detect.material import POINTS, VARIANTS, sittings
 from benchmarks.detect.measure import Result, measure
 from benchmarks.detect.ours import our_contenders
-from benchmarks.detect.paired import measure_pairs, pair_table
 from benchmarks.detect.peers import peer_contenders
 from benchmarks.detect.peers.packages import Absent
-from benchmarks.detect.suite import LabRun, read_suite
-from benchmarks.detect.suite_bars import bar_tables, examine
-from benchmarks.detect.suite_scores import measure_suite, suite_tables
 from benchmarks.detect.tables import (
     dominance_table,
     false_episodes,
@@ -47,69 +36,26 @@ BARS = "Detection: the bars"
 def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog=COMMAND)
-    choices = ("scoreboard", "classes", "cost", "false_alarms")
+    choices = ("scoreboard", "cost")
     parser.add_argument("what", nargs="?", choices=choices, default="scoreboard")
-    parser.add_argument("suites", nargs="*", type=Path, help="lab suites, for false_alarms")
     parser.add_argument("--only", default="", help="detectors whose name holds this")
     parser.add_argument("--split", choices=SPLITS, help="one split alone")
-    parser.add_argument("--suite", type=Path, help="runs of the lab, instead of the public ones")
     parser.add_argument("--points", type=int, default=POINTS, help="injections of each kind")
-    arguments = parser.parse_intermixed_args()
+    arguments = parser.parse_args()
     if arguments.what == "cost":
         cost.main()
         return
-    if arguments.what == "false_alarms":
-        false_alarm_section(arguments.suites, arguments.split)
-        return
-    if arguments.what == "classes":
-        if arguments.suite is None:
-            parser.error("classes are measured in the lab: add --suite DIR")
-        for title, body in class_sections(read_suite(arguments.suite)).items():
-            print(f"## {title}\n\n{body}\n")
-        return
     entered: list[Contender] = [*our_contenders(), *peer_contenders()]
     contenders = [item for item in entered if arguments.only.lower() in item.name.lower()]
-    if arguments.suite:
-        suite_section(arguments.suite, contenders)
-        return
     splits = [arguments.split] if arguments.split else list(SPLITS)
     results = scoreboard(contenders, splits, arguments.points)
     whole = contenders == entered and splits == list(SPLITS) and arguments.points == POINTS
     titled = sections(contenders, results)
-    if any(result.name == "trimtab" for result in results):
-        titled["Detection against a reference"] = paired_section(splits)
     for title, body in titled.items():
         if whole:
             publish(title, COMMAND, body, headlines(results) if title == BARS else ())
         else:
             print(f"## {title}\n\n{body}\n")
-
-
-def false_alarm_section(suites: Sequence[Path], split: str | None) -> None:
-    """The cost of a false alarm."""
-    runs = [run for run in real_runs() if split in (None, run.split)] if RUNS.exists() else []
-    print(false_alarm_tables(measure_false_alarms(suites, runs)))
-
-
-def suite_section(folder: Path, contenders: Sequence[Contender]) -> None:
-    """The lab's runs; printed, because to build them takes hours."""
-    runs = read_suite(folder)
-    present = [item for item in contenders if not isinstance(item, Absent)]
-    results = [measure_suite(contender, runs) for contender in present]
-    titled = {"Detection in the lab": suite_tables(results, runs), **class_sections(runs)}
-    for title, body in titled.items():
-        print(f"## {title}\n\n{body}\n")
-
-
-def class_sections(runs: Sequence[LabRun]) -> dict[str, str]:
-    """The judge alone: the lab against its bars, and the classes of incidents."""
-    examined = examine(runs)
-    lab = [item.classed for item in examined if item.classed]
-    real = real_classed(list(real_runs())) if RUNS.exists() else []
-    return {
-        "Detection in the lab: the bars": bar_tables(examined, SPLITS),
-        "Classes of incidents": class_section(lab, real, SPLITS),
-    }
 
 
 def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: int) -> list[Result]:
@@ -125,17 +71,6 @@ def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: i
             results.append(measure(contender, split, material))
             print(f"{split}: {contender.name}, {time.process_time() - begin:.1f} s of CPU")
     return results
-
-
-def paired_section(splits: Sequence[str]) -> str:
-    """Runs beside others with the same data order."""
-    runs = list(real_runs())
-    results = [result for split in splits for result in measure_pairs(runs, split)]
-    return (
-        "A shift of 0.02 at 100 random rows of a run, judged against another run over the same "
-        "batches; steps from the shift to the alarm. No peer takes a reference.\n\n"
-        + pair_table(results)
-    )
 
 
 def headlines(results: Sequence[Result]) -> list[Headline]:
