@@ -1,9 +1,10 @@
 """What users do on purpose is not undone: `python -m benchmarks.attack.purpose [NAMES]`.
 
 Each case trains a tiny model three times with the same seed: bare, in `recover` and, one in four,
-in `protect`. Its user changes weights, optimizer state, buffers, settings, loss or data in the
-middle. The cases were written without knowledge of trimtab's rules. Nothing may be undone, nothing
-may be called certain, and nobody may be told to start again.
+in `protect`. Its user changes weights, optimizer state, buffers or settings in the middle (what
+people do to loss and data is in `scripts/bench recover phases`). The cases were written without
+knowledge of trimtab's rules. Nothing may be undone, nothing may be called certain, and nobody may
+be told to start again.
 """
 
 import json
@@ -249,7 +250,6 @@ def main() -> None:
     body = [
         (__doc__ or "").split("\n\n", 1)[1].strip().replace("\n", " "),
         f"{line}.",
-        table(HEADER, [row(one, bare[one.name]) for one in cases]),
         "Without an edit, and with a fault instead of one:",
         table(HEADER, [row(one, bare[one.name]) for one in controls]),
     ]

@@ -19,18 +19,6 @@ from benchmarks.attack.purpose_cases.loop import (
 
 
 @case
-class ShrinkAndPerturb(Classifier):
-    """A warm start that generalises: weights times 0.6 plus noise, by `vector_to_parameters`."""
-
-    at = (150,)
-
-    def edit(self) -> None:
-        vector = nn.utils.parameters_to_vector(self.model.parameters()).detach()
-        noise = 0.02 * torch.randn(vector.shape, generator=self.random)
-        nn.utils.vector_to_parameters(0.6 * vector + noise, self.model.parameters())
-
-
-@case
 class LangevinNoise(Classifier):
     """SGLD: noise is added to all weights after each update, from 130 on."""
 
@@ -74,28 +62,6 @@ class AverageWrittenBack(Transformer):
         self.average.update_parameters(self.model)
         if self.step == 181:
             self.model.load_state_dict(self.average.module.state_dict())
-
-
-@case
-class AverageForEvaluation(Transformer):
-    """The running average is swapped in for an evaluation every 30 steps, and out again."""
-
-    at = range(60, STEPS)
-
-    def edit(self) -> None:
-        if self.step == 60:
-            self.average = copy.deepcopy(self.model)
-        for mean, now in zip(self.average.parameters(), self.model.parameters(), strict=True):
-            mean.data.lerp_(now.data, 0.1)
-        if self.step % 30 == 0:
-            kept = copy.deepcopy(self.model.state_dict())
-            self.model.load_state_dict(self.average.state_dict())
-            with torch.no_grad():
-                self.model(markov(9999, 16, 12, 0))
-            self.model.load_state_dict(kept)
-
-    def holds(self) -> None:
-        """Nothing: the weights are as they were."""
 
 
 @case

@@ -1,7 +1,6 @@
 """What users do on purpose to the optimizer and the gradients of a run."""
 
 import copy
-import math
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -28,34 +27,6 @@ class _Moments(Loop):
     def copies(self) -> dict[str, torch.Tensor]:
         named = ((f"{i} {name}", v) for i, s in enumerate(self.states()) for name, v in s.items())
         return {name: value.clone() for name, value in named if value.ndim}
-
-
-@case
-class FirstMomentsZeroed(_Moments, Transformer):
-    """Momentum of an earlier phase is forgotten: first moments are zeroed in place."""
-
-    at = (150,)
-
-    def edit(self) -> None:
-        for state in self.states():
-            state["exp_avg"].zero_()
-
-
-@case
-class AdamStartsOver(Transformer):
-    """Moments and step counts start over, with a warm-up of 10 steps."""
-
-    at = range(120, 131)
-
-    def edit(self) -> None:
-        if self.step == 120:
-            for state in self.states():
-                for value in state.values():
-                    value.zero_()
-        self.optimizer.param_groups[0]["lr"] = 3e-3 * min(1.0, (self.step - 119) / 10)
-
-    def holds(self) -> bool:
-        return all(float(state["step"]) <= STEPS - 120 for state in self.states())
 
 
 @case
@@ -182,14 +153,6 @@ class _Settings(Transformer):
 
 
 @case
-class BetasChanged(_Settings):
-    """A shorter memory of the second moments: betas 0.95 and 0.9."""
-
-    at = (130,)
-    settings: ClassVar[Mapping[str, Any]] = {"betas": (0.95, 0.9)}
-
-
-@case
 class EpsilonRaised(_Settings):
     """Epsilon from 1e-8 to 1e-2."""
 
@@ -198,50 +161,11 @@ class EpsilonRaised(_Settings):
 
 
 @case
-class DecayRaised(_Settings):
-    """Weight decay from 0.01 to 3 for the rest of the run."""
-
-    at = (160,)
-    settings: ClassVar[Mapping[str, Any]] = {"weight_decay": 3.0}
-
-
-@case
 class Maximise(_Settings):
     """Unlearning by ascent: `maximize` is switched on for good."""
 
     at = (215,)
     settings: ClassVar[Mapping[str, Any]] = {"maximize": True}
-
-
-@case
-class RateTimesTen(Transformer):
-    """The learning rate is ten times as large for 20 steps, to leave a plateau."""
-
-    at = (140, 160)
-
-    def edit(self) -> None:
-        self.optimizer.param_groups[0]["lr"] *= 10 if self.step == 140 else 0.1
-
-    def holds(self) -> bool:
-        return math.isclose(self.optimizer.param_groups[0]["lr"], 3e-3)
-
-
-@case
-class WarmRestarts(Classifier):
-    """Cosine with warm restarts every 40 steps, from 0.001 back to 0.2."""
-
-    at = range(STEPS)
-
-    def edit(self) -> None:
-        if self.step == 0:
-            self.optimizer.param_groups[0]["lr"] = 0.2
-            schedule = torch.optim.lr_scheduler.CosineAnnealingWarmRestarts
-            self.schedule = schedule(self.optimizer, 40, eta_min=1e-3)
-        elif self.step > 1:
-            self.schedule.step()
-
-    def holds(self) -> bool:
-        return bool(self.optimizer.param_groups[0]["lr"] < 0.2)
 
 
 @case

@@ -23,16 +23,6 @@ from benchmarks.attack.purpose_cases.loop import (
 
 
 @case
-class HeadStartsOver(Transformer):
-    """A new set of labels: the head is initialised again, its moments stay."""
-
-    at = (120,)
-
-    def edit(self) -> None:
-        self.model.head.reset_parameters()
-
-
-@case
 class DormantNeuronsReset(Classifier):
     """ReDo: the quietest hidden units are drawn anew, with outgoing weights of 0, twice."""
 
@@ -170,20 +160,6 @@ class HeadUntied(HeadTied):
 
     def holds(self) -> bool:
         return self.model.head.weight is not self.model.embed.weight
-
-
-@case
-class FrozenAndBack(Transformer):
-    """The embedding is frozen from 120 to 170."""
-
-    at = (120, 170)
-
-    def edit(self) -> None:
-        self.model.embed.requires_grad_(self.step == 170)
-        self.model.embed.weight.grad = None
-
-    def holds(self) -> bool:
-        return bool(self.model.embed.weight.requires_grad)
 
 
 @case

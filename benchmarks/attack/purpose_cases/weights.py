@@ -300,36 +300,6 @@ class QueriesOrthogonal(Transformer):
 
 
 @case
-class CriticClamped(Classifier):
-    """WGAN: after each update all weights are clamped, from step 120 on."""
-
-    at = range(120, STEPS)
-    place = "updated"
-
-    def edit(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.data.clamp_(-0.2, 0.2)
-
-    def holds(self) -> bool:
-        return all(float(p.detach().abs().max()) < 0.201 for p in self.model.parameters())
-
-
-@case
-class RowsOfUnitNorm(Transformer):
-    """nGPT: after each update the rows of all matrices are normalised into new storage."""
-
-    at = range(110, STEPS)
-    place = "updated"
-
-    def edit(self) -> None:
-        for parameter in self.matrices():
-            parameter.data = F.normalize(parameter.data, dim=1)
-
-    def holds(self) -> bool:
-        return all(bool((p.norm(dim=1) - 1).abs().max() < 1e-4) for p in self.matrices())
-
-
-@case
 class EmbeddingRenormed(Transformer):
     """The embedding keeps a largest norm of 4 for each row, by `renorm_` every 10 steps."""
 
@@ -364,17 +334,6 @@ class TemperatureClamped(Transformer):
 
 
 # Sparsity and precision.
-
-
-@case
-class SmallWeightsPruned(Transformer):
-    """The smallest half of every matrix is set to 0 once, through `.data`; training may regrow."""
-
-    at = (139,)
-
-    def edit(self) -> None:
-        for parameter in self.matrices():
-            parameter.data[parameter.data.abs() < parameter.data.abs().median()] = 0
 
 
 @case
@@ -466,26 +425,6 @@ class RoundedToBf16(Transformer):
 
     def holds(self) -> bool:
         return all(torch.equal(p, p.bfloat16().float()) for p in self.model.parameters())
-
-
-class _Rounded(nn.Module):
-    def forward(self, weight: torch.Tensor) -> torch.Tensor:
-        scale = weight.detach().abs().max() / 7
-        return weight + ((weight / scale).round() * scale - weight).detach()
-
-
-@case
-class QuantisationAware(Transformer):
-    """Training goes on with weights of 4 bits: a parametrization with a straight-through grad."""
-
-    at = (150,)
-
-    def edit(self) -> None:
-        for block in self.model.blocks:
-            parametrize.register_parametrization(block.mlp[0], "weight", _Rounded())
-
-    def holds(self) -> bool:
-        return parametrize.is_parametrized(self.model.blocks[0].mlp[0])
 
 
 @case
