@@ -36,7 +36,6 @@ MEASUREMENTS = (
     Measurement("overhead", alone=True),
     Measurement("small_steps", alone=True),
     Measurement("check_objects time", alone=True),
-    Measurement("collectives", alone=True),
     Measurement("detect cost", alone=True),
     Measurement("pages", alone=True),
     Measurement("ship cost", alone=True),

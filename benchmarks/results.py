@@ -28,7 +28,7 @@ GROUPS = {
     "Explaining": ("Causes", "Verdicts", "Post-mortems"),
     "Acting": ("Recover", "The gate", "A real size"),
     "Checking beforehand": ("Check", "Corpus"),
-    "Cost": ("Cost", "Collectives", "Journal", "Sending", "Pages"),
+    "Cost": ("Cost", "Journal", "Sending", "Pages"),
     "Reading": ("Readers",),
     "For agents": ("Agents",),
     "Scale and support": ("Scale", "Live", "Support"),
