@@ -19,7 +19,7 @@ from trimtab.checks.rule import Level
 
 WIDTHS = (64, 128, 256, 512)
 MAX_SECONDS = 120.0
-MIN_FOUND, MIN_CLEAN = 30, 12
+MIN_CLEAN = 12
 
 
 Part = tuple[list[str], list[Headline]]
@@ -37,7 +37,7 @@ def faults() -> Part:
     text = f"Planted faults that their own check does not find: {', '.join(missed) or 'none'}."
     found = f"{len(FAULTS) - len(missed)} of {len(FAULTS)}"
     return [text], [
-        ("planted faults found by their own check", found, f"{MIN_FOUND} faults"),
+        ("planted faults found by their own check", found, "all"),
         ("findings in the same run without a fault", len(clean.ids), 0),
     ]
 
@@ -55,14 +55,12 @@ def architectures() -> Part:
                 ", ".join(report.ids),
                 seen.get("PF050", "").split(" in ")[0],
                 seen.get("PF021", "").rpartition("by ")[2].split(" ")[0],
-                seen.get("PF011", "").rpartition(": ")[2].split(" ")[0],
             ]
         )
-    columns = ["model", "findings", "one batch", "bf16 logits", "gradient ratio"]
+    columns = ["model", "findings", "one batch", "bf16 logits"]
     text = (
         "Small configs of transformers with random weights. One batch: its loss before and after "
-        "30 steps on it. bf16 logits: their difference from fp32, in deviations. Gradient ratio: "
-        "of the first and the last block."
+        "30 steps on it. bf16 logits: their difference from fp32, in deviations."
     )
     what = "healthy architectures without an error"
     return [text, table(columns, rows)], [(what, f"{clean} of {len(NAMES)}", f"{MIN_CLEAN} of 12")]

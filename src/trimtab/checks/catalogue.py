@@ -32,9 +32,9 @@ PLAN_RULES = _collect(optimizer, schedule, precision, architecture, operations)
 @cache
 def object_rules() -> Mapping[str, CheckRule]:
     """Return every rule on the objects of a run by its id. Needs torch."""
-    from trimtab.checks.objects.rules import initialisation, loss, optimizer, signal
+    from trimtab.checks.objects.rules import first_steps, loss, optimizer
 
-    return _collect(initialisation, signal, optimizer, loss)
+    return _collect(first_steps, optimizer, loss)
 
 
 def rule_ids(names: Iterable[str]) -> frozenset[str]:

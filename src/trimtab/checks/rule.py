@@ -7,8 +7,8 @@ settings of a `TrainingPlan`, those of rules on real objects (PF...) are `Measur
     @error("TT004", "Adam's epsilon swamps the second moment", only=ADAM, ...)
     def huge_epsilon(epsilon: float) -> Fault | None:
 
-    @warning("PF010", "Activations explode or vanish with depth", ...)
-    def activations(fresh_pass: Pass) -> Fault | str:
+    @warning("PF035", "The clip threshold does not fit the gradients", ...)
+    def clip(short_run: ShortRun, inputs: Inputs) -> Fault | str:
 """
 
 import math

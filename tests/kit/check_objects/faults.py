@@ -180,11 +180,6 @@ def _scaled_down(model: nn.Module, batch: Any) -> Tensor:
     return next_token_loss(model, batch) / 4
 
 
-def _low_loss(model: nn.Module, batch: Any) -> Tensor:
-    logits = model(batch["input_ids"])[:, :-1].flatten(0, 1)
-    return F.cross_entropy(logits.bfloat16(), batch["labels"][:, 1:].flatten())
-
-
 def _not_a_number(model: nn.Module, batch: Any) -> Tensor:
     chances: Tensor = model(batch["input_ids"]).softmax(-1)
     return -(chances - chances.detach()).log().mean()
@@ -242,10 +237,6 @@ def _workers() -> Setup:
     return setup
 
 
-def _no_norms(gain: float) -> Callable[[], Setup]:
-    return in_model(has_norms=False, gain=gain, layers=8)
-
-
 def _set(name: str, value: Callable[[], Any]) -> Callable[[], Setup]:
     return changed(lambda setup: setup.update({name: value()}))
 
@@ -254,26 +245,10 @@ FAULTS = (
     Planted("PF001", "a logarithm of 0 in the loss", _set("loss", lambda: _not_a_number)),
     Planted("PF002", "an output layer of std 0.5", with_weights(lambda m: m.head.weight.mul_(25))),
     Planted("PF002", "a loss divided by 4 micro-batches", _set("loss", lambda: _scaled_down)),
-    Planted("PF003", "a matrix of std 2", with_weights(lambda m: m.blocks[1].qkv.weight.mul_(100))),
-    Planted("PF003", "a matrix of ones", with_weights(lambda m: m.blocks[1].up.weight.fill_(0.02))),
-    Planted(
-        "PF004", "a layer that init missed", with_weights(lambda m: m.blocks[2].up.weight.mul_(4))
-    ),
-    Planted("PF005", "residual outputs not scaled in 16 layers", lambda: _unscaled()),
-    Planted("PF010", "no norms, each block times 4", _no_norms(4.0)),
-    Planted(
-        "PF011", "a tenth of the gradient passes each block", in_model(gradient_share=0.1, layers=6)
-    ),
     Planted("PF012", "a detach between two blocks", in_model(detached=1)),
-    Planted("PF013", "biases of -5 before a ReLU", in_model(activation="relu", bias=-5.0)),
     Planted(
         "PF014", "a learning rate of 3", changed(lambda s: s.update(with_model(s["model"], 3.0)))
     ),
-    Planted("PF015", "an embedding of zeros", with_weights(lambda m: _zero_embeddings(m))),
-    Planted("PF016", "attention logits times 3,000", in_model(scale=3000.0)),
-    Planted("PF017", "a query that is masked completely", in_model(masks_first=True)),
-    Planted("PF020", "a softmax of attention in bf16", in_model(is_low_softmax=True)),
-    Planted("PF020", "a cross-entropy in bf16", _set("loss", lambda: _low_loss)),
     Planted("PF021", "a difference of large numbers in bf16", in_model(offset=4096.0)),
     Planted("PF022", "bf16 weights at a rate of 3e-6", changed(_in_bf16)),
     Planted("PF023", "noise that no seed reaches", in_model(noise=True)),
@@ -311,17 +286,3 @@ FAULTS = (
 
 def _jumping(step: int) -> float:
     return min((step + 1) / 40, 1.0) * 0.99 ** max(step - 40, 0) if step < 200 else 0.8
-
-
-def _unscaled() -> Setup:
-    setup = healthy(Options(layers=16, width=32))
-    with torch.no_grad():
-        for block in setup["model"].blocks:
-            block.out_proj.weight.mul_(math.sqrt(32))
-            block.down_proj.weight.mul_(math.sqrt(32))
-    return setup
-
-
-def _zero_embeddings(model: SmallGpt) -> None:
-    model.embed.weight.zero_()
-    model.position.weight.zero_()

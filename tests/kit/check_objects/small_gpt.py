@@ -17,25 +17,12 @@ class Options:
     width: int = 64
     layers: int = 4
     is_causal: bool = True
-    scale: float = 1.0
-    """Of attention logits."""
-    is_low_softmax: bool = False
     detached: int | None = None
     """Block behind which no gradient passes."""
-    has_norms: bool = True
-    gradient_share: float = 1.0
-    """Share of the gradient that passes each block."""
-    gain: float = 1.0
-    """Factor on the output of each block, without norms."""
     noise: bool = False
     """Draws from a generator that no seed reaches."""
-    activation: str = "gelu"
-    bias: float = 0.0
-    """Of the first layer of each MLP."""
     offset: float = 0.0
     """Added in front of the loss, and taken away: exact in fp32, not in bf16."""
-    masks_first: bool = False
-    """The first query may look at nothing."""
 
 
 class Block(nn.Module):
@@ -54,11 +41,9 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the stream after this block."""
-        options = self.options
-        if not options.has_norms:
-            return options.gain * (x + self._mlp(x))
         x = x + self._attention(self.norm_attention(x))
-        return x + self._mlp(self.norm_mlp(x))
+        mlp: Tensor = self.down_proj(F.gelu(self.up(self.norm_mlp(x))))
+        return x + mlp
 
     def _attention(self, x: Tensor) -> Tensor:
         rows, length, width = x.shape
@@ -66,23 +51,13 @@ class Block(nn.Module):
             part.view(rows, length, 4, -1).transpose(1, 2) for part in self.qkv(x).chunk(3, -1)
         )
         q, k, v = heads
-        logits = self.options.scale * q @ k.transpose(-1, -2) / math.sqrt(width // 4)
+        logits = q @ k.transpose(-1, -2) / math.sqrt(width // 4)
         if self.options.is_causal:
             hidden = torch.ones(length, length, dtype=torch.bool).triu(1)
-            if self.options.masks_first:
-                hidden[0, 0] = True
             logits = logits.masked_fill(hidden, torch.finfo(logits.dtype).min)
-        if self.options.is_low_softmax:
-            shares = logits.bfloat16().softmax(-1).to(v.dtype)
-        else:
-            shares = logits.float().softmax(-1).to(v.dtype)
+        shares = logits.float().softmax(-1).to(v.dtype)
         mixed: Tensor = self.out_proj((shares @ v).transpose(1, 2).reshape(rows, length, width))
         return mixed
-
-    def _mlp(self, x: Tensor) -> Tensor:
-        act = F.relu if self.options.activation == "relu" else F.gelu
-        out: Tensor = self.down_proj(act(self.up(x)))
-        return out
 
 
 class SmallGpt(nn.Module):
@@ -106,7 +81,6 @@ class SmallGpt(nn.Module):
         if isinstance(module, nn.Linear) and module.bias is not None:
             nn.init.zeros_(module.bias)
         if isinstance(module, Block):
-            nn.init.constant_(module.up.bias, self.options.bias)
             for part in (module.out_proj, module.down_proj):
                 nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * self.options.layers))
 
@@ -117,14 +91,9 @@ class SmallGpt(nn.Module):
             x = x + 0.01 * torch.randn(x.shape, generator=self._hidden)
         for place, block in enumerate(self.blocks):
             x = block(x)
-            share = self.options.gradient_share
-            if share < 1:
-                x = share * x + (1 - share) * x.detach()
             if place == self.options.detached:
                 x = x.detach()
-        if self.options.has_norms:
-            x = self.norm(x)
-        logits: Tensor = self.head(x)
+        logits: Tensor = self.head(self.norm(x))
         if self.options.offset:
             ones = logits.new_ones(logits.shape[-1], 1)
             shift = self.options.offset * ones @ ones.new_ones(1, 1)  # in bf16 under autocast

@@ -77,13 +77,6 @@ class Measurements:
     def model(self) -> nn.Module:
         return self.inputs.model
 
-    @property
-    def fresh_model(self) -> nn.Module:
-        """The model, if its weights are those of an init."""
-        if self.inputs.pretrained:
-            raise NotMeasured("the weights are pretrained")
-        return self.inputs.model
-
     @measured
     def batches(self) -> list[Any]:
         return loaders.draw(self.inputs.loader)

@@ -1,5 +1,5 @@
 """Rules on what the optimizers hold, decay and leave out, on the clip threshold and a resume; and
-on rounding: softmax in low precision, bf16 against fp32, lost updates, same bits.
+on rounding: bf16 against fp32, lost updates, same bits.
 
 The curve of the scheduler is judged by the rules on configs.
 """
@@ -221,27 +221,6 @@ LOGITS_APART, LOGITS_FAR_APART = 0.1, 0.5
 LOST = 0.5
 """Share of the elements with a gradient that ten steps at the peak rate leave as they are. In bf16
 an update below 2^-9 of the weight is rounded away."""
-
-
-@warning(
-    "PF020",
-    "A softmax is taken in low precision",
-    source="TT047 of `trimtab check`; PaLM, Llama and OLMo take softmax and loss in fp32",
-    cannot_see="softmaxes inside fused kernels, which sum up in fp32 themselves",
-)
-def low_softmax(first_pass: BatchPass) -> Fault | str:
-    """bf16 has 8 bits: chances below 1/256 of the largest are lost in the sum, and so are their
-    gradients."""
-    trace = first_pass.trace
-    if not trace.num_softmaxes:
-        raise NotMeasured("no softmax is called")
-    if trace.low_softmaxes:
-        return Fault(
-            f"{len(trace.low_softmaxes)} of {trace.num_softmaxes} in low precision: "
-            f"{listed(trace.low_softmaxes)}",
-            how="call .float() before the softmax, or softmax(..., dtype=torch.float32)",
-        )
-    return f"{trace.num_softmaxes} softmaxes, none in low precision"
 
 
 @error(
