@@ -16,7 +16,7 @@ from trimtab.journal.batches.batch_report import (
     examine,
 )
 from trimtab.journal.batches.rows import KeptBatch, TokenRows, repetition
-from trimtab.journal.batches.tokens import bands, divergence, find_shift, g2, unusual_tokens
+from trimtab.journal.batches.tokens import g2, unusual_tokens
 
 VOCABULARY, ROWS, LENGTH = 400, 6, 64
 ONSET = 150
@@ -84,16 +84,6 @@ class TestTokenCounts:
     def test_nothing_is_named_without_a_run_to_compare_with(self) -> None:
         assert unusual_tokens(np.array([5, 3]), np.zeros(2, dtype=np.int64), 8) == ()
 
-    def test_bands_add_up_and_unseen_tokens_have_their_own(self) -> None:
-        found = bands(np.array([0, 0, 10, 10]), np.array([80, 15, 5]))
-        assert sum(band.share for band in found) == pytest.approx(1.0)
-        assert sum(band.run_share for band in found) == pytest.approx(1.0)
-        assert (found[-1].share, found[-1].run_share) == (0.5, 0.0)
-
-    def test_divergence_of_disjoint_tokens_is_one_bit(self) -> None:
-        assert divergence(np.array([1, 0]), np.array([0, 5])) == pytest.approx(1.0)
-        assert divergence(np.array([1, 1]), np.array([5, 5])) == pytest.approx(0.0)
-
 
 class TestRepetition:
     def test_a_phrase_repeated_is_near_one_and_distinct_text_is_zero(self) -> None:
@@ -114,7 +104,6 @@ class TestExamine:
     def test_usual_batches_have_nothing_unusual(self) -> None:
         flagged = [report_of(usual_batches(seed=seed)) for seed in range(5)]
         assert sum(report.num_unusual_rows > 0 for report in flagged) <= 1
-        assert not any(report.shift for report in flagged)
 
     def test_rows_of_rare_tokens_are_named_with_their_tokens(self) -> None:
         arrays = usual_batches()
@@ -127,8 +116,6 @@ class TestExamine:
         assert report.rows[0].reasons == ("rare tokens",)
         assert {token.id for token in report.tokens} <= set(range(380, 390))
         assert len(report.tokens) == 8
-        assert report.bands[-1].share == 1.0
-        assert report.shift is None
 
     def test_a_repeated_phrase_of_usual_tokens_is_named(self) -> None:
         arrays = usual_batches()
@@ -183,32 +170,6 @@ class TestExamine:
         assert len(json.dumps(to_jsonable(report))) < 40_000
 
 
-class TestMixShift:
-    def test_a_different_source_is_dated_where_it_begins(self) -> None:
-        arrays = usual_batches()
-        random = np.random.default_rng(4)
-        for step in range(110, len(arrays)):  # 40 steps before the incident is reported
-            arrays[step][:3] = text(random, low=100)[:3]
-        report = report_of(arrays)
-        assert report.shift is not None
-        assert abs(report.shift.step - 110) <= 2
-        assert report.shift.divergence > 3 * report.shift.usual
-        assert all(token.id >= 100 for token in report.shift.more)
-        assert all(token.id < 100 for token in report.shift.fewer)
-
-    def test_a_few_bad_batches_are_no_shift(self) -> None:
-        arrays = usual_batches()
-        for step in range(ONSET, ONSET + 5):
-            arrays[step][:] = np.random.default_rng(step).integers(380, 400, (ROWS, LENGTH))
-        assert report_of(arrays).shift is None
-
-    def test_too_few_batches_are_not_judged(self) -> None:
-        batches = [
-            KeptBatch(tick=i, step=i, parts=(rows,)) for i, rows in enumerate(usual_batches(20))
-        ]
-        assert find_shift(batches, np.zeros(VOCABULARY, dtype=np.int64), 8) is None
-
-
 @functools.cache
 def one_bad_row() -> BatchReport:
     arrays = usual_batches()
@@ -225,7 +186,7 @@ class TestSaved:
 
     @pytest.mark.parametrize(
         "damage",
-        [{"rows": 3}, {"tick": "x"}, {"bands": [{"name": 1}]}, {"usual": None}, {"step": None}],
+        [{"rows": 3}, {"tick": "x"}, {"tokens": [{"name": 1}]}, {"usual": None}, {"step": None}],
     )
     def test_a_damaged_one_raises(self, damage: dict[str, object]) -> None:
         saved = to_jsonable(one_bad_row())

@@ -7,7 +7,7 @@ from trimtab.core.text import counted, digits, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
 from trimtab.journal.batches.batch_report import BatchReport, RowReport
-from trimtab.journal.batches.tokens import BAND_NAMES, TokenShare, TokenShift
+from trimtab.journal.batches.tokens import TokenShare
 from trimtab.report.document import CodeBlock, Content, Paragraph, ReportTable, RichText, prose
 
 HOW_TO_KEEP = (
@@ -15,17 +15,12 @@ HOW_TO_KEEP = (
     "the data: `trimtab corpus order FILES --rows N --step STEP`"
 )
 
-RARE_BANDS = BAND_NAMES[-2:]
-_MIN_RARE_SHARE = 0.1
 _MAX_TOKENS_NAMED = 3
 _MAX_IDS_SHOWN = 24
 _MAX_TEXT_SHOWN = 200
 _MAX_LABEL = 36
 _TEXT_BAR = 20
 """Characters of the longest bar of the histogram as text."""
-
-Bar = tuple[str, float, float]
-"""One row of the histogram: its label, the share in the batch, the share in the run before."""
 
 
 def batch_lines(diagnosis: Diagnosis) -> list[str]:
@@ -34,8 +29,6 @@ def batch_lines(diagnosis: Diagnosis) -> list[str]:
     repeated, batch = diagnosis.repeated_batch, diagnosis.batch
     if repeated is not None:
         lines.append(_repeated(repeated))
-    if batch is not None and batch.shift is not None:
-        lines.append(_shifted(batch.shift))
     if batch is not None and batch.num_unusual_rows and may_explain(batch, diagnosis):
         lines.append(_unusual_rows(batch))
     return lines
@@ -53,13 +46,12 @@ def unusual_tokens_text(batch: BatchReport | None) -> str | None:
     """Return the tokens that stand out, for one cell of a table; None if batches were not kept."""
     if batch is None or not batch.num_run_tokens:
         return None
-    tokens = batch.shift.more if batch.shift else batch.tokens
-    if not tokens:
+    if not batch.tokens:
         return "none"
     if batch.num_unusual_rows and batch.tick != batch.onset_tick:
         return "none in this batch"
     rows = counted(batch.num_unusual_rows, "unusual row")
-    return f"{_token_shares(tokens)}{f', of {rows}' * bool(batch.num_unusual_rows)}"
+    return f"{_token_shares(batch.tokens)}{f', of {rows}' * bool(batch.num_unusual_rows)}"
 
 
 def batch_items(diagnosis: Diagnosis, ranks: int | None) -> Iterator[RichText]:
@@ -78,21 +70,19 @@ def batch_items(diagnosis: Diagnosis, ranks: int | None) -> Iterator[RichText]:
     )
     if not may_explain(batch, diagnosis):
         yield "The batch at the onset has no unusual sequence."
-    elif not batch.is_unusual:
+    elif not batch.num_unusual_rows:
         yield "No sequence of these batches is unusual against those before."
 
 
 def batch_contents(batch: BatchReport) -> Iterator[Content]:
     """Yield the sequences of a batch as a table, its tokens as a table and as a histogram."""
     yield from _row_table(batch)
-    tokens, bands = batch.histogram
-    if tokens:
+    if batch.tokens:
         yield Paragraph(
             "Tokens with an unusual share. G2 is the log-likelihood ratio of Dunning 1993, over "
             "15.13 where p is under 0.0001; a ratio of +1 is twice the share:"
         )
-        yield _token_table(tokens)
-    if bands:
+        yield _token_table(batch.tokens)
         yield Paragraph("Token histogram:")
         yield CodeBlock(tuple(text_histogram(batch)))
 
@@ -158,29 +148,18 @@ def _token_table(tokens: Sequence[TokenShare]) -> ReportTable:
     return ReportTable(head, tuple(rows), frozenset(range(1, 6)))
 
 
-def histogram_groups(batch: BatchReport) -> list[tuple[str, list[Bar]]]:
-    """Return the bars of the histogram in groups: the named tokens, all tokens by frequency."""
-    tokens, bands = batch.histogram
-    named = [(_short(f"token {_name(token)}"), token.share, token.run_share) for token in tokens]
-    by_band = [(band.name, band.share, band.run_share) for band in bands]
-    return [("named tokens", named), ("all tokens, by frequency in the run", by_band)]
-
-
 def text_histogram(batch: BatchReport) -> Iterator[str]:
     """Yield the histogram in lines of text; bars are as long as the share is large."""
-    for title, bars in histogram_groups(batch):
-        if not bars:
-            continue
-        width = max(len(label) for label in (title, *(label for label, *_ in bars)))
-        largest = max(max(here, run) for _, here, run in bars) or 1.0
-        yield f"{title:<{width}}  {'here':<{_TEXT_BAR + 8}}  the run before"
-        for label, *shares in bars:
-            left, right = (
-                f"{100 * share:5.1f} % {'#' * round(_TEXT_BAR * share / largest)}"
-                for share in shares
-            )
-            yield f"{label:<{width}}  {left:<{_TEXT_BAR + 8}}  {right}".rstrip()
-        yield ""
+    labels = [_short(f"token {_name(token)}") for token in batch.tokens]
+    width = max(map(len, labels))
+    largest = max(max(token.share, token.run_share) for token in batch.tokens)
+    yield f"{'':<{width}}  {'here':<{_TEXT_BAR + 8}}  the run before"
+    for label, token in zip(labels, batch.tokens, strict=True):
+        left, right = (
+            f"{100 * share:5.1f} % {'#' * round(_TEXT_BAR * share / largest)}"
+            for share in (token.share, token.run_share)
+        )
+        yield f"{label:<{width}}  {left:<{_TEXT_BAR + 8}}  {right}".rstrip()
 
 
 def _short(label: str) -> str:
@@ -196,27 +175,11 @@ def _repeated(repeated: BatchRepeats) -> str:
     return f"the batch at {first} was served {times}, last at {last}{others}"
 
 
-def _shifted(shift: TokenShift) -> str:
-    where = f"from position {shift.data_position} on " if shift.data_position >= 0 else ""
-    line = (
-        f"{where}the tokens differ from those of the run before (divergence "
-        f"{digits(shift.divergence)} bits, usually {digits(shift.usual)})"
-    )
-    for word, tokens in (("more", shift.more), ("fewer", shift.fewer)):
-        if tokens:
-            line += f"; {word}: {_token_shares(tokens)}"
-    return line
-
-
 def _unusual_rows(batch: BatchReport) -> str:
     rows = [row for row in batch.rows if row.reasons]
     reasons = " and ".join(dict.fromkeys(reason for row in rows for reason in row.reasons))
     which = _which_rows(batch, rows)
     line = f"{which} of the batch at {batch_place(batch)}: {reasons}"
-    rare = [band for band in batch.bands if band.name in RARE_BANDS]
-    if sum(band.share for band in rare) > _MIN_RARE_SHARE:
-        share, run_share = sum(band.share for band in rare), sum(band.run_share for band in rare)
-        line += f", {share_text(share)} of it rare or new tokens ({share_text(run_share)} usual)"
     if batch.tokens:
         line += f"; {_token_shares(batch.tokens)}"
     others = len(batch.unusual_positions) - 1
@@ -252,7 +215,7 @@ def _name(token: TokenShare) -> str:
     return str(token.id) if token.text is None else f"{token.id} {printable(token.text)!r}"
 
 
-def batch_place(batch: BatchReport | TokenShift | BatchRepeats) -> str:
+def batch_place(batch: BatchReport | BatchRepeats) -> str:
     """Return where a batch was served: its data position, or its step if that is not known."""
     return _place(batch.data_position, batch.step)
 

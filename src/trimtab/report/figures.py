@@ -1,4 +1,4 @@
-"""Figures as SVG: the loss of a run, the signals around an incident, the tokens of a batch.
+"""Figures as SVG: the loss of a run, the signals around an incident.
 
 Colours are variables: a figure inside a page takes its colours from the page, and a file of its own
 brings them along. All text is escaped by `tag`.
@@ -17,9 +17,7 @@ from trimtab.core.card import card
 from trimtab.core.escaping import Html, tag
 from trimtab.core.text import digits
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.journal.batches.batch_report import BatchReport
 from trimtab.report import wording
-from trimtab.report.batch_section import Bar, batch_place, histogram_groups, share_text
 from trimtab.report.pages.series import (
     LOG_RATIO,
     RunLines,
@@ -45,7 +43,7 @@ _STYLE = Html(
 _TAB_COLOURS = {"good": "tab:green", "warn": "tab:orange", "alarm": "tab:red"}
 
 WIDTH = 760
-"""Pixels of a figure of an incident, and of its tokens."""
+"""Pixels of a figure of an incident."""
 
 LEFT, RIGHT, PANEL, GAP = 74, 14, 100, 32
 """Of the figure of an incident, in pixels: room for numbers, margin, height of a panel, and between
@@ -67,9 +65,6 @@ MAX_BANDS = 100
 
 SMALL_WIDTH, SMALL_HEIGHT = 300, 64
 """Pixels of the curve on the card of an incident."""
-
-LABEL, VALUE, BAR, ROW = 270, 64, 9, 30
-"""Of the histogram, in pixels: room for labels, for the number after a bar, a bar, a row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -449,47 +444,3 @@ def _polyline(line: Mapping[str, Any], x: AxisScale, y: AxisScale) -> str:
             parts.append(f"{verb}{x(step):.1f} {y.inside(value, 1000):.1f}")
         verb = "M" if value is None else "L"
     return "".join(parts)
-
-
-# The tokens of a batch beside those of the run, as bars
-
-
-def draw_tokens(batch: BatchReport, *, is_file: bool = True) -> Html:
-    """Return the histogram of a batch's tokens; `is_file` makes it a document of its own."""
-    if batch.shift is not None:
-        subject = f"{batch.shift.num_batches} batches from {batch_place(batch.shift)} on"
-    elif batch.num_unusual_rows:
-        plural = "s" if batch.num_unusual_rows > 1 else ""
-        subject = (
-            f"{batch.num_unusual_rows} unusual sequence{plural} of the batch at "
-            f"{batch_place(batch)}"
-        )
-    else:
-        subject = f"the batch at {batch_place(batch)}"
-    parts = [
-        _text(16, 26, f"Tokens of {subject}", weight="bold", size="14"),
-        _rect(16, 39, 12, 9, ALARM),
-        _text(34, 48, "here"),
-        _rect(84, 39, 12, 9, MUTE),
-        _text(102, 48, "the run before"),
-    ]
-    y = 74
-    for title, bars in histogram_groups(batch):
-        if bars:
-            parts.append(_text(16, y, title, weight="bold"))
-            parts += _bars(bars, y + 10)
-            y += 10 + ROW * len(bars) + 22
-    return _svg(WIDTH, y, f"Tokens of {subject}", parts, is_file=is_file)
-
-
-def _bars(bars: Sequence[Bar], top: int) -> Iterator[Html]:
-    largest = max(max(here, run) for _, here, run in bars) or 1.0
-    x = AxisScale(0.0, largest, LABEL, WIDTH - VALUE - 16)
-    for place, (label, here, run) in enumerate(bars):
-        middle = top + place * ROW + ROW // 2
-        yield _text(LABEL - 10, middle + 4, label, anchor="end")
-        for share, colour, y in ((here, ALARM, middle - BAR), (run, MUTE, middle)):
-            # A share close to 0 still gets a hairline, so that it differs from a missing bar.
-            yield _rect(LABEL, y, max(x(share) - LABEL, 0.5), BAR - 1, colour)
-            yield _text(x(share) + 5, y + BAR - 1, share_text(share), size="11")
-    yield _path(f"M{LABEL} {top + 2}V{top + ROW * len(bars) - 2}", RULE)

@@ -6,7 +6,6 @@
 <folder>/0001-step-000312/verify.toml       its checks, for `trimtab compare --verify`
 <folder>/0001-step-000312/incident.svg      the signals around it
 <folder>/0001-step-000312/batch.json        the sequences and tokens, if the run kept them
-<folder>/0001-step-000312/tokens.svg        their histogram against the run's
 
 LESSONS.md has one line per lesson. The lines of a run are replaced when it is reported again; those
 of other runs, and whatever people write into the file, stay.
@@ -30,14 +29,8 @@ from trimtab.journal.batches.files import batch_files
 from trimtab.journal.directory import RunDirectory, incident_folder_name, incident_folders
 from trimtab.journal.files import inside, open_new, read_json, read_regular, replace_file
 from trimtab.report.document import to_markdown
-from trimtab.report.figures import draw_tokens
 from trimtab.report.pages.run_page import POSTMORTEM_FILE, postmortem_page
-from trimtab.report.postmortem import (
-    INCIDENT_FIGURE,
-    TOKEN_FIGURE,
-    VERIFY_FILE,
-    build_postmortem,
-)
+from trimtab.report.postmortem import INCIDENT_FIGURE, VERIFY_FILE, build_postmortem
 from trimtab.report.run_report import RunReport
 
 log = logging.getLogger("trimtab")
@@ -45,7 +38,8 @@ log = logging.getLogger("trimtab")
 _MACHINE, _PEOPLE, _BATCH = "incident.json", "postmortem.md", "batch.json"
 _FILES = (
     *(_MACHINE, _PEOPLE, _BATCH, VERIFY_FILE),
-    *(TOKEN_FIGURE, INCIDENT_FIGURE, POSTMORTEM_FILE),
+    *(INCIDENT_FIGURE, POSTMORTEM_FILE),
+    "tokens.svg",  # of 0.3
 )
 LESSONS_FILE = "LESSONS.md"
 
@@ -121,7 +115,6 @@ def write_incident(folder: Path, diagnosis: Diagnosis, report: RunReport) -> Pat
         if not report.shows_text:  # what trackers get; the text stays in batch.json
             batch = batch.decoded(None)
             diagnosis = dataclasses.replace(diagnosis, batch=batch)
-        _put(folder / TOKEN_FIGURE, draw_tokens(batch))
     machine = json.dumps(diagnosis.to_dict(report.packages), indent=1, allow_nan=False)
     _put(folder / _MACHINE, machine + "\n")
     if checks := verification_checks(diagnosis, report.block):

@@ -40,10 +40,10 @@ from trimtab.report.document import (
     prose,
     to_markdown,
 )
-from trimtab.report.figures import draw_incident, draw_tokens, panel_names
+from trimtab.report.figures import draw_incident, panel_names
 from trimtab.report.run_report import RunReport
 
-INCIDENT_FIGURE, TOKEN_FIGURE = "incident.svg", "tokens.svg"
+INCIDENT_FIGURE = "incident.svg"
 """The files of the figures, beside the post-mortem."""
 
 VERIFY_FILE = "verify.toml"
@@ -86,19 +86,12 @@ def write_postmortem(diagnosis: Diagnosis, run: RunReport) -> str:
 
 
 def _figures(diagnosis: Diagnosis, run: RunReport) -> Iterator[Figure]:
-    """Yield the signals around the incident, and the histogram of its tokens."""
+    """Yield the signals around the incident."""
     yield Figure(
         "Signals around the incident",
         INCIDENT_FIGURE,
         lambda is_file: draw_incident(diagnosis, run.block, is_file=is_file),
     )
-    batch = diagnosis.batch
-    if batch is not None and any(batch.histogram):
-        yield Figure(
-            "Tokens of the batch against those of the run",
-            TOKEN_FIGURE,
-            lambda is_file: draw_tokens(batch, is_file=is_file),
-        )
 
 
 # Summary

@@ -139,6 +139,4 @@ def _batch(text: str) -> BatchReport:
         usual={"rarity": 5.0},
         rows=(row,),
         tokens=tokens,
-        bands=(),
-        shift=None,
     )

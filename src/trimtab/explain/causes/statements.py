@@ -174,7 +174,7 @@ def _rare_tokens(case: Case) -> Said:
 
 def _tokens_of(batch: BatchReport | None) -> str:
     """Return the token that stands out most: "token 'tten' is 61 % of it (0.02 % in the run)"."""
-    tokens = () if batch is None else (batch.shift.more if batch.shift else batch.tokens)
+    tokens = () if batch is None else batch.tokens
     if not tokens:
         return ""
     first = tokens[0]

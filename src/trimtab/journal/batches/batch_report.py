@@ -10,16 +10,7 @@ import numpy as np
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.jsonable import number_from_json
 from trimtab.journal.batches.rows import KeptBatch, RowScores, flat_tokens, score_rows, usual_rows
-from trimtab.journal.batches.tokens import (
-    Band,
-    TokenShare,
-    TokenShift,
-    bands,
-    count_tokens,
-    find_shift,
-    pad,
-    unusual_tokens,
-)
+from trimtab.journal.batches.tokens import TokenShare, count_tokens, pad, unusual_tokens
 
 Decode = Callable[[Sequence[int]], str]
 """The user's tokenizer: token ids to text."""
@@ -77,20 +68,6 @@ class BatchReport:
     """Its sequences, the most unusual first."""
     tokens: tuple[TokenShare, ...]
     """Tokens that its unusual sequences have too many of; of the whole batch if none is unusual."""
-    bands: tuple[Band, ...]
-    """The same sequences as a histogram over how frequent a token is in the run."""
-    shift: TokenShift | None
-
-    @property
-    def histogram(self) -> tuple[tuple[TokenShare, ...], tuple[Band, ...]]:
-        """The tokens and the bands that a histogram shows: of the shift, if there is one."""
-        if self.shift is None:
-            return self.tokens, self.bands
-        return (*self.shift.more, *self.shift.fewer), self.shift.bands
-
-    @property
-    def is_unusual(self) -> bool:
-        return bool(self.num_unusual_rows or self.shift)
 
     def decoded(self, decode: Decode | None) -> "BatchReport":
         """Return a copy with its sequences and tokens as text; with None, as ids alone."""
@@ -98,54 +75,30 @@ class BatchReport:
             dataclasses.replace(row, text=decode and str(decode(list(row.token_ids))))
             for row in self.rows
         )
-        shift = self.shift and dataclasses.replace(
-            self.shift,
-            more=_decoded(self.shift.more, decode),
-            fewer=_decoded(self.shift.fewer, decode),
+        tokens = tuple(
+            dataclasses.replace(token, text=decode and str(decode([token.id])))
+            for token in self.tokens
         )
-        tokens = _decoded(self.tokens, decode)
-        return dataclasses.replace(self, rows=rows, tokens=tokens, shift=shift)
+        return dataclasses.replace(self, rows=rows, tokens=tokens)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "BatchReport":
         """Read a report from JSON; raises KeyError, TypeError or ValueError if it is
         not one."""
-        shift = saved["shift"]
         return cls(
             **{
                 **_known(cls, saved),
                 "unusual_positions": tuple(map(int, saved["unusual_positions"])),
                 "usual": {str(name): float(value) for name, value in saved["usual"].items()},
                 "rows": tuple(_row(part) for part in saved["rows"]),
-                "tokens": _tokens(saved["tokens"]),
-                "bands": _bands(saved["bands"]),
-                "shift": None if shift is None else _shift(shift),
+                "tokens": tuple(TokenShare(**_known(TokenShare, t)) for t in saved["tokens"]),
             }
         )
-
-
-def _decoded(tokens: tuple[TokenShare, ...], decode: Decode | None) -> tuple[TokenShare, ...]:
-    return tuple(
-        dataclasses.replace(token, text=decode and str(decode([token.id]))) for token in tokens
-    )
 
 
 def _row(saved: Mapping[str, Any]) -> RowReport:
     reasons, ids = tuple(map(str, saved["reasons"])), tuple(map(int, saved["token_ids"]))
     return RowReport(**{**_known(RowReport, saved), "reasons": reasons, "token_ids": ids})
-
-
-def _shift(saved: Mapping[str, Any]) -> TokenShift:
-    more, fewer, bands = _tokens(saved["more"]), _tokens(saved["fewer"]), _bands(saved["bands"])
-    return TokenShift(**{**_known(TokenShift, saved), "more": more, "fewer": fewer, "bands": bands})
-
-
-def _tokens(saved: Any) -> tuple[TokenShare, ...]:
-    return tuple(TokenShare(**_known(TokenShare, part)) for part in saved)
-
-
-def _bands(saved: Any) -> tuple[Band, ...]:
-    return tuple(Band(**_known(Band, part)) for part in saved)
 
 
 def _known(cls: type[Any], saved: Mapping[str, Any]) -> dict[str, Any]:
@@ -247,8 +200,6 @@ def examine(kept: KeptBatches) -> BatchReport | None:
             for at in sorted(here.tolist(), key=lambda at: _order(rows, total, at))[:MAX_ROWS]
         ),
         tokens=unusual_tokens(counts, run, MAX_TOKENS),
-        bands=bands(counts, run),
-        shift=find_shift(every, earlier, MAX_TOKENS),
     )
 
 
