@@ -18,6 +18,7 @@ from trimtab.cli.commands.diagnose import diagnose
 from trimtab.cli.commands.lab import lab_app
 from trimtab.cli.commands.mcp import mcp
 from trimtab.cli.commands.observe import follow, note, observe, ship
+from trimtab.cli.commands.rollback import rollback
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
 from trimtab.cli.help import App, Command, Group
@@ -114,6 +115,7 @@ for _panel, _function, _short, _options in (
     (LOOK, compare, "Find from where on two runs differ.", {}),
     (BEFORE, check, "Check a config, or model, optimizer and loader.", {}),
     (WHILE, checkpoints, "List a run's checkpoints, and which of them are sound.", _PLUGGED),
+    (WHILE, rollback, "Ask the next launch to go on from an earlier checkpoint.", {}),
     (WHILE, observe, "Judge and watch runs, and send them to trackers and alerts.", _PLUGGED),
     (WHILE, run, "Run a training command, and relaunch it when it asks to.", {}),
     (WHILE, mcp, "Let agents ask about runs.", {}),

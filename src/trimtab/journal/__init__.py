@@ -23,7 +23,8 @@ reading    reader.py, segments.py, log_segment.py, sealed_segment.py, assembly.p
            run_totals.py what a run adds up to while it is followed
 the run    directory.py the folder, notes.py what people add, news.py what its observer says,
            observer_process.py the child that judges it meanwhile, run_log.py a run that is
-           written from any Python, exit_request.py how it ends itself, checkpoints/ which there are
+           written from any Python, exit_request.py how it ends itself, rollback.py what
+           a person asks its next launch to go back to, checkpoints/ which there are
 """
 
 from trimtab.journal.directory import RunDirectory

@@ -11,6 +11,7 @@
     judge.json                     what the observer's judge knew a while ago
     dashboard.html                 the page of the run
     exit.json                      why the run ended itself, if it did
+    rollback.json                  the checkpoint that a person has asked it to go back to
     hang/rank-00003.txt            stacks of a run that stood still
     checkpoints.json               the checkpoints
     checkpoints/step-00000800/     one folder per checkpoint

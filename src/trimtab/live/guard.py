@@ -210,6 +210,11 @@ class Guard(LoopServices):
         """The incidents of the run so far; empty on all ranks but the first."""
         return self._monitor.entrance("guard.incidents", self._judged) or ()
 
+    @property
+    def without_sources(self) -> tuple[str, ...]:
+        """The sources of data to leave out since `trimtab rollback`, equal on all ranks."""
+        return self._monitor.rollback.without_sources
+
     def _judged(self) -> tuple[Incident, ...]:
         return self._monitor.recorder.incidents
 
@@ -449,6 +454,7 @@ class NoGuard(LoopServices):
 
     incidents: tuple[Incident, ...] = ()
     run_dir: Path | None = None
+    without_sources: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         return "<NoGuard: this run is not watched>"

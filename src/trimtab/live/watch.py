@@ -32,6 +32,7 @@ from trimtab.live.guard import Guard, NoGuard
 from trimtab.live.host.batch_memory import BatchMemory, find_decode
 from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.host.recorder import Recorder
+from trimtab.live.host.rollback import RollbackEffect
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_monitor import StepMonitor
@@ -182,8 +183,8 @@ class StartingRanks:
         """How many ranks there are."""
         return len(self._ranks)
 
-    def set_facts(self, parts: Parts | None, problem: Exception | None) -> None:
-        """Set what this rank reports to the others."""
+    def set_facts(self, parts: Parts | None, problem: Exception | None, shared: str) -> None:
+        """Set what this rank reports to the others, and what the first one tells them."""
         if parts is None:
             self._facts = RankFacts(error=str(problem), settings=self._settings)
             return
@@ -197,6 +198,7 @@ class StartingRanks:
             settings=self._settings,
             slots=parts.slow.slots,
             names=hashlib.blake2b(repr(names).encode()).hexdigest(),
+            shared=shared,
         )
 
     def join(self) -> RankGroup | None:
@@ -288,6 +290,7 @@ def watch(
     ranks = StartingRanks(model, settings, chosen)
     parts: Parts | None = None
     recorder: Recorder | NoRecorder = NoRecorder()
+    rollback = RollbackEffect()
     monitor: StepMonitor | None = None
     problem: Exception | None = None
     try:
@@ -297,6 +300,9 @@ def watch(
         )
         given = GivenState.of(state)
         if is_first:
+            is_plain_engine = engine is None or engine.is_plain
+            can_change = chosen.is_protected and is_plain_engine
+            rollback = RollbackEffect.read(run, step, can_change=can_change)
             manifest = _manifest(model, parts, settings, ranks.world, chosen, known)
             recorder = Recorder(
                 run,
@@ -304,6 +310,8 @@ def watch(
                 manifest,
                 first_step=step,
                 shield=parts.shields.observer,
+                rollback=rollback,
+                give_up_after=None if checkpoints is None else checkpoints.give_up_after,
                 on_incident=on_incident,
                 batches=BatchMemory(
                     settings.live, run, decode=decode, shield=parts.shields.batches
@@ -313,7 +321,7 @@ def watch(
     except Exception as error:  # reported below, when the other ranks know of it
         problem = error
     try:
-        ranks.set_facts(parts, problem)
+        ranks.set_facts(parts, problem, rollback.to_text())
         if problem is None and parts is not None:
             monitor = StepMonitor(
                 model,
@@ -328,6 +336,7 @@ def watch(
                 scaler=given.scaler,
                 row_losses=parts.row_losses,
                 clock=parts.clock,
+                rollback=rollback,
                 join=ranks.join,
                 make_hooks=hooks_of(engine),
             )

@@ -156,7 +156,7 @@ def test_unattended_a_lost_run_ends_and_its_relaunch_discards_the_data_of_the_on
     discarded = again.column("discarded").values == 1.0
     assert again.data_position[discarded].tolist() == positions
     reasons = {str(e.facts["reasons"]) for e in both.events if e.kind == "step discarded"}
-    assert reasons == {"['the run diverged at this data before it was relaunched']"}
+    assert reasons == {"['the run went back to before this data, and leaves it out']"}
 
 
 def test_data_that_was_shuffled_anew_is_not_discarded() -> None:

@@ -15,9 +15,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import NO_POSITION, Block, Event, IntArray
+from trimtab.core.block import NO_POSITION, Block, Event, FloatArray, IntArray
 from trimtab.journal.resume import facts
 from trimtab.journal.resume.facts import Facts
+from trimtab.journal.rollback import LR_FACTOR
 
 STEPS_BEFORE, STEPS_AFTER = 4096, 64
 """Steps around the resume whose records are kept. Source: as many batches as `repeated-batch`
@@ -61,9 +62,10 @@ class JournalPast:
         for name in _KEPT:
             column = around.column(name)
             good = column.finite[near]
-            values[name] = dict(
-                zip(steps[good].tolist(), column.values[near][good].tolist(), strict=True)
-            )
+            found = column.values[near][good]
+            if name == signals.LR:
+                found = found / _lr_factors(block.events, around.tick[near][good])
+            values[name] = dict(zip(steps[good].tolist(), found.tolist(), strict=True))
         positions = around.data_position[near]
         known = positions != NO_POSITION
         batches = _first(block, signals.FINGERPRINT, 1)
@@ -162,6 +164,16 @@ def _rows_near(block: Block, step: int) -> IntArray:
     is_after[: last + 1] = False
     is_after[stop:] = False
     return np.flatnonzero(is_near | is_after)
+
+
+def _lr_factors(events: Iterable[Event], ticks: IntArray) -> FloatArray:
+    """Return what a rollback multiplied the learning rate of each record by."""
+    factors = np.ones(len(ticks))
+    for event in events:
+        factor = event.facts.get(LR_FACTOR)
+        if type(factor) is float and 0.0 < factor <= 1.0:
+            factors[ticks >= event.tick] = factor
+    return factors
 
 
 def facts_of(event: Event) -> Facts | None:

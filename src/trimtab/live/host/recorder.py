@@ -24,6 +24,7 @@ from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.clip_detector import ClipDetector
 from trimtab.live.host.resume_facts import ResumeFacts, report_audit
+from trimtab.live.host.rollback import RollbackEffect
 from trimtab.live.ranks.exchange import TrainStep
 from trimtab.live.shield import Shield, log
 
@@ -89,13 +90,21 @@ class Recorder:
         shield: Shield,
         on_incident: Callable[[Incident], None] | None = None,
         observer: bool = True,
+        rollback: RollbackEffect | None = None,
+        give_up_after: Callable[[int], None] | None = None,
     ) -> None:
         self.run = run
         earlier = read_journal(run, find_damage=False).block if run.exists() else Block.empty()
         self.past = _past(earlier, first_step)
         """What the journal says about the state that the run resumes from."""
         self.bad_data = BadData.of_events(earlier.events)
-        """The batches that earlier attempts were relaunched because of."""
+        """The batches that earlier attempts were relaunched because of, or rolled back."""
+        self._rollback = rollback
+        """What a rollback changes; None once it has begun."""
+        self._give_up_after = give_up_after
+        if rollback is not None:
+            marks = dict(rollback.conditions.bad_data)
+            self.bad_data = BadData({**self.bad_data.marks, **marks})
         self._resume: ResumeFacts | None = None
         self._is_planned = False
         """Whether a change was announced since the start."""
@@ -289,6 +298,10 @@ class Recorder:
 
     def _compare_with(self, resume: ResumeFacts, step: int, found: dict[str, float]) -> None:
         """Name what a resume has not restored, in the record of a first step."""
+        rollback, self._rollback = self._rollback, None
+        if rollback is not None:
+            with resume.shield.guarding("rollback"):
+                rollback.begin(self.run, self.journal, self._give_up_after)
         report_audit(resume, self.journal, step, found, is_planned=self._is_planned)
         if resume.is_done or resume.shield.is_down:
             self._resume = None

@@ -33,6 +33,7 @@ from trimtab.journal.resume.comparison import (
 )
 from trimtab.journal.resume.facts import Facts
 from trimtab.journal.resume.journal_past import JournalPast
+from trimtab.live.host.rollback import RollbackEffect
 from trimtab.live.measure.state_facts import PendingFacts, random_facts, scaler_facts, state_facts
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.shield import Shield, log
@@ -70,13 +71,19 @@ class ResumeFacts:
         shield: Shield,
         *,
         first_step: int,
+        rollback: RollbackEffect,
     ) -> None:
-        """`past` is what the journal says; None if it is empty or another rank writes it."""
+        """`past` is what the journal says; None if it is empty or another rank writes it.
+
+        `rollback` is what a person has asked this launch to do.
+        """
         self._optimizers = optimizers
         self._scaler = scaler
         self._past = past or JournalPast.of(Block.empty(), first_step)
         begins_at = 1 if self._past.first_step == 1 else 0
         self._is_resume = past is not None and first_step > begins_at
+        self._is_resume |= rollback.missed is not None
+        self._rollback = rollback
         self._first_step = first_step
         self.shield = shield
         self.world = 1
@@ -106,10 +113,11 @@ class ResumeFacts:
         scaler: Any,
         shield: Shield,
         first_step: int,
+        rollback: RollbackEffect,
     ) -> Self:
         """The facts of a process, connected with its recorder if it has one."""
         past = None if recorder is None else recorder.past
-        resume = cls(optimizers, scaler, past, shield, first_step=first_step)
+        resume = cls(optimizers, scaler, past, shield, first_step=first_step, rollback=rollback)
         if recorder is not None:
             recorder.audit(resume)
         return resume
@@ -177,6 +185,8 @@ class ResumeFacts:
         if self._at_record is None or self._at_update is None:
             return None
         lr = numbers.get(signals.LR)
+        if lr is not None:  # that of the schedule is compared
+            lr /= self._rollback.rates.factor
         if self._saved is not None:
             return self._compare_rate(lr, is_planned=is_planned)
         if not self._is_resume:
@@ -185,7 +195,8 @@ class ResumeFacts:
         saved = self._saved = self._past.saved_at(self._saved_step, self._loaded)
         found = self._at_record.read() | self._at_update.read() | self._batch
         found |= {facts.STEP: float(self._first_step), facts.WORLD: float(self.world)}
-        found |= self._generators(saved)
+        found |= self._generators(saved) | self._rollback.found()
+        saved = {**saved, **self._rollback.expected()}
         differences = compare_states(saved, found, lr=lr, is_planned=is_planned)
         self._num_rates = facts.FIRST_LRS - 1
         self.is_done = any(item.symptom is Symptom.LR_RESTARTED for item in differences)

@@ -10,6 +10,7 @@ from trimtab.core import signals
 from trimtab.core.block import NO_POSITION
 from trimtab.journal.batches.rows import TokenRows
 from trimtab.live.host.bad_data import BadData
+from trimtab.live.host.rollback import RollbackEffect
 from trimtab.live.measure.batch_facts import MAX_MICRO_BATCHES, BatchFacts, RowLosses
 from trimtab.live.measure.state_facts import OptionWatch
 from trimtab.live.measure.step_loop import StepLoop
@@ -28,7 +29,9 @@ class StepFacts:
         shields: Shields,
         device: torch.device,
         row_losses: RowLosses,
+        rollback: RollbackEffect,
     ) -> None:
+        self._rates = rollback.rates
         self.user = UserSignals(device)
         self.row_losses = row_losses
         self.options = OptionWatch(optimizers)
@@ -73,7 +76,9 @@ class StepFacts:
     def fill(self, step: TrainStep) -> None:
         """Add the facts of a step that ends."""
         found: dict[str, float] = {}
-        for name, rate in main_learning_rate(self._optimizers).items():
+        factor = self._rates.factor
+        for name, planned in main_learning_rate(self._optimizers).items():
+            rate = planned if factor == 1.0 else planned * factor  # of the update
             if isinstance(rate, torch.Tensor):
                 self.user.add(name, rate)
             else:

@@ -97,8 +97,7 @@ class _Before:
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if not callable(closure):
-            listener.entrance(OPERATION, listener.before_update, optimizer)
-            listener.entrance(OPERATION, listener.carry_out, optimizer)
+            _before_update(listener, optimizer)
             return None
         wrapped = listener.entrance(OPERATION, _wrap, listener, optimizer, closure)
         if wrapped is None:
@@ -118,7 +117,16 @@ class _After:
     def __call__(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         listener = self._listener()
         if listener is not None and not listener.entrance(OPERATION, _is_nested, optimizer):
+            if (rates := listener.rollback.rates).factor != 1.0:
+                listener.entrance(OPERATION, rates.after, optimizer)
             listener.entrance(OPERATION, listener.after_update, optimizer)
+
+
+def _before_update(listener: "StepMonitor", optimizer: Optimizer) -> None:
+    listener.entrance(OPERATION, listener.before_update, optimizer)
+    listener.entrance(OPERATION, listener.carry_out, optimizer)
+    if (rates := listener.rollback.rates).factor != 1.0:  # also if the guard is out by now
+        listener.entrance(OPERATION, rates.before, optimizer)
 
 
 def _is_nested(optimizer: Optimizer) -> bool:
@@ -162,8 +170,7 @@ def _wrap(
         listener.entrance(OPERATION, inspect)
         result = closure()  # what it raises is the user's
         if num_calls == 1:
-            listener.entrance(OPERATION, listener.before_update, optimizer)
-            listener.entrance(OPERATION, listener.carry_out, optimizer)
+            _before_update(listener, optimizer)
         return result
 
     return watched

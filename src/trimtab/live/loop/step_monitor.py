@@ -30,6 +30,7 @@ from trimtab.journal.exit_request import RunExit
 from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.host.recorder import Recorder
 from trimtab.live.host.resume_facts import ResumeFacts
+from trimtab.live.host.rollback import RollbackEffect
 from trimtab.live.loop.skips import SkipDetector
 from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.loop.step_facts import StepFacts
@@ -66,14 +67,15 @@ class StepMonitor:
         scaler: Any,
         row_losses: RowLosses,
         clock: StepClock,
+        rollback: RollbackEffect,
         join: Callable[[], RankGroup | None],
         make_hooks: "Callable[[StepMonitor], Hooks]" = StepHooks,
     ) -> None:
         """Prepare to watch these optimizers, from `start` on.
 
         `meter` measures every step, `slow` some of them. `clock` hears of every step, for those
-        who measure by time. `join` finds the other ranks. `make_hooks` makes what calls this
-        monitor before and after an update.
+        who measure by time. `rollback` is what a person has asked this launch to do. `join` finds
+        the other ranks. `make_hooks` makes what calls this monitor before and after an update.
         """
         self.shields = shields
         self.entrance = Entrance(self._step_aside)
@@ -81,7 +83,8 @@ class StepMonitor:
         self.gate = gate
         self.next_step = first_step
         self.meter = meter
-        self.facts = StepFacts(optimizers, scaler, shields, meter.device, row_losses)
+        self.rollback = rollback
+        self.facts = StepFacts(optimizers, scaler, shields, meter.device, row_losses, rollback)
         self.optimizers = optimizers
         self.slow = slow
         self._config = config
@@ -117,7 +120,9 @@ class StepMonitor:
             on_leave=self._leave,
             on_failure=self._report_failure,
         )
-        self.resume = ResumeFacts.of(recorder, optimizers, scaler, shields.resume, first_step)
+        self.resume = ResumeFacts.of(
+            recorder, optimizers, scaler, shields.resume, first_step, rollback
+        )
         for shield in shields:
             shield.on_catch(self._report_failure)
         self._exit_hooks = ExitHooks(self.close)
@@ -138,6 +143,7 @@ class StepMonitor:
         group = self._join()
         if group is not None:
             self.sync.connect(group)
+            self.rollback.hear(group.shared)
 
     # What the guard calls.
 

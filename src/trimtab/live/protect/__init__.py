@@ -15,5 +15,6 @@
 The rule is tensors from end to end, so the host never learns the decision in time to act on it, and
 need not. Only an optimizer that cannot read a flag costs one host read (FusedSupport knows which),
 and only if it was proven that it moves nothing without gradients. GateReporter puts the
-decisions into journal and log when they arrive.
+decisions into journal and log when they arrive. RateScale is apart from it: after a rollback that
+asks for it, updates are made with a fraction of the learning rate.
 """

@@ -158,7 +158,7 @@ def _reasons(found: Mapping[str, float], report: Mapping[str, float]) -> list[st
     if report.get(HARM, 0.0) > 0:
         return ["the state was harmed"]
     if report.get(BAD_DATA, 0.0) > 0:
-        return ["the run diverged at this data before it was relaunched"]
+        return ["the run went back to before this data, and leaves it out"]
     reasons = [
         f"{name.replace('_', ' ')} not finite"
         for name in (signals.LOSS, signals.GRAD_NORM)

@@ -51,6 +51,8 @@ class RankFacts:
     slots: tuple[str, ...] = ()
     names: str = ""
     """A digest of the names of the parameters."""
+    shared: str = ""
+    """What the first rank tells the others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +66,8 @@ class Agreed:
     num_here: int
     """How many ranks run on this machine."""
     slots: tuple[str, ...]
+    shared: str = ""
+    """What the first rank that watches tells the others."""
 
 
 class Agreement:
@@ -125,6 +129,7 @@ class Agreement:
             num_holders=int(holders),
             num_here=int(self._store.add(self._key("host", socket.gethostname()), 0)),
             slots=slots,
+            shared=answer["shared"],
         )
 
     def _answer(self, facts: RankFacts, deadline: float) -> dict[str, Any]:
@@ -163,6 +168,7 @@ class Agreement:
             "off": off,
             "holders": next(iter(holders.values())) if len(holders) == 1 else None,
             "slots_differ": len(digests) > 1,
+            "shared": facts.shared,
         }
 
     def _read_kinds(self) -> list[dict[str, Any]]:
@@ -245,6 +251,8 @@ class RankGroup:
     """The process group; None if there is only one rank."""
     slots: tuple[str, ...] = ()
     """The telemetry of all ranks: each measures some or all of it."""
+    shared: str = ""
+    """What the first rank tells the others."""
     is_replicated: bool = False
     """Whether every rank holds all of the model, as under DDP and local SGD."""
     seconds: float = 0.0
@@ -277,7 +285,12 @@ def join_group(
         place = ranks.index(me)
         handle = None if len(ranks) == 1 else dist.group.WORLD
         return RankGroup(
-            rank=place, world=len(ranks), num_holders=len(ranks), handle=handle, slots=facts.slots
+            rank=place,
+            world=len(ranks),
+            num_holders=len(ranks),
+            handle=handle,
+            slots=facts.slots,
+            shared=facts.shared,
         )
     agreed = Agreement(_store(), me, ranks).reach(facts, seconds)
     off = set(agreed.off)
@@ -290,6 +303,7 @@ def join_group(
         num_here=agreed.num_here,
         handle=_new_group(members, device, seconds) if len(members) > 1 else None,
         slots=agreed.slots,
+        shared=agreed.shared,
         seconds=0.0 if _is_of_tests(dist.get_backend()) else seconds,
     )
 

@@ -8,6 +8,7 @@ from trimtab.core.plugins import describe_error
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.checkpoints.index import INDEX, CheckpointEntry
 from trimtab.journal.observer_command import judge_to_end
+from trimtab.journal.rollback import pending_rollback
 from trimtab.state.checkpoints.store import CheckpointStore
 
 log = logging.getLogger("trimtab")
@@ -31,16 +32,20 @@ class Selection:
         if not self._is_judged:
             self._is_judged = True
             ranks.first(self._judge_journal)
+        asked = ranks.first(self._find_asked) if step is None and before is None else None
         entries, candidates = ranks.first(lambda: (index.entries, index.candidates(before)))
         if not entries:
             return None
+        if asked is not None:
+            candidates = [asked]
         if step is not None:
             candidates = [entry for entry in reversed(entries) if entry.step == step]
         left_out = {entry.folder: entry.reason for entry in entries if entry not in candidates}
         for entry in candidates:
             damage = self._store.verify(entry)
             if not damage:
-                return entry, _why(entry, entries, left_out)
+                why = _why(entry, entries, left_out)
+                return entry, why if asked is None else f"`trimtab rollback` asks for it; {why}"
             left_out[entry.folder] = damage[0]
         listed = "; ".join(f"{name}: {why}" for name, why in left_out.items())
         wanted = "" if step is None else f" of step {step}"
@@ -48,6 +53,15 @@ class Selection:
             f"no checkpoint{wanted} can be loaded ({listed}); call resume(step=...) to load one "
             "that is bad, or move the folder of the run away to begin again"
         )
+
+    def _find_asked(self) -> CheckpointEntry | None:
+        """Return the checkpoint that a person has asked to go back to; None if nobody has."""
+        try:
+            asked = pending_rollback(self._run.home)
+        except RestoreError as error:
+            log.warning("trimtab: no rollback is made: %s", error)
+            return None
+        return None if asked is None else asked.find(self._store.index)
 
     def _judge_journal(self) -> None:
         """Read the index again and judge it: the last run may have been killed before it did."""

@@ -15,6 +15,7 @@ import shutil
 import threading
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -34,6 +35,7 @@ from trimtab.journal.checkpoints.index import (
 )
 from trimtab.journal.checkpoints.manifest import CheckpointFacts, Manifest, link_files
 from trimtab.journal.files import inside
+from trimtab.journal.rollback import pending_rollback
 
 T = TypeVar("T")
 
@@ -274,8 +276,12 @@ class CheckpointStore:
             if is_bad:
                 entry = dataclasses.replace(entry, verdict=Verdict.BAD, reason=whole.fault)
             self.index.add(entry)
+            asked = None
+            with suppress(RestoreError):
+                asked = pending_rollback(self.index.folder.parent)
             for spare in self.index.spare(self._keep) if may_delete else ():
-                self.index.remove(spare)
+                if asked is None or spare.folder != asked.checkpoint:
+                    self.index.remove(spare)
 
         self.ranks.first(publish)
 
