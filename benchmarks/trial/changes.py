@@ -1,8 +1,9 @@
 """What befalls a run of the trial: faults, and what people change on purpose, not announced.
 
-The purposeful changes are those of `scripts/bench recover phases`, and more: the traps of the study
-(data that goes and comes back, cycles, layers that are reset, decay x300), and some that were
-written down before any of them was run.
+The purposeful changes are those of `scripts/bench recover phases`, which are older than the rule
+of the trial, and more: the traps of the study (data that goes and comes back, cycles, sorted data,
+layers that are reset, decay x300), some that were written down before any of them was run, and
+practice from the lists of others (`practice.py`).
 """
 
 from collections.abc import Callable
@@ -19,9 +20,8 @@ AT = 200
 """The first step of a purposeful change, as in `scripts/bench recover phases`."""
 
 FAULTS: dict[str, Phase] = {}
-PURPOSES: dict[str, Phase] = dict(PHASES)
-BY_ITSELF_OR_ASKED = ("head negated", "half of the weights of step 50", "weights shuffled")
-"""Faults that write weights as code does: proposed at most."""
+HEALTHY: dict[str, Phase] = {}
+PURPOSES: dict[str, Phase] = {name: made for name, made in PHASES.items() if name != "nothing"}
 
 
 def _named(kinds: dict[str, Phase], name: str) -> Callable[[Phase], Phase]:
@@ -51,7 +51,8 @@ def _rate(factor: float, length: int) -> Phase:
     return change
 
 
-for _factor, _length in ((10, 5), (30, 5), (30, 12), (100, 3), (100, 5), (1000, 3)):
+_RATES = ((10, 5), (30, 5), (30, 12), (50, 8), (100, 3), (100, 5), (300, 2), (1000, 3))
+for _factor, _length in _RATES:
     FAULTS[f"LR x{_factor} for {_length}"] = _rate(_factor, _length)
 FAULTS["LR x8 for good"] = _rate(8, 10_000)
 FAULTS["LR x30 for good"] = _rate(30, 10_000)
@@ -66,45 +67,112 @@ def _decay(factor: float, length: int) -> Phase:
 
 FAULTS["decay x1000 for 5"] = _decay(1e3, 5)
 FAULTS["decay x1e4 for 5"] = _decay(1e4, 5)
+FAULTS["decay x1e4 for 12"] = _decay(1e4, 12)
 
 
-@_named(FAULTS, "gradient negated for 20")
-def _negated(run: Run, step: int) -> None:
-    run.memory["gradient factor"] = -1.0 if _during(run, step, 20) else 1.0
+def _gradient(factor: float, length: int) -> Phase:
+    def change(run: Run, step: int) -> None:
+        run.memory["gradient factor"] = factor if _during(run, step, length) else 1.0
+
+    return change
 
 
-@_named(FAULTS, "gradient x1000 past the clip")
-def _huge(run: Run, step: int) -> None:
-    run.memory["gradient factor"] = 1000.0 if _during(run, step, 1) else 1.0
+FAULTS["gradient negated for 5"] = _gradient(-1.0, 5)
+FAULTS["gradient negated for 20"] = _gradient(-1.0, 20)
+FAULTS["gradient x1000 past the clip"] = _gradient(1000.0, 1)
+FAULTS["gradient x1000 for 3 past the clip"] = _gradient(1000.0, 3)
 
 
-@_named(FAULTS, "random labels for 20")
-def _random_labels(run: Run, step: int) -> None:
-    run.data.noise = 1.0 if _during(run, step, 20) else 0.0
+def _random_labels(length: int) -> Phase:
+    def change(run: Run, step: int) -> None:
+        run.data.noise = 1.0 if _during(run, step, length) else 0.0
+
+    return change
 
 
-@_named(FAULTS, "beta2 0.5, beta1 0 for 20")
-def _betas(run: Run, step: int) -> None:
-    for group in run.optimizer.param_groups:
-        kept = run.memory.setdefault("betas", group.get("betas"))
-        if kept is not None:
-            group["betas"] = (0.0, 0.5) if _during(run, step, 20) else kept
+FAULTS["random labels for 20"] = _random_labels(20)
+FAULTS["random labels for 50"] = _random_labels(50)
 
 
-@_named(FAULTS, "head negated")
-def _head(run: Run, step: int) -> None:
+def _momentum(betas: tuple[float, float], length: int) -> Phase:
+    def change(run: Run, step: int) -> None:
+        for group in run.optimizer.param_groups:
+            name = "betas" if "betas" in group else "momentum"
+            kept = run.memory.setdefault(name, group[name])
+            other = betas if name == "betas" else betas[0]
+            group[name] = other if _during(run, step, length) else kept
+
+    return change
+
+
+FAULTS["beta2 0.5, beta1 0 for 20"] = _momentum((0.0, 0.5), 20)
+FAULTS["beta1 0.995 for 30"] = _momentum((0.995, 0.999), 30)
+
+
+@_named(FAULTS, "second moments zeroed")
+def _forgets(run: Run, step: int) -> None:
     if _during(run, step, 1):
-        run.model.head.weight.detach().numpy()[...] *= -1
+        for state in run.optimizer.state.values():
+            if "exp_avg_sq" in state:
+                state["exp_avg_sq"].numpy()[...] = 0
 
 
-@_named(FAULTS, "half of the weights of step 50")
-def _stale(run: Run, step: int) -> None:
-    if step == 50:
-        run.memory["stale"] = [p.detach().clone() for p in run.model.parameters()]
-    if _during(run, step, 1):
-        old = run.memory["stale"]
-        for parameter, kept in list(zip(run.model.parameters(), old, strict=True))[::2]:
-            parameter.detach().numpy()[...] = kept.numpy()
+def _written(name: str, write: Callable[[str, np.ndarray, np.random.Generator], None]) -> None:
+    """Register a fault that writes weights past what torch counts, as a faulty kernel does."""
+
+    @_named(FAULTS, name)
+    def change(run: Run, step: int) -> None:
+        if _during(run, step, 1):
+            dice = np.random.default_rng(step)
+            modules = {"head": run.model.head, "embed": run.model.embed, "blocks": run.model.blocks}
+            for where, module in modules.items():
+                for parameter in module.parameters():
+                    write(where, parameter.detach().numpy(), dice)
+
+
+def _negate_head(where: str, values: np.ndarray, dice: np.random.Generator) -> None:
+    values *= -1 if where == "head" else 1
+
+
+def _zero_first(where: str, values: np.ndarray, dice: np.random.Generator) -> None:
+    values *= 0 if where == "embed" else 1
+
+
+def _shuffle_blocks(where: str, values: np.ndarray, dice: np.random.Generator) -> None:
+    if where == "blocks" and values.ndim > 1:
+        dice.shuffle(values)
+
+
+def _add_noise(where: str, values: np.ndarray, dice: np.random.Generator) -> None:
+    values += (0.5 * values.std() * dice.standard_normal(values.shape)).astype(values.dtype)
+
+
+def _round(where: str, values: np.ndarray, dice: np.random.Generator) -> None:
+    step = max(float(np.abs(values).max()), 1e-12) / 4
+    values[...] = np.round(values / step) * step
+
+
+_written("head negated", _negate_head)
+_written("first layer zeroed", _zero_first)
+_written("blocks shuffled", _shuffle_blocks)
+_written("noise of half a deviation in all weights", _add_noise)
+_written("weights rounded to nine levels", _round)
+
+
+def _stale(every: int) -> Phase:
+    def change(run: Run, step: int) -> None:
+        if step == 50:
+            run.memory["stale"] = [p.detach().clone() for p in run.model.parameters()]
+        if _during(run, step, 1):
+            old = run.memory["stale"]
+            for parameter, kept in list(zip(run.model.parameters(), old, strict=True))[::every]:
+                parameter.detach().numpy()[...] = kept.numpy()
+
+    return change
+
+
+FAULTS["half of the weights of step 50"] = _stale(2)
+FAULTS["all weights of step 50"] = _stale(1)
 
 
 @_named(FAULTS, "weights shuffled")
@@ -117,9 +185,15 @@ def _shuffled(run: Run, step: int) -> None:
 # What the study found hard, and what was written down without knowledge of the rule.
 
 
-@_named(PURPOSES, "alternating every 8")
-def _alternating(run: Run, step: int) -> None:
-    run.data.table = int(step >= AT and step // 8 % 2)
+def _in_turns(length: int) -> Phase:
+    def change(run: Run, step: int) -> None:
+        run.data.table = int(step >= AT and step // length % 2)
+
+    return change
+
+
+PURPOSES["alternating every 8"] = _in_turns(8)
+PURPOSES["sorted, turns of 20"] = _in_turns(20)
 
 
 def _easy(length: int) -> Phase:
@@ -161,6 +235,8 @@ def _blocks_reset(run: Run, step: int) -> None:
         for module in run.model.blocks.modules():
             if callable(reset := getattr(module, "reset_parameters", None)):
                 reset()
+            elif isinstance(weight := getattr(module, "weight", None), nn.Parameter):
+                nn.init.normal_(weight, std=0.02)  # the Conv1D of GPT-2
 
 
 @_named(PURPOSES, "embedding reset through .data")
@@ -222,8 +298,9 @@ def _unlearn(run: Run, step: int) -> None:
 
 @_named(PURPOSES, "only the head is trained")
 def _only_head(run: Run, step: int) -> None:
-    for name, parameter in run.model.named_parameters():
-        parameter.requires_grad_(step < AT or name.startswith("head"))
+    head = {id(parameter) for parameter in run.model.head.parameters()}
+    for parameter in run.model.parameters():
+        parameter.requires_grad_(step < AT or id(parameter) in head)
 
 
 @_named(PURPOSES, "batch x8 for 20, back")
@@ -252,3 +329,29 @@ def _no_momentum(run: Run, step: int) -> None:
             if name in group:
                 kept = run.memory.setdefault(name, group[name])
                 group[name] = off if AT <= step < AT + 40 else kept
+
+
+# Runs that nothing befalls, of several kinds.
+
+
+@_named(HEALTHY, "as planned")
+def _as_planned(run: Run, step: int) -> None:
+    pass
+
+
+@_named(HEALTHY, "constant rate")
+def _constant(run: Run, step: int) -> None:
+    for group in run.optimizer.param_groups:
+        group["lr"] = run.memory["rate"] * min((step + 1) / 20, 1.0)
+
+
+@_named(HEALTHY, "batches of a quarter")
+def _small(run: Run, step: int) -> None:
+    run.data.size = 2
+
+
+@_named(HEALTHY, "dropout")
+def _dropout(run: Run, step: int) -> None:
+    for module in run.model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.2

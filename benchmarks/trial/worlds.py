@@ -1,4 +1,5 @@
-"""Three runs that the rule of the trial was not fitted on: byte GPT, CNN with BatchNorm, GRU."""
+"""Five runs that the rule of the trial was not fitted on: a byte GPT in bf16, a CNN with BatchNorm,
+a GRU, a small GPT-2 in the Trainer of Hugging Face, and convolutions over time in Lightning's."""
 
 import functools
 from pathlib import Path
@@ -10,7 +11,7 @@ from torch.nn import functional as F
 
 from benchmarks.recover.worlds import VOCABULARY, WORLDS, Data, World
 
-GPT_WIDTH = 48
+GPT_WIDTH, CONV_WIDTH, MODULUS = 48, 32, 31
 
 
 class _Attention(nn.Module):
@@ -87,6 +88,56 @@ class SmallGRU(nn.Module):
         return logits
 
 
+class _Convolution(nn.Module):
+    def __init__(self, dilation: int) -> None:
+        super().__init__()
+        self.past = 2 * dilation
+        self.norm = nn.LayerNorm(CONV_WIDTH)
+        self.mix = nn.Conv1d(CONV_WIDTH, CONV_WIDTH, 3, dilation=dilation)
+        self.dropout = nn.Dropout(0.0)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """Add what a causal convolution makes of the past."""
+        padded = F.pad(self.norm(x).transpose(1, 2), (self.past, 0))
+        changed: torch.Tensor = x + self.dropout(F.gelu(self.mix(padded)).transpose(1, 2))
+        return changed
+
+
+class SmallConvolutions(nn.Module):
+    """Causal convolutions over time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(MODULUS, CONV_WIDTH)
+        self.blocks = nn.Sequential(_Convolution(1), _Convolution(2), nn.LayerNorm(CONV_WIDTH))
+        self.head = nn.Linear(CONV_WIDTH, MODULUS)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        """Return the logits."""
+        logits: torch.Tensor = self.head(self.blocks(self.embed(tokens)))
+        return logits
+
+
+def small_gpt2() -> nn.Module:
+    """Return a GPT-2 of transformers with dropout 0.1, whose forward pass returns the logits."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    class SmallGPT2(GPT2LMHeadModel):  # type: ignore[misc]
+        """Names its parts as the other models do."""
+
+        head = property(lambda self: self.lm_head)
+        embed = property(lambda self: self.transformer.wte)
+        blocks = property(lambda self: self.transformer.h)
+
+        def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+            """Return the logits."""
+            logits: torch.Tensor = super().forward(input_ids=tokens, use_cache=False).logits
+            return logits
+
+    sizes = {"vocab_size": VOCABULARY, "n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 64}
+    return SmallGPT2(GPT2Config(**sizes, tie_word_embeddings=False))
+
+
 @functools.cache
 def _bytes(which: int) -> torch.Tensor:
     """Return Python of torch, or its headers in C++."""
@@ -140,6 +191,42 @@ def _pictures(data: Data, dice: torch.Generator) -> tuple[torch.Tensor, torch.Te
     return pictures, torch.where(is_random, random, labels)
 
 
+_FACTORS = torch.tensor([[2, 3, 5, 7, 11, 13], [17, 19, 21, 23, 26, 29]])
+"""What the numbers of a sequence are multiplied by, of two kinds."""
+
+
+def _progressions(data: Data, dice: torch.Generator) -> torch.Tensor:
+    """Return numbers of which each follows from the one before by a rule of its sequence."""
+    size = 2 * data.size
+    which = torch.full((size,), data.table % 2)
+    if data.table == 2:
+        which = torch.randint(0, 2, (size,), generator=dice)
+    rules = max(int(6 * min(data.temperature, 1.0)), 1)
+    factor = _FACTORS[which, torch.randint(0, rules, (size,), generator=dice)]
+    term = torch.randint(0, 3, (size,), generator=dice)
+    numbers = [torch.randint(0, MODULUS, (size,), generator=dice)]
+    for _ in range(data.length):
+        numbers.append((numbers[-1] * factor + term) % MODULUS)
+    tokens = torch.stack(numbers, 1)
+    random = torch.randint(0, MODULUS, tokens.shape, generator=dice)
+    is_random = torch.rand(tokens.shape, generator=dice) < 0.1 + 0.9 * data.noise
+    return torch.where(is_random, random, tokens)
+
+
+GPT2_WORLD = World(
+    name="GPT-2, HF Trainer",
+    model=small_gpt2,
+    optimizer=lambda p: optim.AdamW(p, 3e-3, weight_decay=0.01),
+    draw=WORLDS[0].draw,
+    loss=WORLDS[0].loss,
+)
+LIGHTNING_WORLD = World(
+    name="convolutions, Lightning",
+    model=SmallConvolutions,
+    optimizer=lambda p: optim.Adam(p, 3e-3, weight_decay=1e-5),
+    draw=_progressions,
+    loss=WORLDS[0].loss,
+)
 TRIAL_WORLDS = (
     World(
         name="byte GPT, bf16 autocast",
@@ -162,4 +249,6 @@ TRIAL_WORLDS = (
         draw=WORLDS[0].draw,
         loss=WORLDS[0].loss,
     ),
+    GPT2_WORLD,
+    LIGHTNING_WORLD,
 )
