@@ -33,7 +33,6 @@ from benchmarks.trial.changes import FAULTS, HEALTHY, PURPOSES
 from benchmarks.trial.loops import LOOP_OF_ITS_OWN, Job, train
 from benchmarks.trial.tables import Study
 from benchmarks.trial.worlds import GPT2_WORLD, LIGHTNING_WORLD, TRIAL_WORLDS
-from trimtab.core.errors import TrimtabError
 from trimtab.core.events import ROLLBACK_PROPOSED, TRIAL, UNDO
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.live.recover import trial
@@ -67,6 +66,7 @@ class Measurement:
     def outcome(self) -> dict[str, Any]:
         """Train, and read in the journal what was done."""
         nearness: list[float] = []
+        broken: list[str] = []
         num_scored = [0]
         began = time.perf_counter()
         with (
@@ -76,9 +76,8 @@ class Measurement:
         ):
             try:
                 final = self._train(folder)
-            except TrimtabError as error:
-                final = math.nan
-                print(type(error).__name__, error)
+            except Exception as error:  # a run that ends early is an outcome, too
+                final, broken = math.nan, [f"{type(error).__name__}: {error}"[:300]]
             events = read_journal(RunDirectory(Path(folder))).block.events
         return {
             "final": final,
@@ -96,7 +95,7 @@ class Measurement:
                 if e.kind == ROLLBACK_PROPOSED
             ],
             "closed": [[e.step, e.facts["outcome"]] for e in events if e.kind == TRIAL],
-            "failed": [str(e.facts)[-300:] for e in events if e.kind == "trimtab failed"],
+            "failed": [str(e.facts)[-300:] for e in events if e.kind == "trimtab failed"] + broken,
             "nearness": max(nearness, default=None),
             "scored": num_scored[0],
             "seconds": round(time.perf_counter() - began, 2),
