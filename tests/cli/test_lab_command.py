@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from trimtab.cli.commands import lab
 from trimtab.cli.main import app
+from trimtab.cli.options import Size
 from trimtab.core.errors import ConfigError
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.model.sizes import SIZES
@@ -89,7 +90,7 @@ def test_under_torchrun_only_one_rank_prints(cache: Path, tmp_path: Path) -> Non
 
 def test_names_and_settings_are_those_of_the_lab() -> None:
     # The command repeats the sizes so that `--help` does not import torch.
-    assert [size.value for size in lab.Size] == list(SIZES)
+    assert [size.value for size in Size] == list(SIZES)
     assert lab.make_config("1M", 7, {}) == TrainConfig(model=SIZES["1M"], steps=7)
     settings = {field.name for field in dataclasses.fields(TrainConfig)}
     with pytest.raises(ConfigError) as refused:

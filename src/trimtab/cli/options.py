@@ -6,7 +6,7 @@ Nothing heavy is imported here: every `--help` imports it. Exit codes: docs/comm
 import json
 import tomllib
 from collections.abc import Iterable, Mapping
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,6 +34,17 @@ class ExitCode(IntEnum):
     """Somebody has to act, by `trimtab diagnose --brief`."""
     BUG = 70
     """A bug in trimtab, with a traceback (EX_SOFTWARE of sysexits.h)."""
+
+
+# The lab has them as a table too, but importing it imports torch, and `--help` must not wait.
+class Size(StrEnum):
+    """Named sizes of the lab's models."""
+
+    S015M = "0.15M"
+    S1M = "1M"
+    S3M = "3M"
+    S10M = "10M"
+    X1 = "x1"
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON (docs/command-line.md).")]

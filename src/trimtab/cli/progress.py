@@ -6,9 +6,10 @@ Where `CI` is set there is none.
 import os
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,3 +66,70 @@ def progress_bar(what: str = "") -> Iterator[Callable[[str, int, int], None]]:
         timer.join()  # a bar that is just appearing is stopped too
         if bar.live.is_started:
             bar.stop()
+
+
+_LOSS_SECONDS = 0.2
+"""Interval between updates of the displayed loss: reading it synchronizes with the device."""
+_LINE_STEPS = 10
+"""Steps from one line to the next where no bar may be drawn. Source: stability guides look at a run
+every ten steps."""
+
+
+def is_first_rank() -> bool:
+    """Return whether this process is the one that may print."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextmanager
+def training_progress(
+    steps: int,
+) -> Iterator[tuple[Callable[[int, int], None], Callable[[int, Any], None]]]:
+    """Show how far a training is, on standard error of the first rank.
+
+    In a terminal a bar with the loss, else a line every ten steps. Yields two functions: for the
+    progress of preparing text, and for the number of steps done with the last loss.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    bar = Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        console=console,
+        transient=True,
+        disable=not (is_first_rank() and shows_progress(console)),
+    )
+    task = bar.add_task("preparing text", total=None)
+    last_read = 0.0
+    last_line = (0, time.monotonic())
+
+    def on_text(done: int, total: int) -> None:
+        bar.update(task, completed=done, total=total)
+
+    def on_step(done: int, loss: Any) -> None:
+        nonlocal last_read, last_line
+        if bar.disable:
+            if done % _LINE_STEPS == 0 and is_first_rank():
+                before, began = last_line
+                last_line = (done, time.monotonic())
+                seconds = (last_line[1] - began) / max(done - before, 1)
+                sys.stderr.write(
+                    f"step {done} of {steps}, loss {loss.item():.4f}, {seconds:.3g} s a step\n"
+                )
+            return
+        if bar.get_time() - last_read > _LOSS_SECONDS:
+            last_read = bar.get_time()
+            bar.update(task, description=f"loss {loss.item():.3f}")
+        bar.update(task, completed=done, total=steps)
+
+    with bar:
+        yield on_text, on_step

@@ -142,7 +142,7 @@ def test_a_trial_with_an_older_wording_is_kept_and_one_with_a_different_severity
 def test_steps_are_reported(trial: Trial, tmp_path: Path, cache: Path) -> None:
     steps: list[int] = []
     scenario = Scenario(kind=CLEAN, seed=1, base=Base.RESUME, steps=6)
-    run_trial(scenario, tmp_path, cache_dir=cache, on_step=steps.append)
+    run_trial(scenario, tmp_path, cache_dir=cache, on_step=lambda done, loss: steps.append(done))
     assert steps == [1, 2, 3, 4, 5, 6]
 
 

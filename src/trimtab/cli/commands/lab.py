@@ -3,18 +3,18 @@
 import json
 import operator
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from enum import StrEnum
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli.commands.lab_margins import margins
 from trimtab.cli.commands.lab_practice import practice
+from trimtab.cli.commands.lab_x1 import x1
 from trimtab.cli.help import App
-from trimtab.cli.options import parse_settings
+from trimtab.cli.options import Size, parse_settings
 from trimtab.core.config import Mode
 
 if TYPE_CHECKING:
@@ -22,25 +22,11 @@ if TYPE_CHECKING:
 
     from trimtab.lab.trainer.train_config import TrainConfig
 
-_LOSS_SECONDS = 0.2
-"""Interval between updates of the displayed loss: reading it synchronizes with the device."""
-
 _COUNTS = (
     *("batch_size", "length", "accumulate", "warmup_steps", "seed", "corpus_bytes"),
     *("checkpoint_steps", "eval_steps", "eval_batches"),
 )
 """Settings that are whole numbers."""
-
-
-# The lab has them as a table too, but importing it imports torch, and `--help` must not wait.
-class Size(StrEnum):
-    """Named sizes."""
-
-    S015M = "0.15M"
-    S1M = "1M"
-    S3M = "3M"
-    S10M = "10M"
-    X1 = "x1"
 
 
 def train(
@@ -70,12 +56,13 @@ def train(
 
     Exit code: 0 trained, 2 usage error, 3 the lab cannot do this here.
     """
+    from trimtab.cli.progress import is_first_rank, training_progress
     from trimtab.lab.trainer.train import train as train_model
 
     config = make_config(size, steps, parse_settings(settings or ()))
-    with _progress(steps) as (on_text, on_step):
+    with training_progress(steps) as (on_text, on_step):
         outcome = train_model(config, run_dir, resume=resume, on_text=on_text, on_step=on_step)
-    if _is_first_rank():
+    if is_first_rank():
         start = f" from step {outcome.first_step}" if outcome.first_step else ""
         typer.echo(f"trained to step {steps}{start}, held-out loss {outcome.eval_loss:.3f}")
         typer.echo(f"the run is in {run_dir}; to judge it: trimtab diagnose {run_dir}", err=True)
@@ -115,55 +102,6 @@ def _flag(value: Any) -> bool:
     if not isinstance(value, bool):
         raise TypeError("give true or false")
     return value
-
-
-def _is_first_rank() -> bool:
-    return os.environ.get("RANK", "0") == "0"
-
-
-@contextmanager
-def _progress(
-    steps: int,
-) -> Iterator[tuple[Callable[[int, int], None], Callable[[int, Any], None]]]:
-    """Draw a progress bar with the loss, on standard error of the first rank, in a terminal."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
-
-    from trimtab.cli.progress import shows_progress
-
-    console = Console(stderr=True)
-    bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
-        transient=True,
-        disable=not (_is_first_rank() and shows_progress(console)),
-    )
-    task = bar.add_task("preparing text", total=None)
-    last_read = 0.0
-
-    def on_text(done: int, total: int) -> None:
-        bar.update(task, completed=done, total=total)
-
-    def on_step(done: int, loss: Any) -> None:
-        nonlocal last_read
-        if bar.disable:
-            return
-        if bar.get_time() - last_read > _LOSS_SECONDS:
-            last_read = bar.get_time()
-            bar.update(task, description=f"loss {loss.item():.3f}")
-        bar.update(task, completed=done, total=steps)
-
-    with bar:
-        yield on_text, on_step
 
 
 def list_kinds() -> None:
@@ -216,7 +154,29 @@ def show(run: Annotated[Path, typer.Argument(help="A run of `lab run` or `lab su
     truth = read_truth(run)
     console.print(_curves(run, truth, console.width))
     console.print(_summary(truth))
+    console.print(_held_against(run, truth))
     typer.echo(f"for trimtab's diagnosis: trimtab diagnose {run}", err=True)
+
+
+def _held_against(run: Path, truth: dict[str, Any]) -> "RenderableType":
+    """Return what the post-mortem of the worst incident says, beside what was done."""
+    from rich.table import Table
+
+    from trimtab.diagnosis import diagnose
+    from trimtab.lab.practice.view import NONE, agree, write_up_of
+
+    said = write_up_of(next(iter(diagnose(run).most_severe(1)), None))
+    onset = truth["onset"] if truth["is_fault"] else None
+    known = {
+        "onset": NONE if onset is None else str(onset),
+        "cause": truth["cause"] or NONE,
+    }
+    table = Table("", "post-mortem", "truth", "agree", box=None, pad_edge=False)
+    for name, value in known.items():
+        table.add_row(name, said[name], value, "yes" if agree(said[name], value) else "no")
+    for name in ("class", "action"):
+        table.add_row(name, said[name])
+    return table
 
 
 def _curves(run: Path, truth: dict[str, Any], width: int) -> "RenderableType":
@@ -280,10 +240,17 @@ def run(
         Mode, typer.Option(help="What trimtab does: observe the run, or protect the weights.")
     ] = Mode.OBSERVE,
     steps: Annotated[int, typer.Option(help="Length of the run.", min=20)] = 600,
+    size: Annotated[
+        Size | None,
+        typer.Option(help="Number of parameters.", show_default="a small one, drawn by the seed"),
+    ] = None,
+    at: Annotated[
+        int | None, typer.Option(help="Its first step.", min=1, show_default="drawn")
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for the runs.")] = Path("lab"),
     twin: Annotated[bool, typer.Option(help="Also train the same run without the fault.")] = True,
 ) -> None:
-    """Train a small model with a fault in it, and show what happened.
+    """Train a model with a fault in it, and show what happened.
 
     Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
 
@@ -295,13 +262,15 @@ def run(
     from trimtab.lab.scenarios.scenario import Scenario
     from trimtab.lab.scenarios.suite import run_trial
 
-    scenario = Scenario(kind=kind, seed=seed, steps=steps, severity=severity, mode=mode)
+    scenario = Scenario(
+        kind=kind, seed=seed, steps=steps, severity=severity, mode=mode, size=size or "", at=at
+    )
     scenarios = [scenario.twin(), scenario] if twin else [scenario]
     with progress_bar() as advance:
         total = steps * len(scenarios)
         for before, one in zip(range(0, total, steps), scenarios, strict=True):
 
-            def on_step(done: int, before: int = before) -> None:
+            def on_step(done: int, loss: Any, before: int = before) -> None:
                 advance("Training", before + done, total)
 
             run_dir = run_trial(one, out, on_step=on_step)
@@ -426,3 +395,5 @@ lab_app.command()(show)
 lab_app.command()(rl)
 lab_app.command()(suite)
 lab_app.command()(practice)
+lab_app.command()(x1)
+lab_app.command()(margins)

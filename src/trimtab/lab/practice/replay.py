@@ -213,7 +213,7 @@ class ExerciseReplay:
                 stop=exercise.onset if exercise.is_resumed else None,
                 cache_dir=cache_dir,
                 on_text=on_text,
-                on_step=on_step,
+                on_step=None if on_step is None else lambda done, loss: on_step(done),
                 guard_config=_EVERY_STEP,
                 intervention=self._fault,
             )

@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from trimtab.core.config import Mode
+from trimtab.core.errors import ConfigError
 from trimtab.lab.model.optimizer import OptimizerConfig
-from trimtab.lab.model.sizes import ModelConfig
+from trimtab.lab.model.sizes import SIZES, ModelConfig
 from trimtab.lab.scenarios.catalogue import CLEAN, kind_named
 from trimtab.lab.trainer.intervention import Base, Intervention
 from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
@@ -26,6 +27,8 @@ _Value = TypeVar("_Value")
 VOCAB_SIZE = 512
 CORPUS_BYTES = 2**21
 """2 MB of text: more than any run of the suite reads, and tokenized in seconds."""
+LIBRARY_BYTES = 2**25
+"""The whole library, for vocabularies that 2 MB would not fill."""
 
 STEPS = 600
 _EARLIEST, _LATEST = 0.42, 0.62
@@ -69,6 +72,9 @@ _VOCAB_SIZES = {
 _BATCHES = {ModelShape.SMALL: 1, ModelShape.DEEP: 1, ModelShape.BROAD: 2}
 """Times the batch size of the seed."""
 
+_SMALLEST = 128
+"""Width up to which models learn faster with 3e-3 than with 1e-3 (`TrainConfig.optimizer`)."""
+
 _SEVERITIES = {Grade.MILD: (0.2, 0.45), Grade.SEVERE: (0.88, 1.0)}
 
 
@@ -109,6 +115,19 @@ class Setting:
             length=choose((24, 32, 40) if held_out else (32,)),
         )
 
+    @classmethod
+    def of_size(cls, size: str, seed: int) -> "Setting":
+        """Return the plan of the guides, for one of the lab's named models."""
+        return cls(
+            seed=seed,
+            split=SuiteSplit.TUNE,
+            regime=Regime.CLIPPED,
+            lr=1e-3 if SIZES[size].width > _SMALLEST else 3e-3,
+            batch_size=8,
+            width=SIZES[size].width,
+            length=64,
+        )
+
     def config(self, base: Base, steps: int, shape: ModelShape = ModelShape.SMALL) -> TrainConfig:
         """Return the settings of a run without an intervention."""
         clipped = self.regime is Regime.CLIPPED
@@ -147,20 +166,36 @@ class Scenario:
     mode: Mode = Mode.OBSERVE
     """The mode of the guard; the suite only observes."""
     shape: ModelShape = ModelShape.SMALL
+    size: str = ""
+    """One of the lab's named models in bf16, in place of the small one that the seed draws."""
+    at: int | None = None
+    """The onset; None draws one from the middle of the run."""
+    checkpoint_seconds: float | None = None
+    """Time from one checkpoint of the guard to the next; None saves none."""
+
+    def __post_init__(self) -> None:
+        if self.size not in ("", *SIZES):
+            raise ConfigError(f"unknown size {self.size!r}; one of: {', '.join(SIZES)}")
+        if self.at is not None and not 0 < self.at < self.steps:
+            raise ConfigError(f"the onset must be in 1 to {self.steps - 1}, got {self.at}")
 
     @property
     def vocab_size(self) -> int:
-        return _VOCAB_SIZES[self.shape]
+        return SIZES[self.size].vocab_size if self.size else _VOCAB_SIZES[self.shape]
 
     @property
     def name(self) -> str:
         kind = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
         mode = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
         shape = "" if self.shape is ModelShape.SMALL else f"-{self.shape}"
-        return f"{kind}-seed{self.seed}{mode}{shape}"
+        size = f"-{self.size}" if self.size else ""
+        at = "" if self.at is None else f"-at{self.at}"
+        return f"{kind}-seed{self.seed}{mode}{shape}{size}{at}"
 
     @property
     def setting(self) -> Setting:
+        if self.size:
+            return Setting.of_size(self.size, self.seed)
         return Setting.from_seed(self.seed)
 
     @property
@@ -175,6 +210,8 @@ class Scenario:
     @property
     def onset(self) -> int:
         """The first step that may differ from the twin."""
+        if self.at is not None:
+            return self.at
         # A resumed run shares the step of its resume with its twin, so the kind does not matter.
         kind = "" if self.required_base is Base.RESUME else self.kind
         random = np.random.default_rng([self.seed, *kind.encode()])
@@ -192,14 +229,29 @@ class Scenario:
 
     def config(self) -> TrainConfig:
         config = self.setting.config(self.required_base, self.steps, self.shape)
+        if self.size:
+            is_fp16 = self.required_base is Base.FP16
+            config = dataclasses.replace(
+                config,
+                model=SIZES[self.size],
+                dtype=config.dtype if is_fp16 else Dtype.BF16,
+                corpus_bytes=CORPUS_BYTES if self.vocab_size == VOCAB_SIZE else LIBRARY_BYTES,
+            )
         intervention = self.intervention()
         if self.stop is not None:
             config = dataclasses.replace(config, checkpoint_steps=self.stop)
         return config if intervention is None else intervention.settings(config)
 
     def twin(self) -> "Scenario":
+        is_resumed = self.required_base is Base.RESUME
         return Scenario(
-            kind=CLEAN, seed=self.seed, base=self.required_base, steps=self.steps, shape=self.shape
+            kind=CLEAN,
+            seed=self.seed,
+            base=self.required_base,
+            steps=self.steps,
+            shape=self.shape,
+            size=self.size,
+            at=self.at if is_resumed else None,
         )
 
     def description(self) -> dict[str, Any]:
@@ -221,6 +273,8 @@ class Scenario:
         }
         if self.shape is not ModelShape.SMALL:
             known["shape"] = self.shape
+        if self.size:
+            known["size"] = self.size
         intervention = self.intervention()
         if intervention is None:
             return known

@@ -7,6 +7,7 @@ The index is written once all runs are complete:
     SUITE/F02-severe-seed3/              a run directory with its truth.json
 """
 
+import dataclasses
 import json
 import multiprocessing
 import os
@@ -28,7 +29,7 @@ from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS
 from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, ModelShape, Scenario
 from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
-from trimtab.lab.trainer.train import train_in_parts
+from trimtab.lab.trainer.train import EVERY_TENTH, OnTrainStep, TrainOutcome, train, train_in_parts
 
 TRUTH = "truth.json"
 _WORLD = 2
@@ -41,16 +42,13 @@ _EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 _WORDING = ("title", "strength_is")
 """Descriptions in truth.json that may be reworded without changing the run."""
 
-OnStepDone = Callable[[int], None]
-"""Takes the number of steps done."""
-
 
 def run_trial(
     scenario: Scenario,
     folder: Path,
     *,
     cache_dir: Path | None = None,
-    on_step: OnStepDone | None = None,
+    on_step: OnTrainStep | None = None,
 ) -> Path:
     """Train a scenario in a subfolder of `folder`, unless it is already complete there."""
     run_dir = folder / scenario.name
@@ -69,6 +67,30 @@ def run_trial(
     # Last: a folder with a truth is a complete run.
     _write_truth(run_dir, scenario.description() | {"facts": facts})
     return run_dir
+
+
+def relaunch(
+    scenario: Scenario,
+    folder: Path,
+    *,
+    before: int,
+    cache_dir: Path | None = None,
+    on_step: OnTrainStep | None = None,
+) -> TrainOutcome:
+    """Go back to the newest good checkpoint of the guard up to a step, and train on without the
+    fault, as after its cause was fixed."""
+    torch.set_num_threads(1)
+    clean = dataclasses.replace(scenario.twin(), mode=scenario.mode)
+    return train(
+        clean.config(),
+        folder / scenario.name,
+        relaunch_before=before,
+        cache_dir=cache_dir,
+        on_step=on_step,
+        mode=scenario.mode,
+        guard_config=EVERY_TENTH,
+        checkpoint_seconds=scenario.checkpoint_seconds,
+    )
 
 
 def is_trained(scenario: Scenario, folder: Path) -> bool:
@@ -106,7 +128,7 @@ def _train_on_rank(
 
 
 def _train_alone(
-    scenario: Scenario, run_dir: Path, cache_dir: Path | None, on_step: OnStepDone | None
+    scenario: Scenario, run_dir: Path, cache_dir: Path | None, on_step: OnTrainStep | None
 ) -> dict[str, Any]:
     """Train in this process; return the facts for the truth."""
     intervention = scenario.intervention()
@@ -117,8 +139,9 @@ def _train_alone(
         cache_dir=cache_dir,
         on_step=on_step,
         mode=scenario.mode,
-        guard_config=_EVERY_STEP,
+        guard_config=EVERY_TENTH if scenario.size else _EVERY_STEP,
         intervention=intervention,
+        checkpoint_seconds=scenario.checkpoint_seconds,
     )
     return {} if intervention is None else intervention.truth
 

@@ -85,6 +85,9 @@ class Evaluator:
 EVERY_TENTH = Config.from_dict({"live": {"telemetry_every": 10}})
 """Everything at every tenth step, on whatever machine: judged runs must not depend on its speed."""
 
+_KEPT_PARAMETERS = 10**8
+"""Over all checkpoints that the guard keeps, about 1.2 GB; three at least."""
+
 OnTrainStep = Callable[[int, Tensor], None]
 """Takes the number of steps done and this rank's last loss, still on the device."""
 
@@ -110,6 +113,8 @@ def train(
     mode: Mode = Mode.OBSERVE,
     guard_config: Config = EVERY_TENTH,
     intervention: Intervention | None = None,
+    checkpoint_seconds: float | None = None,
+    relaunch_before: int | None = None,
 ) -> TrainOutcome:
     """Train a model to its last step, from the first one or from its newest checkpoint.
 
@@ -123,9 +128,12 @@ def train(
         mode: Whether trimtab only observes, or also keeps bad steps out of the weights.
         guard_config: How trimtab watches the run.
         intervention: A fault or another change to the run.
+        checkpoint_seconds: Time from one checkpoint of the guard to the next; None saves none.
+        relaunch_before: Continue from the newest good checkpoint of the guard up to this step.
     """
     with join_ranks() as ranks:
-        if not resume and (run_dir / "trimtab").exists():
+        is_new = not resume and relaunch_before is None
+        if is_new and (run_dir / "trimtab").exists():
             raise ConfigError(f"{run_dir} already has a run; resume it, or choose another folder")
         ranks.barrier()  # no rank may write there before all ranks have checked
 
@@ -137,6 +145,19 @@ def train(
         run, forward = build_run(config, corpus, ranks)
         newest = checkpoints.latest(run_dir / "checkpoints") if resume else None
         first_step = 0 if newest is None else checkpoints.load(newest, run)
+        guarded = None
+        if checkpoint_seconds is not None:
+            guarded = trimtab.Checkpoints(
+                run.model,
+                run.optimizer,
+                run_dir=run_dir,
+                scheduler=run.scheduler,
+                scaler=run.scaler if run.scaler.is_enabled() else None,
+                every_seconds=checkpoint_seconds,
+                keep=max(3, _KEPT_PARAMETERS // config.model.parameters),
+            )
+            if relaunch_before is not None:
+                first_step = guarded.resume(before=relaunch_before).step
         if intervention is not None:
             run.clock.by_data = intervention.by_data
             run = intervention.attach(
@@ -156,6 +177,7 @@ def train(
             run_dir=run_dir,
             mode=mode,
             config=guard_config,
+            checkpoints=guarded,
             batch_loss=partial(_batch_loss, config, run, forward, ranks),
             facts={"step": first_step, "dtype": config.dtype, "seed": config.seed},
             state={"scaler": run.scaler if run.scaler.is_enabled() else None},
@@ -204,7 +226,9 @@ def train(
                 run.optimizer.zero_grad()
 
                 done = step + 1
-                if done % config.checkpoint_steps == 0 or done == config.steps:
+                is_last = done == config.steps
+                is_due = is_last or done % config.checkpoint_steps == 0
+                if is_due and not (is_last and guarded is not None):
                     checkpoints.save(run_dir / "checkpoints", done, run, ranks)
                     guard.event("checkpoint", steps=done)
                 if on_step is not None:
@@ -227,17 +251,17 @@ def train_in_parts(
     run_dir: Path,
     *,
     stop: int | None,
-    on_step: Callable[[int], None] | None = None,
+    on_step: OnTrainStep | None = None,
     **options: Any,
 ) -> TrainOutcome:
     """Train a run that is stopped after a step and resumed, or not at all if `stop` is None.
 
-    `on_step` is called with the number of steps done; the other options are those of `train`.
+    The options are those of `train`.
     """
 
     def after_step(done: int, loss: Tensor) -> None:
         if on_step is not None:
-            on_step(done)
+            on_step(done, loss)
         if done == stop:
             raise _Stopped
 
