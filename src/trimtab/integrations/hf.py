@@ -16,7 +16,7 @@ What the callback does, and what it replaces on this one Trainer:
 
 import copy
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,7 @@ from trimtab.integrations.trainer_adapter import (
 )
 from trimtab.live.deepspeed.engine import is_engine
 from trimtab.live.guard import Guard
+from trimtab.live.measure.batch_facts import ROW_IDS
 from trimtab.live.measure.token_losses import IGNORED
 from trimtab.live.shield import log
 from trimtab.readers.aliases import alias_table
@@ -170,7 +171,9 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         self, original: Any, model: Any, inputs: Any, *rest: Any, **options: Any
     ) -> Any:
         guard, shield = self.guard, self._adapter.shield
-        tokens = None
+        tokens, row_ids = None, None
+        if guard is not None and isinstance(inputs, MutableMapping):
+            row_ids = inputs.pop(ROW_IDS, None)  # a collator adds them; no model takes them
         if guard is not None and not shield.is_down:
             with shield.guarding("tokens"):
                 tokens = _count_tokens(self._trainer, inputs)  # before labels are removed from them
@@ -180,7 +183,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             with shield.guarding("loss"):
                 num_items = options.get("num_items_in_batch", rest[0] if rest else None)
                 loss = undivided_loss(self._trainer, divided, tokens, num_items)
-                guard.record(loss=loss, tokens=tokens, batch=inputs)
+                guard.record(loss=loss, tokens=tokens, batch=inputs, row_ids=row_ids)
         return divided
 
     def _clip(self, original: Any, *arguments: Any, **options: Any) -> Any:

@@ -229,14 +229,17 @@ class Guard(LoopServices):
         grad_norm: Number | None = None,
         eval_loss: Number | None = None,
         token_loss: torch.Tensor | None = None,
+        row_loss: torch.Tensor | None = None,
+        row_ids: Any = None,
         batch: Any = None,
         **metrics: Number,
     ) -> None:
         """Take the numbers of a micro-batch, before `optimizer.step()`.
 
         `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
-        clipping. `token_loss` has the loss of every token, [batch, sequence], or of every sequence,
-        [batch]: reports then name the sequences with the highest loss. `batch` is what `batch_loss`
+        clipping. `token_loss` has the loss of every token, [batch, sequence], `row_loss` that of
+        every sequence, [batch]: reports then name the sequences with the highest loss, and by their
+        numbers in the data if `row_ids` has them, [batch]. `batch` is what `batch_loss`
         takes: its fingerprint and the statistics of its tokens are recorded if it is on the host,
         and a few are remembered, so that "recover" can make experiments on them. Other signals
         are journalled as the first rank has them. A loss without a graph that is recorded in
@@ -250,7 +253,7 @@ class Guard(LoopServices):
                 "trimtab: a loss recorded in evaluation mode or without gradients belongs to no "
                 "training step and is left out; give it as record(eval_loss=...)"
             )
-            loss = tokens = grad_norm = token_loss = None
+            loss = tokens = grad_norm = token_loss = row_loss = row_ids = None
         if loss is not None:
             grew = monitor.begin_record(loss)
         if not monitor.is_watching:
@@ -274,6 +277,12 @@ class Guard(LoopServices):
                 self._report_once(f"trimtab: grad_norm is not a number but {odd}")
         if eval_loss is not None:
             metrics = {signals.EVAL_LOSS: eval_loss, **metrics}
+        token_loss = row_loss if token_loss is None else token_loss
+        if row_ids is not None and monitor.recorder.is_recording:
+            try:
+                monitor.facts.add_row_ids(row_ids)
+            except (TypeError, ValueError) as error:
+                self._report_once(f"trimtab: {error}; got {type(row_ids).__name__}")
         if token_loss is not None and monitor.recorder.is_recording:
             with monitor.shields.batches.guarding("record"):
                 try:

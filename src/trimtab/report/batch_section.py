@@ -15,6 +15,7 @@ HOW_TO_KEEP = (
     "the data: `trimtab corpus order FILES --rows N --step STEP`"
 )
 
+_IN_DATA = "in the data"
 _MAX_TOKENS_NAMED = 3
 _MAX_IDS_SHOWN = 24
 _MAX_TEXT_SHOWN = 200
@@ -111,7 +112,7 @@ def _row_table(batch: BatchReport) -> Iterator[Content]:
     cells = (
         (
             str(row.data_position) if row.data_position >= 0 else "",
-            str(row.row),
+            str(row.row) if row.row_id is None else f"{row.row} ({_IN_DATA} {row.row_id})",
             ", ".join(row.reasons),
             *("" if v is None else digits(v) for v in (row.rarity, row.repetition, row.loss)),
             _largest(row),
@@ -179,7 +180,9 @@ def _unusual_rows(batch: BatchReport) -> str:
     rows = [row for row in batch.rows if row.reasons]
     reasons = " and ".join(dict.fromkeys(reason for row in rows for reason in row.reasons))
     which = _which_rows(batch, rows)
-    line = f"{which} of the batch at {batch_place(batch)}: {reasons}"
+    ids = sorted(row.row_id for row in rows if row.row_id is not None)
+    named = f" ({_IN_DATA} {', '.join(map(str, ids))})" if ids else ""
+    line = f"{which}{named} of the batch at {batch_place(batch)}: {reasons}"
     if batch.tokens:
         line += f"; {_token_shares(batch.tokens)}"
     others = len(batch.unusual_positions) - 1

@@ -11,6 +11,7 @@ from tests.kit.tiny import journal_of
 from torch.utils.data import IterableDataset
 
 from trimtab.integrations.hf import TrimtabCallback
+from trimtab.live.loop.step_facts import StepFacts
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
@@ -59,3 +60,20 @@ def test_the_data_and_the_bits_are_those_of_the_trainer_alone(name: str, tmp_pat
     block = journal_of(tmp_path / "watched")
     assert list(block.data_position[:10]) == list(range(0, 20, 2))
     assert block.column("fingerprint").recorded
+
+
+def test_row_ids_of_the_collator_are_recorded_and_never_reach_the_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(StepFacts, "add_row_ids", lambda self, ids: seen.extend(ids.tolist()))
+    numbered = Sequences(80)
+    for number, item in enumerate(numbered.items):
+        item["row_ids"] = torch.tensor(number)
+    plain = make_trainer(tmp_path / "plain", data=Sequences(80), max_steps=6)
+    plain.train()
+    options = {"data": numbered, "max_steps": 6, "remove_unused_columns": False}
+    watched = make_trainer(tmp_path / "watched", TrimtabCallback(), **options)
+    watched.train()
+    assert bits(watched) == bits(plain)
+    assert len(set(seen)) == len(seen) > 6

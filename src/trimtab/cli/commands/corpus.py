@@ -279,6 +279,14 @@ def order(
         int | None,
         typer.Option(help="Show the rows of this step, from 0 on, and what is unusual.", min=0),
     ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN",
+            help="Show where the unusual rows of this run's incidents are in the files: by "
+            "record(row_ids=...), else by data position, with --rows rows each.",
+        ),
+    ] = None,
     stats: Annotated[
         Path | None, typer.Option(help="The folder of a scan: how frequent tokens are, for --step.")
     ] = None,
@@ -293,8 +301,11 @@ def order(
     """
     from trimtab import corpus
 
-    found = corpus.open_rows(paths, corpus.ScanOptions(dtype=dtype), length, by)
-    if step is None:
+    options = corpus.ScanOptions(dtype=dtype)
+    found = corpus.open_rows(paths, options, length, by)
+    if run is not None:
+        lines, is_clean = _run_lines(found, corpus.open_rows(paths, options, length), rows, run)
+    elif step is None:
         lines, is_clean = _order_lines(corpus.check_order(found, rows))
     else:
         counts = None if stats is None else corpus.load_summary(stats).counts
@@ -341,6 +352,31 @@ def _step_lines(
         why = f"  {', '.join(row.reasons)}" if row.reasons else ""
         lines.append(f"  {place}  rarity {digits(row.rarity)}{why}: {ids} ...")
     return lines, not report.num_unusual_rows
+
+
+def _run_lines(
+    by_order: "FileRows", by_id: "FileRows", rows: int, run: Path
+) -> tuple[list[str], bool]:
+    """Return where the unusual rows of a run's incidents are, and whether they are there."""
+    from trimtab.cli.output import find_run
+    from trimtab.report.incident_files import read_batches
+
+    reports, lines = read_batches(find_run(run))
+    for report in reports:
+        for row in (row for row in report.rows if row.reasons):
+            at, source = row.row_id, by_id
+            if at is None:
+                at, source = row.data_position * rows + row.row, by_order
+            if not 0 <= at < len(source):
+                lines.append(f"step {report.step:,} row {row.row}: not in these files")
+                continue
+            ids = source[at][: len(row.token_ids)].tolist()
+            same = ids == list(row.token_ids)[: len(ids)]
+            note = "" if same else "; other tokens are there: the run had another order or length"
+            why = ", ".join(row.reasons)
+            lines.append(f"step {report.step:,} row {row.row}: {source.place(at)}  {why}{note}")
+    lines = list(dict.fromkeys(lines))  # a run and its post-mortem have the same batch
+    return lines or ["no unusual rows in the incidents of this run"], not lines
 
 
 corpus_app = App(

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,8 @@ class RowReport:
     """The first of its tokens."""
     text: str | None = None
     """The same tokens as text, if the user allows it."""
+    row_id: int | None = None
+    """Its number in the data, if `record(row_ids=...)` gave it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +105,8 @@ def _row(saved: Mapping[str, Any]) -> RowReport:
 
 def _known(cls: type[Any], saved: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields that this version knows; raises TypeError for a value of the wrong type."""
-    return {f.name: _checked(f.type, saved[f.name]) for f in dataclasses.fields(cls)}
+    fields = [f for f in dataclasses.fields(cls) if f.name in saved or f.default is MISSING]
+    return {f.name: _checked(f.type, saved[f.name]) for f in fields}
 
 
 def _checked(kind: Any, value: Any) -> Any:
@@ -229,6 +232,7 @@ def _row_report(batch: KeptBatch, rows: RowScores, at: int, names: list[str]) ->
     tokens = flat_tokens([batch.parts[part][row]]) if part < len(batch.parts) else np.zeros(0, int)
     has_loss = part < len(batch.losses) and row < len(batch.losses[part])
     losses = batch.losses[part][row].tolist() if has_loss else None
+    ids = batch.row_ids[part] if part < len(batch.row_ids) else ()
     return RowReport(
         data_position=batch.position_of(part),
         row=row,
@@ -240,6 +244,7 @@ def _row_report(batch: KeptBatch, rows: RowScores, at: int, names: list[str]) ->
         max_loss_place=None if losses is None else int(losses[2]),
         num_tokens=len(tokens),
         token_ids=tuple(tokens[:MAX_TOKEN_IDS].tolist()),
+        row_id=ids[row] if row < len(ids) else None,
     )
 
 

@@ -27,6 +27,9 @@ class KeptBatch:
     """For each micro-batch, a row per sequence: mean loss, largest loss of a token, and the place
     of that token. Empty if no losses of sequences were recorded."""
 
+    row_ids: tuple[tuple[int, ...], ...] = ()
+    """For each micro-batch, the numbers of its rows in the data, if the user gives them."""
+
     @property
     def num_bytes(self) -> int:
         return sum(rows.nbytes for rows in self.parts) + sum(rows.nbytes for rows in self.losses)

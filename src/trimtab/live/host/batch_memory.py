@@ -219,6 +219,7 @@ class BatchMemory:
             data_position=train_step.data_position,
             parts=train_step.token_rows,
             losses=tuple(losses),
+            row_ids=train_step.row_ids,
         )
         self._batches.append(batch)
         self._num_bytes += batch.num_bytes

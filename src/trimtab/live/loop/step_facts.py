@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.optim import Optimizer
 
@@ -11,7 +12,12 @@ from trimtab.core.block import NO_POSITION
 from trimtab.journal.batches.rows import TokenRows
 from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.rollback import RollbackEffect
-from trimtab.live.measure.batch_facts import MAX_MICRO_BATCHES, BatchFacts, RowLosses
+from trimtab.live.measure.batch_facts import (
+    MAX_MICRO_BATCHES,
+    MAX_ROWS,
+    BatchFacts,
+    RowLosses,
+)
 from trimtab.live.measure.state_facts import OptionWatch
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.measure.step_meter import UserSignals, main_learning_rate
@@ -39,6 +45,8 @@ class StepFacts:
         """Only if the user goes through the data by `guard.steps`."""
         self._given: list[Any] = []
         """The batches of the present step, as `record(batch=...)` gave them."""
+        self._row_ids: list[tuple[int, ...]] = []
+        """For each of its micro-batches, as `record(row_ids=...)` gave them."""
         self._batch_facts = BatchFacts()
         self._optimizers = optimizers
         self._scaler = scaler
@@ -56,6 +64,16 @@ class StepFacts:
         """Take a micro-batch of a user who does not go through the data by `guard.steps`."""
         if self.loop is None and len(self._given) < MAX_MICRO_BATCHES:
             self._given.append(batch)
+
+    def add_row_ids(self, ids: Any) -> None:
+        """Take the numbers of the rows of a micro-batch; raises ValueError if they are none."""
+        if isinstance(ids, torch.Tensor) and ids.device.type != "cpu":
+            raise ValueError("row_ids must be on the host")
+        numbers = np.asarray(ids)
+        if numbers.ndim != 1 or numbers.dtype.kind not in "iu" or len(numbers) > MAX_ROWS:
+            raise ValueError("row_ids must be whole numbers, one for each row")
+        if len(self._row_ids) < MAX_MICRO_BATCHES:
+            self._row_ids.append(tuple(numbers.tolist()))
 
     def note_loss_scale(self) -> None:
         """Take the scale that this step is computed with; `scaler.update()` changes it."""
@@ -86,6 +104,7 @@ class StepFacts:
         position = NO_POSITION
         token_rows: tuple[TokenRows, ...] = ()
         given, self._given = self._given, []
+        row_ids, self._row_ids = tuple(self._row_ids), []
         if self.loop is not None:
             position = self.loop.data_position
             found[signals.DATA_SECONDS] = self.loop.data_seconds
@@ -113,6 +132,7 @@ class StepFacts:
             data_position=position,
             token_rows=token_rows,
             row_losses=self.row_losses.pop(),
+            row_ids=row_ids,
             device_names=names,
             device_values=copy,
         )

@@ -28,6 +28,9 @@ images costs no more than one of tokens."""
 MAX_KEPT_TOKENS = 1 << 22
 """A tensor with more elements is not kept for a report: 16 MB as int32, and no batch of text."""
 
+ROW_IDS = "row_ids"
+"""The numbers of rows in the data, which are no tokens: the key that a collator gives them."""
+
 _WHOLE = (torch.int64, torch.int32, torch.int16, torch.uint8)
 
 
@@ -155,7 +158,7 @@ def _cpu_tensors(batch: Any) -> Iterator[torch.Tensor]:
         if batch.device.type == "cpu":
             yield batch
     elif isinstance(batch, Mapping):
-        for name in sorted(batch, key=str):
+        for name in sorted(batch.keys() - {ROW_IDS}, key=str):
             yield from _cpu_tensors(batch[name])
     elif isinstance(batch, list | tuple):
         for part in batch:

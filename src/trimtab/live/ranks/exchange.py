@@ -153,6 +153,8 @@ class TrainStep:
     """The token ids of each micro-batch."""
     row_losses: tuple[HostCopy, ...] = ()
     """The losses of each micro-batch's sequences, on their way from the device."""
+    row_ids: tuple[tuple[int, ...], ...] = ()
+    """The numbers of each micro-batch's rows in the data."""
     numbers: dict[str, float] = field(default_factory=dict)
     """Signals that all ranks have measured together, as far as they have arrived."""
     num_arrived: int = 0
@@ -190,12 +192,13 @@ class TrainStep:
         data_position: int,
         token_rows: tuple[TokenRows, ...],
         row_losses: tuple[HostCopy, ...],
+        row_ids: tuple[tuple[int, ...], ...],
         device_names: tuple[str, ...],
         device_values: HostCopy | None,
     ) -> None:
         """Add what the host of the first rank knows of it."""
         self.signals, self.data_position = signals, data_position
-        self.token_rows, self.row_losses = token_rows, row_losses
+        self.token_rows, self.row_losses, self.row_ids = token_rows, row_losses, row_ids
         self.device_names, self.device_values = device_names, device_values
 
     def close(self) -> None:
