@@ -72,7 +72,7 @@ def test_row_ids_of_the_collator_are_recorded_and_never_reach_the_model(
         item["row_ids"] = torch.tensor(number)
     plain = make_trainer(tmp_path / "plain", data=Sequences(80), max_steps=6)
     plain.train()
-    options = {"data": numbered, "max_steps": 6, "remove_unused_columns": False}
+    options: dict[str, Any] = {"data": numbered, "max_steps": 6, "remove_unused_columns": False}
     watched = make_trainer(tmp_path / "watched", TrimtabCallback(), **options)
     watched.train()
     assert bits(watched) == bits(plain)
