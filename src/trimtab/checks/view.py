@@ -28,6 +28,8 @@ def check_view(report: CheckReport, *, is_verbose: bool = False) -> RenderableTy
         parts += [_passed(report), Text(), *_not_run(report)]
     if report.plan.rollback is not None:
         parts.append(_dim(f"rollback: at worst {report.plan.rollback}"))
+    if (base := report.plan.mup_base_width) is not None:
+        parts.append(_dim(_mup(base, report.plan.width)))
     if report.off:
         parts.append(_dim(f"switched off: {', '.join(report.off)}"))
     if report.changed:
@@ -35,6 +37,17 @@ def check_view(report: CheckReport, *, is_verbose: bool = False) -> RenderableTy
         parts.append(Text(text, style="bold red"))
     parts.append(_summary(report, is_verbose=is_verbose))
     return Group(*parts)
+
+
+def _mup(base: int, width: int | None) -> str:
+    """Return what muP means for this plan."""
+    of_this = "base / width times it"
+    if width is not None:
+        of_this = f"{base / width:.3g} times it at width {width:,}"
+    return (
+        f"muP: the rate is that of width {base:,}; hidden matrices train at {of_this}, so that a "
+        "rate tuned on a narrow model holds for a wide one"
+    )
 
 
 def _dim(text: str) -> Text:

@@ -325,12 +325,15 @@ def high_decay(weight_decay: float, lr: float | None = None) -> Fault | None:
     "TT007",
     "There is next to no weight decay",
     source="stability guides: under 0.01",
-    only={"from_scratch": True},
 )
-def low_decay(weight_decay: float) -> Fault | None:
+def low_decay(
+    weight_decay: float, from_scratch: bool | None = None, lora_rank: int | None = None
+) -> Fault | None:
     """Weights drift to large values over a long run, attention saturates and gradients flow worse;
     it does not show in the first thousands of steps."""
-    if weight_decay >= LOWEST_DECAY:
+    is_tuned = from_scratch is False or lora_rank is not None
+    is_default = weight_decay == 0 and not from_scratch  # trainers that mostly tune models have 0
+    if weight_decay >= LOWEST_DECAY or is_tuned or is_default:
         return None
     return Fault(
         f"weight decay is {brief(weight_decay)}; pretraining runs use 0.1", {"weight_decay": 0.1}

@@ -52,12 +52,13 @@ def fixed_scale(loss_scaling: LossScaling) -> Fault | None:
     source="BLOOM: 104B failed in fp16, 176B trained in bf16; seven nanoGPT issues on NaN in fp16",
     only={"compute": Precision.FP16},
 )
-def fp16_at_all(loss_scaling: LossScaling) -> Fault | None:
+def fp16_at_all(compute: Precision, loss_scaling: LossScaling | None = None) -> Fault | None:
     """bf16 has the range of fp32, so activations cannot overflow at 65,504 and no scale can
     collapse."""
-    if loss_scaling is not LossScaling.DYNAMIC:
+    if loss_scaling not in (None, LossScaling.DYNAMIC):
         return None
-    return Fault("matrices are multiplied in fp16", {"compute": Precision.BF16})
+    unstated = "" if loss_scaling else ", and how the loss is scaled is not stated"
+    return Fault(f"matrices are multiplied in {compute}{unstated}", {"compute": Precision.BF16})
 
 
 @warning(
