@@ -165,8 +165,6 @@ def explain_incident(
     batch = _batch_of(incident, batches)
     shown = batch if batch is None or _shows_text(run) else batch.decoded(None)
     explained = judge.explain(incident, run.block, facts, shown)
-    if batch is not None and explained.repeated_batch is not None:
-        batch = dataclasses.replace(batch, shift=None)  # one batch has its own mix of tokens
     dismissed = {event.facts["number"]: event.facts for event in dismissals(run.block.events)}
     facts_of_note = dismissed.get(incident.number, {})
     return dataclasses.replace(

@@ -136,7 +136,9 @@ def test_trackio_has_every_point_and_the_incident_as_an_alert(
     assert ticks == list(range(18))
     assert {name for _, _, name in rows} == {"x1"}
     assert sorted(step for step, _, _ in rows).count(7) == 2
-    assert alerts == [("incident 1: loss spike", "error", 11)]
+    written, judged = ("incident 1: loss spike", "error", 11), ("incident 1: non-finite loss", 12)
+    assert alerts[0] == written  # the journal's; then that of the NaN, which the judge found
+    assert [(title, step) for title, _, step in alerts[1:]] == [judged]
 
 
 def test_apprise_sends_an_alert_and_a_missing_service_is_an_error() -> None:

@@ -13,10 +13,8 @@ from typer.testing import CliRunner
 
 import trimtab
 from trimtab.cli.main import app
-from trimtab.core.errors import ConfigError, RestoreError
 from trimtab.journal import AUDIT_EVENT, RunDirectory
-from trimtab.journal.checkpoints.index import CheckpointIndex
-from trimtab.journal.rollback import FILE, Conditions, Rollback
+from trimtab.journal.rollback import Rollback
 
 DATA = batches(80)
 
