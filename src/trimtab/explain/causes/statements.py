@@ -162,7 +162,14 @@ def _rare_tokens(case: Case) -> Said:
         else "spread rare tokens, at most one occurrence of a token seen under 10 times in a batch"
     )
     return Said(
-        _with(f"The batch {case.at} holds {tokens}", named, numbers, case.norm, case.loss),
+        _with(
+            f"The batch {case.at} holds {tokens}",
+            named,
+            _also_unusual(case.batch),
+            numbers,
+            case.norm,
+            case.loss,
+        ),
         f"{spread[:1].upper()}{spread[1:]} (`trimtab corpus order` finds the rows), and clip at "
         f"0.5{now}.",
         case.learnt(
@@ -170,6 +177,16 @@ def _rare_tokens(case: Case) -> Said:
             named or case.norm,
         ),
     )
+
+
+def _also_unusual(batch: BatchReport | None) -> str:
+    """Return how many of the next batches have unusual rows too, one after the other."""
+    following = 0
+    while batch is not None and batch.data_position + following + 1 in batch.unusual_positions:
+        following += 1
+    if following == 0:
+        return ""
+    return "so does the next one" if following == 1 else f"so do the next {following}"
 
 
 def _tokens_of(batch: BatchReport | None) -> str:
@@ -286,8 +303,8 @@ def _logic_nan(case: Case) -> Said:
     return Said(
         _with(f"An operation gave NaN from finite inputs {case.at}", numbers),
         "Run one batch with a finiteness check after each module (`trimtab.watch(..., "
-        "batch_loss=...)` does so by itself), and fix the first one that fails: log(softmax), or a "
-        "mean over an empty mask.",
+        'mode="recover", batch_loss=...)` does so by itself), and fix the first one that fails: '
+        "log(softmax), or a mean over an empty mask.",
         _with(f"A check after each module {case.at} would have named the operation", numbers),
     )
 

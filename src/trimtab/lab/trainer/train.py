@@ -179,6 +179,7 @@ def train(
             config=guard_config,
             checkpoints=guarded,
             batch_loss=partial(_batch_loss, config, run, forward, ranks),
+            batch_text=corpus.tokenizer,
             facts={"step": first_step, "dtype": config.dtype, "seed": config.seed},
             state={"scaler": run.scaler if run.scaler.is_enabled() else None},
         ) as guard:
