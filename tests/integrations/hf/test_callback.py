@@ -14,8 +14,10 @@ from tests.kit.hf import Sequences, TinyForCausalLM, bits, make_trainer, use_fp1
 from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.tiny import EVERY_10, journal_of
 from transformers import EarlyStoppingCallback, TrainerCallback
+from typer.testing import CliRunner
 
 import trimtab
+from trimtab.cli.main import app
 from trimtab.core.config import Config
 from trimtab.core.token_losses import EDGES, NAMES
 from trimtab.integrations.hf import TrimtabCallback, last_good_checkpoint
@@ -338,3 +340,24 @@ def test_a_mode_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, TrimtabCallback(mode="protekt"))
     with pytest.raises(trimtab.TrimtabError, match="protekt"):
         trainer.train()
+
+
+def test_a_rollback_is_taken_by_last_good_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
+    make_trainer(tmp_path, TrimtabCallback(mode="protect"), **options).train()
+    request = ["rollback", str(tmp_path), "--to", "5", "--skip", "6:8", "--lr-factor", "0.5"]
+    assert CliRunner().invoke(app, [*request, "--yes"]).exit_code == 0
+    found = last_good_checkpoint(tmp_path)
+    assert found is not None
+    with caplog.at_level(logging.WARNING, "trimtab"):
+        trainer = make_trainer(tmp_path, TrimtabCallback(mode="protect"), **options)
+        trainer.train(resume_from_checkpoint=found)
+    assert "resume" not in caplog.text
+    again = journal_of(tmp_path)[12:]
+    assert again.step.tolist() == list(range(5, 13))
+    assert again.step[again.column("discarded").values == 1.0].tolist() == [6, 7]
+    planned = journal_of(tmp_path)[4:12].column("lr").values
+    assert again.column("lr").values.tolist() == (planned / 2).tolist()
+    assert logged(trainer, "learning_rate")[-1] == planned[-1]  # as scheduled: the Trainer's own

@@ -11,8 +11,11 @@ from tests.kit.lightning import BEGINS_AGAIN, Module, Run, watched
 from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of
 from torch.utils.data import DataLoader
+from typer.testing import CliRunner
 
+from trimtab.cli.main import app
 from trimtab.integrations.lightning import last_good_checkpoint
+from trimtab.journal import AUDIT_EVENT
 from trimtab.journal.checkpoints.index import Verdict
 from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
@@ -85,3 +88,25 @@ def test_a_plain_loader_that_begins_its_epoch_again_is_an_incident(
     with pytest.warns(UserWarning, match=BEGINS_AGAIN):  # by Lightning
         fit_on(tmp_path, 30, callbacks, loader, last_good_checkpoint(tmp_path))
     assert any("data restarted at a resume" in record.getMessage() for record in caplog.records)
+
+
+@pytest.mark.skipif(L.__version__.startswith("2.1."), reason="it saves no state of a loader")
+def test_a_rollback_is_taken_by_last_good_checkpoint(tmp_path: Path) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    data = batches(40)
+
+    def callbacks() -> list[L.Callback]:
+        return [watched(tmp_path, "protect"), saving(tmp_path / "own", 10, save_top_k=-1)]
+
+    fit_on(tmp_path, 25, callbacks(), stateful(data, batch_size=None), None)
+    request = ["rollback", str(tmp_path), "--to", "10", "--skip", "12:14", "--lr-factor", "0.5"]
+    assert CliRunner().invoke(app, [*request, "--yes"]).exit_code == 0
+    found = last_good_checkpoint(tmp_path)
+    fit_on(tmp_path, 20, callbacks(), stateful(data, batch_size=None), found)
+    block = journal_of(tmp_path)
+    again = block[25:]
+    assert again.step.tolist() == again.data_position.tolist() == list(range(10, 20))
+    assert again.step[again.column("discarded").values == 1.0].tolist() == [12, 13]
+    planned = block[10:20].column("lr").values
+    assert again.column("lr").values.tolist() == (planned / 2).tolist()
+    assert [e.facts["findings"] for e in block.events if e.kind == AUDIT_EVENT] == [[]]
