@@ -20,6 +20,10 @@ LATE = Exercise.from_kind("F24", 3)
         ("skip", PracticeAnswer(kind=ActionKind.SKIP, number=LATE.decision_step - LATE.last_good)),
         ("roll  back 60", PracticeAnswer(kind=ActionKind.ROLL_BACK, number=60)),
         ("rollback", PracticeAnswer(kind=ActionKind.ROLL_BACK, number=LATE.checkpoints[-1])),
+        (
+            "rollback --to 60 --skip 70:75 --lr-factor 0.5",
+            PracticeAnswer(kind=ActionKind.ROLL_BACK, number=60, skip=(70, 75), lr_factor=0.5),
+        ),
         ("lower 2.5", PracticeAnswer(kind=ActionKind.LOWER_LR, number=2.5)),
         ("lower LR", PracticeAnswer(kind=ActionKind.LOWER_LR, number=3)),
     ],
@@ -40,6 +44,9 @@ def test_an_answer_is_parsed(text: str, answer: PracticeAnswer) -> None:
         ("roll back 61", "the step of a checkpoint: 30, 60"),
         ("lower 1", "above 1, up to 1000; got 1"),
         ("lower nan", "choose from"),
+        ("wait --skip 3:5", "and no --skip"),
+        ("roll back 60 --skip 75:70", "A before B"),
+        ("roll back 60 --lr-factor 0.0", "a number above 0"),
     ],
 )
 def test_an_invalid_answer_is_an_error(text: str, message: str) -> None:

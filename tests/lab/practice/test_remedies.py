@@ -12,16 +12,19 @@ pytest.importorskip("torchdata")
 
 from tests.lab.training import journal, per_step, small
 
+from trimtab.core.actions import ActionKind
 from trimtab.core.config import Config
 from trimtab.lab.corpus.data import TokenCorpus
 from trimtab.lab.faults.machine_faults import GradientBitFlip
 from trimtab.lab.faults.training_faults import LogicNan
+from trimtab.lab.practice.exercise import PracticeAnswer
 from trimtab.lab.practice.replay import (
     ChangeRun,
     RemedyAndFault,
     discard_outliers,
     lower_lr_from,
     no_remedy,
+    roll_back_with,
     skip_batches,
 )
 from trimtab.lab.trainer.intervention import Intervention
@@ -75,6 +78,18 @@ def test_the_lr_is_lowered_from_a_step_on_and_the_schedule_continues(bench: Benc
     lowered = per_step(journal(bench.run(lower_lr_from(4.0, ONSET))[0]), "lr")
     for step, rate in plain.items():
         assert lowered[step] == pytest.approx(rate / (4 if step >= ONSET else 1))
+
+
+def test_a_rollback_discards_the_data_of_its_steps_and_lowers_the_rate(bench: Bench) -> None:
+    end = ONSET + 2
+    answer = PracticeAnswer(
+        kind=ActionKind.ROLL_BACK, number=ONSET - 2, skip=(ONSET, end), lr_factor=0.25
+    )
+    plain, changed = (journal(bench.run(*given)[0]) for given in ((), (roll_back_with(answer),)))
+    sizes, rates = per_step(changed, "update_norm"), per_step(changed, "lr")
+    assert {step for step, size in sizes.items() if size == 0.0} == set(range(ONSET, end))
+    for step, rate in per_step(plain, "lr").items():
+        assert rates[step] == pytest.approx(rate / (4 if step >= ONSET - 2 else 1))
 
 
 @pytest.mark.parametrize("dtype", some_of([Dtype.FP32, Dtype.FP16], Dtype.FP32))

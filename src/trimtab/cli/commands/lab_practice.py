@@ -24,7 +24,9 @@ What do you do?
   wait          continue without changes
   discard       restart from the last good checkpoint and discard outlier gradients
   skip K        restart from the last good checkpoint and skip K batches
-  roll back S   restart from the checkpoint of step S, with the same data
+  roll back S   restart from the checkpoint of step S, with the same data; or without that of the
+                steps A to B - 1, and with F times the learning rate, as `trimtab rollback` does:
+                roll back S --skip A:B --lr-factor F
   lower LR F    continue with the learning rate divided by F
   quarantine    restart from the last good checkpoint, without the data that causes it
   stop          end the run and keep its best checkpoint

@@ -179,7 +179,11 @@ _ACTIONS = {kind.value.lower(): kind for kind in ActionKind} | {
     "rollback": ActionKind.ROLL_BACK,
     "lower": ActionKind.LOWER_LR,
 }
-_ANSWER = re.compile(r"([a-z]+(?: [a-z]+)?)(?: ([0-9]+(?:\.[0-9]+)?))?")
+_ANSWER = re.compile(
+    r"([a-z]+(?: [a-z]+)?)(?: (?:--to )?([0-9]+(?:\.[0-9]+)?))?"
+    r"(?: --skip ([0-9]{1,6}):([0-9]{1,6}))?(?: --lr-factor (0?\.[0-9]{1,6}|1))?"
+)
+"""An answer; what follows the number is of `trimtab rollback`, with its meaning there."""
 
 DEFAULT_LR_FACTOR = 3.0
 """Divisor of the learning rate if none is given. Source: the textbook's 2 to 3 times."""
@@ -194,9 +198,16 @@ class PracticeAnswer:
     kind: ActionKind
     number: float | None = None
     """Batches to skip, step of the checkpoint, or divisor of the learning rate; None for others."""
+    skip: tuple[int, int] = (0, 0)
+    """Of a rollback: the first step whose data is left out, and the one after the last."""
+    lr_factor: float = 1.0
+    """Of a rollback: what the learning rate is multiplied by."""
 
     def __str__(self) -> str:
-        return self.kind.value if self.number is None else f"{self.kind.value} {self.number:g}"
+        number = "" if self.number is None else f" {self.number:g}"
+        skip = f" --skip {self.skip[0]}:{self.skip[1]}" if any(self.skip) else ""
+        factor = f" --lr-factor {self.lr_factor:g}" if self.lr_factor != 1.0 else ""
+        return f"{self.kind.value}{number}{skip}{factor}"
 
 
 def parse_answer(text: str, exercise: Exercise) -> PracticeAnswer:
@@ -220,7 +231,12 @@ def parse_answer(text: str, exercise: Exercise) -> PracticeAnswer:
             wanted, fits = "no number", number is None
     if not fits:
         raise ConfigError(f"{kind.value!r} takes {wanted}; got {number:g}")
-    return PracticeAnswer(kind=kind, number=number)
+    skip, factor = (int(found[3] or 0), int(found[4] or 0)), float(found[5] or 1)
+    if kind is not ActionKind.ROLL_BACK and (any(skip) or factor != 1.0):
+        raise ConfigError(f"{kind.value!r} takes {wanted}, and no --skip or --lr-factor")
+    if (any(skip) and skip[0] >= skip[1]) or factor == 0.0:
+        raise ConfigError("--skip takes A:B with A before B, --lr-factor a number above 0")
+    return PracticeAnswer(kind=kind, number=number, skip=skip, lr_factor=factor)
 
 
 def candidates(exercise: Exercise) -> list[PracticeAnswer]:

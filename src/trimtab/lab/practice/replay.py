@@ -47,6 +47,7 @@ from trimtab.lab.trainer.intervention import (
     RunParts,
     WrappedLoader,
     before_step,
+    current_step,
     scale_lr,
 )
 from trimtab.lab.trainer.train import TrainOutcome, train, train_in_parts
@@ -97,6 +98,21 @@ def lower_lr_from(factor: float, from_step: int) -> ChangeRun:
     def apply(run: LabRun) -> LabRun:
         scale_lr(run, lambda step: 1 / factor if step >= from_step else 1.0)
         return run
+
+    return apply
+
+
+def roll_back_with(answer: PracticeAnswer) -> ChangeRun:
+    """Return what `trimtab rollback` changes: updates are discarded, and the rate is lower."""
+    first, end = answer.skip
+
+    def apply(run: LabRun) -> LabRun:
+        def gate(optimizer: torch.optim.Optimizer, *call: Any) -> None:
+            if first <= current_step(run) < end:
+                optimizer.zero_grad()
+
+        run.optimizer.register_step_pre_hook(gate)
+        return lower_lr_from(1 / answer.lr_factor, int(answer.number or 0))(run)
 
     return apply
 
@@ -177,7 +193,9 @@ def make_plan(answer: PracticeAnswer, exercise: Exercise, fault: Intervention) -
             # equals the one from the last good checkpoint. Start from the latter, because part of
             # a fault's state is not in the checkpoint.
             start = int(number) if left is None else min(int(number), good)
-            return AnswerPlan(start=start, fault=left, remedy=no_remedy, cost_from=int(number))
+            is_plain = not any(answer.skip) and answer.lr_factor == 1.0
+            remedy = no_remedy if is_plain else roll_back_with(answer)
+            return AnswerPlan(start=start, fault=left, remedy=remedy, cost_from=int(number))
 
 
 class ExerciseReplay:
