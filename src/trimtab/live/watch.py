@@ -161,7 +161,8 @@ class StartingRanks:
         live = config.live
         self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
         if mode is Mode.RECOVER:
-            self._settings += f" {config.recover.snapshot_every} {config.recover.rollback}"
+            recover = config.recover
+            self._settings += f" {recover.snapshot_every} {recover.rollback} {recover.trial_every}"
         self._facts = RankFacts()
         self._device = torch.device("cpu")
         self._has_joined = False
@@ -449,6 +450,7 @@ def _make_undo(
         experiments,
         shields.trials,
         rollback=settings.recover.rollback,
+        trial_every=settings.recover.trial_every,
         batch_loss=batch_loss,
         lag=settings.live.lag_steps,
     )

@@ -65,6 +65,7 @@ def train(
     batch_loss: BatchLoss = ordinary,
     steps: int = STEPS,
     accumulate: int = 2,
+    trial_every: int = 0,
 ) -> Run:
     """Train a classifier with dropout and BatchNorm on labels with noise."""
     torch.manual_seed(0)
@@ -80,7 +81,7 @@ def train(
         return batch_loss(run, batch)
 
     settings = {"recover.snapshot_every": 10, "recover.rollback": rollback}
-    config = Config().override(settings)
+    config = Config().override({**settings, "recover.trial_every": trial_every})
     run.guard = trimtab.watch(
         *(model, run.optimizer),
         run_dir=folder,
