@@ -11,6 +11,7 @@ import argparse
 import logging
 import math
 import os
+import random
 import statistics
 import tempfile
 import time
@@ -41,7 +42,7 @@ from trimtab.live.recover.trial_rule import CLEAR_ERRORS, CLEAR_NOISE, WINDOW, j
 STEPS, EARLIEST = 280, 140
 LONG, USUAL = 560, "LR x100 for 5"
 """The updates that a rollback loses cost less in a longer run: one fault is trained in one, too."""
-HEALTHY_STEPS = 1000
+HEALTHY_STEPS = 500
 FIRST_SEED = 9100
 TITLE = "Recover: trial of states"
 
@@ -171,16 +172,18 @@ def measurements(
     for steps in (STEPS, LONG):
         for world in worlds:
             yield [run(world, "nothing", nothing, "off", steps)]
-    for name, steps in ((USUAL, LONG), *((name, STEPS) for name in FAULTS)):
+    for world in worlds if not only or USUAL in only else ():
+        yield [run(world, USUAL, FAULTS[USUAL], arm, LONG) for arm in ("auto", "off")]
+    names = [*FAULTS, *PURPOSES, *HEALTHY]
+    random.Random(1).shuffle(names)  # a study that is stopped has some of each
+    for name in names:
         for world in worlds if not only or name in only else ():
-            yield [run(world, name, FAULTS[name], arm, steps) for arm in ("auto", "off")]
-    for name, change in PURPOSES.items():
-        for world in worlds if not only or name in only else ():
-            if name not in LOOP_OF_ITS_OWN or world not in (GPT2_WORLD, LIGHTNING_WORLD):
-                yield [run(world, name, change, "auto")]
-    for name, change in HEALTHY.items():
-        for world in worlds if not only or name in only else ():
-            yield [run(world, f"healthy: {name}", change, "auto", HEALTHY_STEPS)]
+            if name in HEALTHY:
+                yield [run(world, f"healthy: {name}", HEALTHY[name], "auto", HEALTHY_STEPS)]
+            elif name in FAULTS:
+                yield [run(world, name, FAULTS[name], arm) for arm in ("auto", "off")]
+            elif name not in LOOP_OF_ITS_OWN or world not in (GPT2_WORLD, LIGHTNING_WORLD):
+                yield [run(world, name, PURPOSES[name], "auto")]
 
 
 def main() -> None:

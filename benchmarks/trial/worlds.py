@@ -148,7 +148,7 @@ def _bytes(which: int) -> torch.Tensor:
 
 
 def _byte_batch(data: Data, dice: torch.Generator) -> torch.Tensor:
-    size, length = data.size, 4 * data.length
+    size, length = data.size, 2 * data.length
     rows = []
     for row in range(size):
         text = _bytes(row % 2 if data.table == 2 else data.table)
