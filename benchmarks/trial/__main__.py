@@ -58,18 +58,22 @@ class Measurement:
     arm: str
     """What `recover.rollback` is."""
     steps: int = STEPS
+    earliest: int = EARLIEST
+    """The step at which a fault begins, at the earliest."""
+    trial_every: int = 0
 
     @property
     def key(self) -> str:
         """The name of its outcome."""
-        return f"{self.world.name} {self.name} {self.steps} {self.seed} {self.arm}"
+        every = f" {self.trial_every}" if self.trial_every else ""
+        return f"{self.world.name} {self.name} {self.steps} {self.seed} {self.arm}{every}"
 
     def outcome(self) -> dict[str, Any]:
         """Train, and read in the journal what was done."""
         nearness: list[float] = []
         broken: list[str] = []
         num_scored = [0]
-        began = time.perf_counter()
+        began = time.process_time()
         with (
             tempfile.TemporaryDirectory() as folder,
             mock.patch.object(trial, "judge", _noting(nearness)),
@@ -99,16 +103,17 @@ class Measurement:
             "failed": [str(e.facts)[-300:] for e in events if e.kind == "trimtab failed"] + broken,
             "nearness": max(nearness, default=None),
             "scored": num_scored[0],
-            "seconds": round(time.perf_counter() - began, 2),
+            "seconds": round(time.process_time() - began, 3),
         }
 
     def _train(self, folder: str) -> float:
         """Train one run; returns its loss on data that it has not seen."""
         torch.manual_seed(self.seed)
         run = Run(self.world, model := self.world.model(), self.world.optimizer(model.parameters()))
-        run.memory["onset"] = EARLIEST + 7 * self.seed % 40
+        run.memory["onset"] = self.earliest + 7 * self.seed % 40
         run.memory["rate"] = run.optimizer.param_groups[0]["lr"]
-        config = trimtab.Config().override({"recover.rollback": self.arm})
+        settings = {"recover.rollback": self.arm, "recover.trial_every": self.trial_every}
+        config = trimtab.Config().override(settings)
         train(
             Job(
                 run=run,

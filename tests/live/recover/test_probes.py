@@ -56,10 +56,10 @@ def test_a_gap_is_unusual_beside_those_of_the_run() -> None:
     assert probes.is_due(50)
     for number in range(LEAST_USUAL):
         assert probes.limit == math.inf
-        probes.learn(-0.1 + 0.01 * (number % 3))
+        probes.gaps.append(-0.1 + 0.01 * (number % 3))
     assert probes.limit == 0  # an older state that leads at all is unusual in a run that learns
     for number in range(16):
-        probes.learn(0.01 * (number % 3))
+        probes.gaps.append(0.01 * (number % 3))
     assert 0.02 < probes.limit < 0.1
     probes.end(60, 9)
     assert not probes.is_due(60 + 9 * 50 - 1)  # what was scored has to be paid for

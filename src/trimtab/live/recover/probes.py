@@ -33,7 +33,8 @@ class ProbeSchedule:
         self._next = every
         self.last = 0
         """The update of the last batch that was scored."""
-        self._gaps: deque[float] = deque(maxlen=NUM_USUAL)
+        self.gaps: deque[float] = deque(maxlen=NUM_USUAL)
+        """Those of the last probes that opened no trial."""
 
     def is_due(self, update: int) -> bool:
         return self.every > 0 and self._next <= update
@@ -41,14 +42,10 @@ class ProbeSchedule:
     @property
     def limit(self) -> float:
         """The gap above which harm is likely; infinite until the usual ones are known."""
-        if len(self._gaps) < LEAST_USUAL:
+        if len(self.gaps) < LEAST_USUAL:
             return math.inf
-        recent = list(self._gaps)[-LEAST_USUAL:]  # they rise in a run that learns less and less
-        return max(median(recent) + OPEN_SIGMAS * jump_sigma(recent), *self._gaps, 0.0)
-
-    def learn(self, gap: float) -> None:
-        """Count a gap as usual."""
-        self._gaps.append(gap)
+        recent = list(self.gaps)[-LEAST_USUAL:]  # they rise in a run that learns less and less
+        return max(median(recent) + OPEN_SIGMAS * jump_sigma(recent), *self.gaps, 0.0)
 
     def end(self, update: int, num_scored: int) -> None:
         """So many batches were scored, the last one at this update."""

@@ -307,7 +307,7 @@ class StateTrial:
                 since = tracked.num_updates + 1
                 self.open_trial = OpenTrial(probe.snapshot, since, least_gap=limit)
             else:
-                probes.learn(gap)
+                probes.gaps.append(gap)
 
     def _state_before_the_last_probe(self, tracked: TrackedOptimizer, update: int) -> int:
         """Return the newest snapshot that is so old, else the oldest that a trial allows, or -1."""
