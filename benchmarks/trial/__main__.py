@@ -25,7 +25,7 @@ from unittest import mock
 import torch
 
 import trimtab
-from benchmarks.recover.phases import Phase
+from benchmarks.recover.phases import PHASES, Phase
 from benchmarks.recover.worlds import Data, Run, World
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish
@@ -40,6 +40,9 @@ from trimtab.live.recover import trial
 from trimtab.live.recover.trial_rule import CLEAR_ERRORS, CLEAR_NOISE, WINDOW, judge
 
 STEPS, EARLIEST = 280, 140
+PURPOSE_STEPS, PURPOSE_BEGIN = 160, 100
+"""A purposeful change is at step 200, so that run begins at step 100: what counts is what is done,
+and a trial that it opens is over before the end."""
 LONG, USUAL = 560, "LR x100 for 5"
 """The updates that a rollback loses cost less in a longer run: one fault is trained in one, too."""
 HEALTHY_STEPS = 500
@@ -61,6 +64,8 @@ class Measurement:
     earliest: int = EARLIEST
     """The step at which a fault begins, at the earliest."""
     trial_every: int = 0
+    begin: int = 0
+    """The number of the first step, for the change."""
 
     @property
     def key(self) -> str:
@@ -120,6 +125,7 @@ class Measurement:
                 change=self.change,
                 seed=self.seed,
                 steps=self.steps,
+                begin=self.begin,
                 folder=folder,
                 config=config,
             )
@@ -171,24 +177,30 @@ def measurements(
 ) -> Iterator[list[Measurement]]:
     """Yield the runs of a seed: of one world after the other, those that belong together."""
 
-    def run(world: World, name: str, change: Phase, arm: str, steps: int = STEPS) -> Measurement:
-        return Measurement(world=world, name=name, change=change, seed=seed, arm=arm, steps=steps)
+    def run(
+        world: World, name: str, change: Phase, arm: str, steps: int = STEPS, begin: int = 0
+    ) -> Measurement:
+        return Measurement(
+            world=world, name=name, change=change, seed=seed, arm=arm, steps=steps, begin=begin
+        )
 
     for steps in (STEPS, LONG):
         for world in worlds:
             yield [run(world, "nothing", nothing, "off", steps)]
     for world in worlds if not only or USUAL in only else ():
         yield [run(world, USUAL, FAULTS[USUAL], arm, LONG) for arm in ("auto", "off")]
-    names = [*FAULTS, *PURPOSES, *HEALTHY]
-    random.Random(1).shuffle(names)  # a study that is stopped has some of each
-    for name in names:
+    # A study that is stopped has some of each; most phases, measured elsewhere, come last.
+    last = [name for number, name in enumerate(PHASES) if number % 4 and name in PURPOSES]
+    first = [name for name in (*FAULTS, *PURPOSES, *HEALTHY) if name not in last]
+    random.Random(1).shuffle(first)
+    for name in (*first, *last):
         for world in worlds if not only or name in only else ():
             if name in HEALTHY:
                 yield [run(world, f"healthy: {name}", HEALTHY[name], "auto", HEALTHY_STEPS)]
             elif name in FAULTS:
                 yield [run(world, name, FAULTS[name], arm) for arm in ("auto", "off")]
             elif name not in LOOP_OF_ITS_OWN or world not in (GPT2_WORLD, LIGHTNING_WORLD):
-                yield [run(world, name, PURPOSES[name], "auto")]
+                yield [run(world, name, PURPOSES[name], "auto", PURPOSE_STEPS, PURPOSE_BEGIN)]
 
 
 def main() -> None:
@@ -208,7 +220,14 @@ def main() -> None:
     end = time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as spare:
         cache = ResultCache(Path(given.folder or spare))
-        study = Study(worlds, steps=STEPS, long=LONG, healthy_steps=HEALTHY_STEPS, usual=USUAL)
+        study = Study(
+            worlds,
+            steps=STEPS,
+            long=LONG,
+            purpose_steps=PURPOSE_STEPS,
+            healthy_steps=HEALTHY_STEPS,
+            usual=USUAL,
+        )
         for seed in range(FIRST_SEED, FIRST_SEED + given.seeds):
             for runs in measurements(worlds, seed, given.only):
                 _measure(cache, runs, study, is_over=time.monotonic() > end)

@@ -36,6 +36,8 @@ class Job:
     change: Phase
     seed: int
     steps: int
+    begin: int
+    """The number of the first step, for the change."""
     folder: str
     config: trimtab.Config
 
@@ -46,7 +48,7 @@ class Job:
     def begin_step(self, step: int) -> None:
         """Let the change happen; it multiplies the rate of the plan."""
         self.run.memory.pop("lr", None)
-        self.change(self.run, step)
+        self.change(self.run, self.begin + step)
 
     def change_gradients(self) -> None:
         """Change gradients after they were clipped."""

@@ -24,10 +24,17 @@ class Study:
     """What was measured, and what could not be in the time that was given."""
 
     def __init__(
-        self, worlds: Sequence[World], *, steps: int, long: int, healthy_steps: int, usual: str
+        self,
+        worlds: Sequence[World],
+        *,
+        steps: int,
+        long: int,
+        purpose_steps: int,
+        healthy_steps: int,
+        usual: str,
     ) -> None:
         self._worlds, self._steps, self._long = worlds, steps, long
-        self._healthy_steps, self._usual = healthy_steps, usual
+        self._purpose_steps, self._healthy_steps, self._usual = purpose_steps, healthy_steps, usual
         self._found: defaultdict[tuple[str, str, str, int], Outcomes] = defaultdict(dict)
         self._num_missing = 0
         self._seeds: set[int] = set()
@@ -69,7 +76,8 @@ class Study:
             f"{len(worse)} more than that worse ({', '.join(worse) or 'none'}).\n\n"
             f"{self._usual} in runs of {self._long} steps:\n\n"
             f"{table(['run', 'waits', 'auto', 'largest of the seeds', 'did'], longer)}\n\n"
-            f"On purpose, not announced: restored unasked in {len(wrong)} of {num_purposes} runs "
+            f"On purpose, not announced, in runs of {self._purpose_steps} steps: restored unasked "
+            f"in {len(wrong)} of {num_purposes} runs "
             f"({', '.join(wrong) or 'none'}), proposed in {num_asked}. How near each came: what "
             "was done, and the largest lead of the older state in any window, of what the rule "
             "demands (at 1 it would have won, if twice so and if nothing spoke for purpose). "
@@ -151,7 +159,7 @@ class Study:
         for name in PURPOSES:
             row: list[object] = [name]
             for world in self._worlds:
-                found = self._get(world, name, "auto", self._steps)
+                found = self._get(world, name, "auto", self._purpose_steps)
                 num_runs += len(found)
                 wrong += [f"{name} ({world.name})" for o in found.values() if o["acts"]]
                 num_asked += sum(bool(o["asked"]) for o in found.values())
