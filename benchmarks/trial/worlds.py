@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from benchmarks.recover.worlds import VOCABULARY, WORLDS, Data, World
 
-GPT_WIDTH, CONV_WIDTH, MODULUS = 48, 32, 31
+GPT_WIDTH, CONV_WIDTH, MODULUS = 24, 32, 31
 
 
 class _Attention(nn.Module):
