@@ -77,12 +77,12 @@ class Measurement:
         """Train, and read in the journal what was done."""
         nearness: list[float] = []
         broken: list[str] = []
-        num_scored = [0]
+        scores: list[float] = []
         began = time.process_time()
         with (
             tempfile.TemporaryDirectory() as folder,
             mock.patch.object(trial, "judge", _noting(nearness)),
-            mock.patch.object(trial.StateTrial, "_score", _counting(num_scored)),
+            mock.patch.object(trial.StateTrial, "_score", _timing(scores)),
         ):
             try:
                 final = self._train(folder)
@@ -107,7 +107,8 @@ class Measurement:
             "closed": [[e.step, e.facts["outcome"]] for e in events if e.kind == TRIAL],
             "failed": [str(e.facts)[-300:] for e in events if e.kind == "trimtab failed"] + broken,
             "nearness": max(nearness, default=None),
-            "scored": num_scored[0],
+            "scored": len(scores),
+            "score_seconds": round(sum(scores), 3),
             "seconds": round(time.process_time() - began, 3),
         }
 
@@ -158,14 +159,18 @@ def _noting(nearness: list[float]) -> Any:
     return judged
 
 
-def _counting(num_scored: list[int]) -> Any:
+def _timing(scores: list[float]) -> Any:
+    """Return what scores a batch, which notes the processor time of each."""
     score = trial.StateTrial._score
 
-    def counted(self: Any, found: Any) -> Any:
-        num_scored[0] += 1
-        return score(self, found)
+    def timed(self: Any, found: Any) -> Any:
+        began = time.process_time()
+        try:
+            return score(self, found)
+        finally:
+            scores.append(time.process_time() - began)
 
-    return counted
+    return timed
 
 
 def nothing(run: Run, step: int) -> None:
