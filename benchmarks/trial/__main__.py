@@ -8,6 +8,7 @@ of each; `--folder` keeps every outcome, to go on later.
 """
 
 import argparse
+import itertools
 import logging
 import math
 import os
@@ -30,12 +31,13 @@ from benchmarks.recover.worlds import Data, Run, World
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish
 from benchmarks.trial import practice  # noqa: F401 - registers its changes
-from benchmarks.trial.changes import FAULTS, HEALTHY, PURPOSES
+from benchmarks.trial.changes import AT, FAULTS, HEALTHY, PURPOSES
+from benchmarks.trial.forks import Fork, grow, is_idle_before
 from benchmarks.trial.loops import LOOP_OF_ITS_OWN, Job, train
 from benchmarks.trial.tables import Study
 from benchmarks.trial.worlds import GPT2_WORLD, LIGHTNING_WORLD, TRIAL_WORLDS
 from trimtab.core.events import ROLLBACK_PROPOSED, TRIAL, UNDO
-from trimtab.journal import RunDirectory, read_journal
+from trimtab.live.host.recorder import Recorder
 from trimtab.live.recover import trial
 from trimtab.live.recover.trial_rule import CLEAR_ERRORS, CLEAR_NOISE, WINDOW, judge
 
@@ -46,6 +48,8 @@ and a trial that it opens is over before the end."""
 LONG, USUAL = 560, "LR x100 for 5"
 """The updates that a rollback loses cost less in a longer run: one fault is trained in one, too."""
 HEALTHY_STEPS = 500
+PART = 12
+"""Changes of which the runs of a world are trained together."""
 FIRST_SEED = 9100
 TITLE = "Recover: trial of states"
 
@@ -73,57 +77,74 @@ class Measurement:
         every = f" {self.trial_every}" if self.trial_every else ""
         return f"{self.world.name} {self.name} {self.steps} {self.seed} {self.arm}{every}"
 
-    def outcome(self) -> dict[str, Any]:
-        """Train, and read in the journal what was done."""
+    @property
+    def onset(self) -> int:
+        """The step at which a fault begins."""
+        return self.earliest + 7 * self.seed % 40
+
+    @property
+    def fork_step(self) -> int | None:
+        """The step up to which it is a run that nothing befalls; None if there is no such step."""
+        step = self.onset if self.name in FAULTS else AT - self.begin
+        is_one = self.name in FAULTS or self.name in PURPOSES
+        idle = is_one and is_idle_before(self.change, self.world, step, self.begin)
+        return step if idle else None
+
+    def outcome(self, fork: Fork | None = None) -> dict[str, Any]:
+        """Train, and note what was done."""
         nearness: list[float] = []
         broken: list[str] = []
         scores: list[float] = []
+        events: list[tuple[str, int, Any]] = []
         began = time.process_time()
         with (
             tempfile.TemporaryDirectory() as folder,
             mock.patch.object(trial, "judge", _noting(nearness)),
             mock.patch.object(trial.StateTrial, "_score", _timing(scores)),
+            mock.patch.object(Recorder, "event", _listening(events)),
         ):
             try:
-                final = self._train(folder)
+                final = self._train(folder, fork)
             except Exception as error:  # a run that ends early is an outcome, too
                 final, broken = math.nan, [f"{type(error).__name__}: {error}"[:300]]
-            events = read_journal(RunDirectory(Path(folder))).block.events
         return {
             "final": final,
             "acts": [
-                [e.step, e.facts["updates_lost"], e.facts["gain"]]
-                for e in events
-                if e.kind == UNDO and "gain" in e.facts
+                [step, facts["updates_lost"], facts["gain"]]
+                for kind, step, facts in events
+                if kind == UNDO and "gain" in facts
             ],
             "proofs": [
-                [e.step, e.facts["why"]] for e in events if e.kind == UNDO and "gain" not in e.facts
+                [step, facts["why"]]
+                for kind, step, facts in events
+                if kind == UNDO and "gain" not in facts
             ],
             "asked": [
-                [e.step, e.facts["gain"], e.facts["because"]]
-                for e in events
-                if e.kind == ROLLBACK_PROPOSED
+                [step, facts["gain"], facts["because"]]
+                for kind, step, facts in events
+                if kind == ROLLBACK_PROPOSED
             ],
-            "closed": [[e.step, e.facts["outcome"]] for e in events if e.kind == TRIAL],
-            "failed": [str(e.facts)[-300:] for e in events if e.kind == "trimtab failed"] + broken,
+            "closed": [[step, facts["outcome"]] for kind, step, facts in events if kind == TRIAL],
+            "failed": [str(f)[-300:] for kind, _, f in events if kind == "trimtab failed"] + broken,
             "nearness": max(nearness, default=None),
             "scored": len(scores),
             "score_seconds": round(sum(scores), 3),
             "seconds": round(time.process_time() - began, 3),
         }
 
-    def _train(self, folder: str) -> float:
+    def _train(self, folder: str, fork: Fork | None) -> float:
         """Train one run; returns its loss on data that it has not seen."""
         torch.manual_seed(self.seed)
         run = Run(self.world, model := self.world.model(), self.world.optimizer(model.parameters()))
-        run.memory["onset"] = self.earliest + 7 * self.seed % 40
+        run.memory["onset"] = self.onset
         run.memory["rate"] = run.optimizer.param_groups[0]["lr"]
         settings = {"recover.rollback": self.arm, "recover.trial_every": self.trial_every}
         config = trimtab.Config().override(settings)
         train(
             Job(
                 run=run,
-                change=self.change,
+                change=nothing if fork is not None else self.change,
+                fork=fork,
                 seed=self.seed,
                 steps=self.steps,
                 begin=self.begin,
@@ -157,6 +178,17 @@ def _noting(nearness: list[float]) -> Any:
         return judge(gaps, old_losses, recorded, *rest)
 
     return judged
+
+
+def _listening(events: list[tuple[str, int, Any]]) -> Any:
+    """Return what journals an event, which notes it."""
+    event = Recorder.event
+
+    def noted(self: Any, kind: str, step: int, facts: Any = None) -> Any:
+        events.append((kind, step, facts))
+        return event(self, kind, step, facts)
+
+    return noted
 
 
 def _timing(scores: list[float]) -> Any:
@@ -234,8 +266,11 @@ def main() -> None:
             usual=USUAL,
         )
         for seed in range(FIRST_SEED, FIRST_SEED + given.seeds):
-            for runs in measurements(worlds, seed, given.only):
-                _measure(cache, runs, study, is_over=time.monotonic() > end)
+            for part in batched(measurements(worlds, seed, given.only), PART * len(worlds)):
+                if time.monotonic() < end:
+                    _measure_together(cache, part)
+                for runs in part:
+                    _measure(cache, runs, study, is_over=time.monotonic() > end)
         body, headlines = study.section()
     extent = f" --minutes {given.minutes:g}" if math.isfinite(given.minutes) else ""
     names = "".join(f' "{name}"' for name in given.only)
@@ -247,6 +282,41 @@ def main() -> None:
     )
 
 
+def batched(runs: Iterator[list[Measurement]], size: int) -> Iterator[list[list[Measurement]]]:
+    """Yield them in parts of a size."""
+    while part := list(itertools.islice(runs, size)):
+        yield part
+
+
+def _measure_together(cache: ResultCache, part: list[list[Measurement]]) -> None:
+    """Train the runs that have their first steps in common, as far as it shows that they have."""
+    for which in (0, 1):
+        alike: dict[Any, list[Measurement]] = {}
+        for runs in part:
+            is_needed = len(runs) > which and not cache.has(runs[which].key)
+            if is_needed and which == 1:
+                is_needed = cache.has(runs[0].key) and _has_acted(cache.get(runs[0].key, dict))
+            if is_needed and (step := runs[which].fork_step) is not None:
+                one = runs[which]
+                same = (one.world.name, one.seed, one.arm, one.steps, one.begin, step)
+                alike.setdefault(same, []).append(one)
+        for (*_, step), branches in alike.items():
+            if len(branches) > 1:
+                _grow(cache, step, branches)
+
+
+def _grow(cache: ResultCache, step: int, branches: list[Measurement]) -> None:
+    def train_all(fork: Fork) -> None:
+        outcome = branches[0].outcome(fork)
+        cache.get(branches[fork.which].key, lambda: outcome)
+
+    grow(step, [branch.change for branch in branches], train_all)
+
+
+def _has_acted(outcome: dict[str, Any]) -> bool:
+    return bool(outcome["acts"] or outcome["proofs"])
+
+
 def _measure(cache: ResultCache, runs: list[Measurement], study: Study, *, is_over: bool) -> None:
     """Add the outcomes of runs that belong together; the first one decides on the others."""
     first, *others = runs
@@ -255,7 +325,7 @@ def _measure(cache: ResultCache, runs: list[Measurement], study: Study, *, is_ov
         return
     outcome = cache.get(first.key, first.outcome)
     study.add(first.world, first.name, first.seed, first.arm, first.steps, outcome)
-    has_acted = bool(outcome["acts"] or outcome["proofs"])
+    has_acted = _has_acted(outcome)
     for run in others:
         if is_over and has_acted and not cache.has(run.key):
             study.miss(run.name)

@@ -17,6 +17,7 @@ from torch.utils.data import DataLoader, IterableDataset
 import trimtab
 from benchmarks.recover.phases import Phase
 from benchmarks.recover.worlds import Run
+from benchmarks.trial.forks import Fork
 from benchmarks.trial.worlds import GPT2_WORLD, LIGHTNING_WORLD
 
 WARMUP = 20
@@ -28,7 +29,7 @@ LOOP_OF_ITS_OWN = (
 """Changes of a loop that is written by hand; a trainer's loss is its batch_loss."""
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(kw_only=True)
 class Job:
     """One training run."""
 
@@ -40,6 +41,7 @@ class Job:
     """The number of the first step, for the change."""
     folder: str
     config: trimtab.Config
+    fork: Fork | None = None
 
     def plan(self) -> LambdaLR:
         """Return the schedule of the learning rate: warm-up, then a cosine to a tenth."""
@@ -47,6 +49,8 @@ class Job:
 
     def begin_step(self, step: int) -> None:
         """Let the change happen; it multiplies the rate of the plan."""
+        if self.fork is not None and step == self.fork.step:
+            self.change = self.fork.split()
         self.run.memory.pop("lr", None)
         self.change(self.run, self.begin + step)
 
