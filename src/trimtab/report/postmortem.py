@@ -5,6 +5,7 @@ the evidence that discriminates between them, root cause, remediation, verificat
 outcome, cost and follow-ups come next, and an appendix has all that was measured and asked.
 """
 
+import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -218,6 +219,9 @@ def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str | Non
     left = len(run.block) - 1 - run.block.row_of(diagnosis.incident.peak.tick)
     if value is None and left < records:
         return f"the log ends {counted(left, 'record')} after the peak"
+    is_dead = diagnosis.incident_class is IncidentClass.DEAD
+    if value is not None and is_dead and not math.isfinite(value):
+        return f"{digits(value)}, did not recover"
     return _number(value)
 
 
