@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trimtab.core.block import Block, Column
+from trimtab.core.block import Block, Column, Record
 from trimtab.core.errors import LogError
-from trimtab.explain.comparison import Comparison, StepWindow, compare_signal
+from trimtab.explain.comparison import Comparison, StepWindow, compare_signal, values_by_step
 
 
 def block(losses: list[float], steps: list[int] | None = None) -> Block:
@@ -151,3 +151,16 @@ def test_swapping_the_runs_changes_nothing_but_the_sign(
     assert one.is_within == other.is_within
     assert (one.mean, one.worst, one.parted_at) == (other.mean, other.worst, other.parted_at)
     assert one.mean is None or (one.worst is not None and one.mean <= one.worst * (1 + 1e-9))
+
+
+def test_what_a_run_had_recorded_beyond_the_step_it_went_back_to_is_not_compared() -> None:
+    def record(step: int, attempt: int, **values: float) -> Record:
+        return Record(step=step, tick=step + 10 * attempt, attempt=attempt, signals=values)
+
+    first = [record(step, 0, loss=3.0, param_norm=1.0 + step) for step in range(10)]
+    again = [record(step, 1, loss=2.0) for step in range(6, 10)]
+    run, base = Block.from_records([*first, *again]), Block.from_records(first)
+    steps, _ = values_by_step(run, "param_norm")
+    assert steps.tolist() == [0, 1, 2, 3, 4, 5]
+    assert values_by_step(run, "loss")[1].tolist() == [3.0] * 6 + [2.0] * 4
+    assert values_by_step(base, "loss")[0].tolist() == list(range(10))

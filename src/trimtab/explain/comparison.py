@@ -255,11 +255,17 @@ def _common(
 
 
 def values_by_step(block: Block, signal: str) -> tuple[IntArray, FloatArray]:
-    """Return the steps with a value, in order, and the value that was recorded last at each."""
+    """Return the steps with a value, in order, and the value that was recorded last at each.
+
+    A run that went back has no longer what it had recorded beyond the step that it went back to.
+    """
     column = block.column(signal)
-    steps, values = block.step, column.values
-    if not column.present.all():
-        steps, values = steps[column.present], values[column.present]
+    steps, values, chosen = block.step, column.values, column.present.copy()
+    for attempt in np.unique(block.attempt)[1:]:
+        began = steps[block.attempt == attempt].min()
+        chosen &= (block.attempt >= attempt) | (steps < began)
+    if not chosen.all():
+        steps, values = steps[chosen], values[chosen]
     if not (steps[1:] > steps[:-1]).all():  # a long run that never went back needs no copies
         rows = last_rows(steps)
         steps, values = steps[rows], values[rows]
