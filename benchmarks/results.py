@@ -27,7 +27,7 @@ GROUPS = {
     "Finding": ("Detection", "Judge", "Experts", "Reinforcement", "Planted", "Resume", "Sites"),
     "Explaining": ("Causes", "Verdicts", "Post-mortems"),
     "Acting": ("Recover", "The gate", "A real size"),
-    "Checking beforehand": ("Check", "Corpus"),
+    "Checking beforehand": ("Check", "Corpus", "Margins"),
     "Cost": ("Cost", "Journal", "Sending", "Pages"),
     "Reading": ("Readers",),
     "For agents": ("Agents",),

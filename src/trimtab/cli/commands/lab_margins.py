@@ -1,6 +1,7 @@
 """`trimtab lab margins`: what happens to a small GPT without one or two of its safeguards."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -33,13 +34,15 @@ def margins(
     from rich.console import Console
 
     from trimtab.cli.progress import progress_bar
+    from trimtab.lab.margins import grid_corpus, read_losses, train_grid
     from trimtab.lab.margins import margins as summarize
-    from trimtab.lab.margins import read_losses, train_grid
 
+    corpus = grid_corpus()
     with progress_bar() as progress:
-        train_grid(out, seeds, 60 * minutes, lambda done, total: progress("Training", done, total))
+        on_cell = partial(progress, "Training")
+        train_grid(out, corpus, seeds, 60 * minutes, on_cell)
     console = Console(highlight=False)
-    console.print(_table(summarize(read_losses(out))))
+    console.print(_table(summarize(read_losses(out), corpus)))
 
 
 def _table(found: "Sequence[Margin]") -> "Table":
