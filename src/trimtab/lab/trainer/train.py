@@ -178,6 +178,7 @@ def train(
             mode=mode,
             config=guard_config,
             checkpoints=guarded,
+            batch_text=corpus.tokenizer,
             batch_loss=partial(_batch_loss, config, run, forward, ranks),
             batch_text=corpus.tokenizer,
             facts={"step": first_step, "dtype": config.dtype, "seed": config.seed},
