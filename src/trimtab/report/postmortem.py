@@ -337,7 +337,7 @@ TYPES = {
     IncidentClass.RECOVERED: "Type 1: it came back.",
     IncidentClass.SILENT: "No type: the loss did not follow.",
     IncidentClass.RECOVERING: "Type 1, if it goes on as it does.",
-    IncidentClass.PLATEAU: "No type: there was nothing to lose.",
+    IncidentClass.PLATEAU: "No type: the run does not learn.",
     IncidentClass.OPEN: "The type is not known yet.",
     IncidentClass.LINGERING: "Type 2: the loss settled above its level.",
     IncidentClass.COLLAPSED: "Type 3: it has not come back.",
@@ -372,7 +372,7 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
         case IncidentClass.SILENT:
             became = "the loss did not follow"
         case IncidentClass.PLATEAU:
-            became = "the run learned nothing"
+            became = "the run does not learn"
         case IncidentClass.COLLAPSED if facts.reward is not None and not facts.reward.is_gone:
             became = "the reward rose while the held-out reward fell"
         case IncidentClass.COLLAPSED if is_short and facts.reward is not None:
