@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from tests.kit.cases import some_of
 from tests.kit.device_work import Work, WorkCounting
 
 from trimtab.selftest.run import MODES
@@ -52,11 +51,11 @@ def test_a_copy_from_the_host_waits_unless_it_is_asynchronous(
     assert count(lambda: x.copy_(host, non_blocking=non_blocking)).waits == waits
 
 
-@pytest.mark.parametrize("modes", some_of(["protect", " ".join(MODES)], "protect"))
+@pytest.mark.slow
 @pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="counted with torch 2.13")
-def test_page_and_self_test_have_what_is_counted(modes: str) -> None:
+def test_page_and_self_test_have_what_is_counted() -> None:
     """In a new process: torch registers a device for ever, and before the first backward pass."""
-    command = [sys.executable, "-c", COUNT, *modes.split()]
+    command = [sys.executable, "-c", COUNT, *MODES]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert not done.returncode, done.stderr[-2000:]

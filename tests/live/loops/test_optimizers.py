@@ -11,13 +11,10 @@ from tests.kit.user_loop import (
     are_equal,
     is_finite,
     losses,
-    poison,
     train,
     unpromoted,
     warnings_of,
     weights,
-    wide_batches,
-    wide_model,
     without_bad_steps,
 )
 from tests.live.loops.foreign_optimizers import ADAM_LIKE, NOT_A_NO_OP, KeepsMomentsInFp32
@@ -49,54 +46,6 @@ def test_foreign_state_leaves_loss_norm_and_gate_working(factory: Any, tmp_path:
 
 def test_moments_in_another_precision_leave_the_gate_working(tmp_path: Path) -> None:
     assert_protected(KeepsMomentsInFp32, make_model().bfloat16(), tmp_path)
-
-
-THIRD_PARTY = [
-    ("prodigyopt", "Prodigy", {}),
-    ("pytorch_optimizer", "SOAP", {"lr": 1e-3}),
-    ("pytorch_optimizer", "Lamb", {"lr": 1e-3}),
-    ("pytorch_optimizer", "AdEMAMix", {"lr": 1e-3}),
-    ("pytorch_optimizer", "StableAdamW", {"lr": 1e-3}),
-    ("pytorch_optimizer", "Ranger21", {"lr": 1e-3, "num_iterations": 20}),
-    ("pytorch_optimizer", "MADGRAD", {"lr": 1e-2}),
-    ("transformers.optimization", "Adafactor", {}),
-]
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize(
-    ("package", "name", "options"), THIRD_PARTY, ids=[t[1] for t in THIRD_PARTY]
-)
-def test_optimizers_of_other_packages_are_protected_or_refused(
-    package: str,
-    name: str,
-    options: dict[str, Any],
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    module = pytest.importorskip(package)
-    assert_protected_or_refused(
-        lambda parameters: getattr(module, name)(parameters, **options), name, tmp_path, caplog
-    )
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["AdamW8bit", "AdamW4bit", "AdamWFp8"])
-def test_optimizers_with_a_quantized_state_are_protected(name: str, tmp_path: Path) -> None:
-    torchao = pytest.importorskip("torchao.optim")
-    model = wide_model()
-    optimizer = getattr(torchao, name)(model.parameters(), lr=1e-3)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-        for step, batch in enumerate(wide_batches(14)):
-            loss = model(batch).square().mean()
-            guard.record(loss=loss)
-            optimizer.zero_grad()
-            loss.backward()
-            if step in BAD:
-                poison(model)
-            optimizer.step()
-    assert is_finite(model)
-    assert len(losses(tmp_path)) == 14
 
 
 def assert_protected_or_refused(

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-import torch
 from torch import nn
 
 from trimtab.checks.objects.inputs import Inputs
@@ -214,7 +213,3 @@ class Measurements:
         except Exception:  # this rank must join the exchange all the same
             facts = None
         return loaders.gather_ranks(facts)
-
-
-def named_trained(model: nn.Module) -> dict[str, torch.Tensor]:
-    return {name: p for name, p in model.named_parameters() if p.requires_grad}
