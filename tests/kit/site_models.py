@@ -56,6 +56,20 @@ def _layers(pattern: str) -> list[str]:
     return [pattern.format(layer) for layer in range(LAYERS)]
 
 
+def _sites(
+    embedding: str, block: str, attention: str, mlp: str, final_norm: str, logits: str
+) -> dict[str, list[str]]:
+    """Return the modules by kind; attention and MLP are named within their block."""
+    return {
+        "embedding": [embedding],
+        "block": _layers(block),
+        "attention": _layers(block + attention),
+        "mlp": _layers(block + mlp),
+        "final_norm": [final_norm],
+        "logits": [logits],
+    }
+
+
 class EagerAttention(nn.Module):
     """Attention as nanoGPT has it without flash: the matrix is made."""
 
@@ -229,14 +243,9 @@ def architectures() -> list[Architecture]:
     still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
     def decoder(name: str, make: Callable[[], nn.Module], **more: list[str]) -> Architecture:
-        expected = {
-            "embedding": ["model.embed_tokens"],
-            "block": _layers("model.layers.{}"),
-            "attention": _layers("model.layers.{}.self_attn"),
-            "mlp": _layers("model.layers.{}.mlp"),
-            "final_norm": ["model.norm"],
-            "logits": ["lm_head"],
-        }
+        expected = _sites(
+            "model.embed_tokens", "model.layers.{}", ".self_attn", ".mlp", "model.norm", "lm_head"
+        )
         return Architecture(name=name, make=make, loss=_hf_loss, expected=expected | more)
 
     def gpt2() -> nn.Module:
@@ -268,27 +277,27 @@ def architectures() -> list[Architecture]:
             name="GPT-2",
             make=gpt2,
             loss=_hf_loss,
-            expected={
-                "embedding": ["transformer.wte"],
-                "block": _layers("transformer.h.{}"),
-                "attention": _layers("transformer.h.{}.attn"),
-                "mlp": _layers("transformer.h.{}.mlp"),
-                "final_norm": ["transformer.ln_f"],
-                "logits": ["lm_head"],
-            },
+            expected=_sites(
+                "transformer.wte",
+                "transformer.h.{}",
+                ".attn",
+                ".mlp",
+                "transformer.ln_f",
+                "lm_head",
+            ),
         ),
         Architecture(
             name="BERT",
             make=lambda: hf.BertForMaskedLM(hf.BertConfig(**small, **still)),
             loss=_hf_loss,
-            expected={
-                "embedding": ["bert.embeddings"],
-                "block": _layers("bert.encoder.layer.{}"),
-                "attention": _layers("bert.encoder.layer.{}.attention.self"),
-                "mlp": _layers("bert.encoder.layer.{}.output.dense"),
-                "final_norm": ["cls.predictions.transform.LayerNorm"],
-                "logits": ["cls.predictions.decoder"],
-            },
+            expected=_sites(
+                "bert.embeddings",
+                "bert.encoder.layer.{}",
+                ".attention.self",
+                ".output.dense",
+                "cls.predictions.transform.LayerNorm",
+                "cls.predictions.decoder",
+            ),
         ),
         Architecture(
             name="ViT",
@@ -302,14 +311,14 @@ def architectures() -> list[Architecture]:
                 )
             ),
             loss=_image_loss,
-            expected={
-                "embedding": ["vit.embeddings"],
-                "block": _layers("vit.layers.{}"),
-                "attention": _layers("vit.layers.{}.attention"),
-                "mlp": _layers("vit.layers.{}.mlp"),
-                "final_norm": ["vit.layernorm"],
-                "logits": ["classifier"],
-            },
+            expected=_sites(
+                "vit.embeddings",
+                "vit.layers.{}",
+                ".attention",
+                ".mlp",
+                "vit.layernorm",
+                "classifier",
+            ),
         ),
         Architecture(
             name="T5",
@@ -328,53 +337,31 @@ def architectures() -> list[Architecture]:
             name="nanoGPT, eager",
             make=NanoGpt,
             loss=_of_logits,
-            expected={
-                "embedding": ["transformer.wte"],
-                "block": _layers("transformer.h.{}"),
-                "attention": _layers("transformer.h.{}.attn"),
-                "mlp": _layers("transformer.h.{}.mlp"),
-                "final_norm": ["transformer.ln_f"],
-                "logits": [""],
-            },
+            expected=_sites(
+                "transformer.wte", "transformer.h.{}", ".attn", ".mlp", "transformer.ln_f", ""
+            ),
         ),
         Architecture(
             name="torchtitan",
             make=Titan,
             loss=_of_logits,
-            expected={
-                "embedding": ["tok_embeddings"],
-                "block": _layers("layers.{}"),
-                "attention": _layers("layers.{}.attention"),
-                "mlp": _layers("layers.{}.feed_forward"),
-                "final_norm": ["norm"],
-                "logits": ["output"],
-            },
+            expected=_sites(
+                "tok_embeddings", "layers.{}", ".attention", ".feed_forward", "norm", "output"
+            ),
         ),
         Architecture(
             name="timm ViT",
             make=Timm,
             loss=_image_loss,
-            expected={
-                "embedding": ["patch_embed"],
-                "block": _layers("blocks.{}"),
-                "attention": _layers("blocks.{}.attn"),
-                "mlp": _layers("blocks.{}.mlp"),
-                "final_norm": ["norm"],
-                "logits": ["head"],
-            },
+            expected=_sites("patch_embed", "blocks.{}", ".attn", ".mlp", "norm", "head"),
         ),
         Architecture(
             name="nn.TransformerEncoder",
             make=Plain,
             loss=_of_logits,
-            expected={
-                "embedding": ["embed"],
-                "block": _layers("encoder.layers.{}"),
-                "attention": _layers("encoder.layers.{}.self_attn"),
-                "mlp": _layers("encoder.layers.{}.linear2"),
-                "final_norm": ["encoder.norm"],
-                "logits": ["readout"],
-            },
+            expected=_sites(
+                "embed", "encoder.layers.{}", ".self_attn", ".linear2", "encoder.norm", "readout"
+            ),
         ),
         Architecture(
             name="lab Gpt",
@@ -382,13 +369,6 @@ def architectures() -> list[Architecture]:
                 ModelConfig(vocab_size=VOCABULARY, width=WIDTH, layers=LAYERS, heads=HEADS)
             ),
             loss=_lab,
-            expected={
-                "embedding": ["embed"],
-                "block": _layers("blocks.{}"),
-                "attention": _layers("blocks.{}.attention"),
-                "mlp": _layers("blocks.{}.mlp"),
-                "final_norm": ["norm"],
-                "logits": [""],
-            },
+            expected=_sites("embed", "blocks.{}", ".attention", ".mlp", "norm", ""),
         ),
     ]

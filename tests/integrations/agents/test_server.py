@@ -149,6 +149,7 @@ def test_a_run_is_followed_over_stdio_while_it_is_written(tmp_path: Path) -> Non
     run(work)
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_over_http_while_it_is_written(tmp_path: Path) -> None:
     with http_server(tmp_path) as port:
 
