@@ -191,7 +191,7 @@ def test_the_code_in_the_docs_runs(page: str, monkeypatch: pytest.MonkeyPatch) -
     text = (root / "docs" / f"{page}.md").read_text(encoding="utf-8")
     names: dict[str, Any] = {}
     if page == "extending":
-        text = text.split("\n## Write a detector\n")[1].split("\n## ")[0]
+        text = text.split("\n## A detector\n")[1].split("\n## ")[0]
     for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
         exec(compile(code, f"{page}.md", "exec"), names)
     if page == "settings":

@@ -100,8 +100,8 @@ def test_every_example_is_tested_and_short() -> None:
 
 
 def test_a_protected_example_keeps_one_bad_batch_out_of_the_weights(tmp_path: Path) -> None:
-    """What docs/howto/plain-loop.md asks its reader to try, and what it says they will see."""
-    page = (EXAMPLES.parent / "docs" / "howto" / "plain-loop.md").read_text(encoding="utf-8")
+    """What docs/live.md asks its reader to try, and what it says they will see."""
+    page = (EXAMPLES.parent / "docs" / "live.md").read_text(encoding="utf-8")
     code = (EXAMPLES / "plain_loop.py").read_text(encoding="utf-8")
     changed = next(block for block in page.split("```python\n") if "if n == 200" in block)
     start, end = code.index("    for _ in"), code.index("        loss.backward")

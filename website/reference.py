@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from website.api_page import api_text
 from website.commands_page import commands_text
 from website.llms import llms_text
 from website.settings_page import settings_text
@@ -14,6 +15,7 @@ from website.settings_page import settings_text
 DOCS = Path(__file__).parents[1] / "docs"
 
 GENERATED: dict[str, tuple[str, Callable[[], str]]] = {
+    "api.md": ("api", api_text),
     "command-line.md": ("commands", commands_text),
     "settings.md": ("settings", settings_text),
 }

@@ -12,30 +12,23 @@ from trimtab.core.config import Config, Section
 
 
 def settings_text() -> str:
-    """Each section of settings with its fields: name, default, what it does."""
-    return "\n\n".join(_section_text("", Config()))
+    """Each setting with its name, its default and what it does, in one table."""
+    head = ["| setting | default | meaning and source |", "| --- | --- | --- |"]
+    return "\n".join([*head, *_rows("", Config())])
 
 
-def _section_text(name: str, section: Section) -> Iterator[str]:
-    if name:
-        yield f"### {name}"
-        yield inspect.cleandoc(type(section).__doc__ or "")
+def _rows(name: str, section: Section) -> Iterator[str]:
     docs = field_docs(type(section))
     sections: list[tuple[str, Section]] = []
-    rows: list[str] = []
     for field in dataclasses.fields(section):  # type: ignore[arg-type]
         value = getattr(section, field.name)
+        full = f"{name}.{field.name}" if name else field.name
         if isinstance(value, Section):
-            sections.append((field.name, value))
+            sections.append((full, value))
         else:
-            full = f"{name}.{field.name}" if name else field.name
-            rows.append(f"| `{full}` | `{_toml(value)}` | {docs[field.name]} |")
-    if rows:
-        yield "\n".join(
-            ["| setting | default | meaning and source |", "| --- | --- | --- |", *rows]
-        )
-    for inner, value in sections:
-        yield from _section_text(f"{name}.{inner}" if name else inner, value)
+            yield f"| `{full}` | `{_toml(value)}` | {docs[field.name]} |"
+    for full, value in sections:
+        yield from _rows(full, value)
 
 
 def field_docs(owner: type) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
     {"verdict": "incident", "onset": 312, "class": "divergent", "act": "stop"}
 
-`verdict` is healthy or incident; `onset` a step; `class` one of trimtab's words (docs/concepts.md);
+`verdict` is healthy or incident; `onset` a step; `class` one of trimtab's words (docs/reports.md);
 `act` one of continue, wait, lower LR, roll back, stop. What a tool does not say is null, and wrong
 wherever it is asked for, but for the class: who has no classes is not scored on them.
 """

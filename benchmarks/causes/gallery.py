@@ -1,8 +1,9 @@
-"""A gallery of published incidents: docs/incidents.md and its picture.
+"""A gallery of published incidents: a list in docs/causes.md and its picture.
 
 Texts are ours (gallery.toml), numbers are the published ones, and what trimtab says is computed.
 """
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,47 +18,36 @@ from trimtab.report.wording import short_cause
 
 _TEXTS = Path(__file__).parent / "gallery.toml"
 _DOCS = Path(__file__).parents[2] / "docs"
-_PAGE, _PICTURE = _DOCS / "incidents.md", _DOCS / "incidents.svg"
-
-_HEAD = """\
-# Incidents of real runs
-
-Training incidents that teams have published: what the curve did, what the team found, what trimtab
-says of the same numbers, and what guides to stable training advise. Trimtab is given the published
-series alone, often a few dozen points read off a plot, and the names of trainer and precision,
-never the text. Where it says less than the team knew, or something else, that stands here too.
-The patterns of the lab, whose causes are known because they were planted, are in [lab.md](lab.md).
-
-![the loss of each incident; red: where trimtab opens one](incidents.svg)
-"""
+_PAGE, _PICTURE = _DOCS / "causes.md", _DOCS / "incidents.svg"
+_MARKED = re.compile(r"(?s)(<!-- scripts/bench causes gallery -->\n).*?(<!-- end -->)")
 
 
 def write_gallery(folder: Path) -> None:
-    """Write the page and its picture from the stories in a folder."""
+    """Write the list and its picture from the stories in a folder; named causes come first."""
     texts = tomllib.loads(_TEXTS.read_text(encoding="utf-8"))
     stories = {story["id"]: story for story in read_stories(folder, sparse=False)}
     reports = {id: story_report(folder, stories[id]) for id in texts}
-    parts = [_HEAD]
-    for number, (id, text) in enumerate(texts.items(), start=1):
-        parts.append(_entry(number, text, str(stories[id]["source"]), reports[id]))
-    _PAGE.write_text("\n".join(parts), encoding="utf-8")
-    titles = [f"{n}. {text['title']}" for n, text in enumerate(texts.values(), start=1)]
-    charts = [_chart(report) for report in reports.values()]
+    order = sorted(texts, key=lambda id: not _is_named(reports[id]))
+    entries = [_entry(texts[id], str(stories[id]["source"]), reports[id]) for id in order]
+    page = _PAGE.read_text(encoding="utf-8")
+    body = "\n".join(f"{number}. {entry}" for number, entry in enumerate(entries, start=1))
+    page = _MARKED.sub(lambda found: f"{found[1]}\n{body}\n\n{found[2]}", page)
+    _PAGE.write_text(page, encoding="utf-8")
+    titles = [f"{n}. {texts[id]['title']}" for n, id in enumerate(order, start=1)]
+    charts = [_chart(reports[id]) for id in order]
     _PICTURE.write_text(draw_grid(titles, charts), encoding="utf-8")
 
 
-def _entry(number: int, text: Mapping[str, str], source: str, report: RunReport) -> str:
-    return f"""
-## {number}. {text["title"]}
+def _is_named(report: RunReport) -> bool:
+    """Return whether the cause of the worst incident is named."""
+    return bool(report.incidents) and "not known" not in short_cause(report.by_severity()[0])
 
-| | |
-| --- | --- |
-| curve | {text["curve"]} |
-| found by the team | {text["found"]} |
-| trimtab | {_said(report)} |
-| advice of the guides | {text["playbook"]} |
-| source | {source.split(" (")[0]} |
-"""
+
+def _entry(text: Mapping[str, str], source: str, report: RunReport) -> str:
+    return (
+        f"**{text['title']}.** {text['curve']} *The team found:* {text['found']} *trimtab says:* "
+        f"{_said(report)} *The guides:* {text['playbook']} ({source.split(' (')[0]})"
+    )
 
 
 def _said(report: RunReport) -> str:

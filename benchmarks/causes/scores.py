@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from benchmarks.causes.cases import Case
 from benchmarks.results import table
 from trimtab.explain.causes.ranking import Candidate, Ranking, Weights
+from trimtab.explain.evidence import ALL_OBSERVATIONS
 
 Ranked = Sequence[tuple[Case, Ranking]]
 
@@ -78,7 +79,7 @@ def speaks_for(weights: Weights) -> str:
         heavy = {id: weight[cause] for id, weight in by_observation.items()}
         chosen = [id for id, weight in heavy.items() if weight >= _HEAVY]
         chosen.sort(key=lambda id: -heavy[id] * weights.shares[id][cause])
-        said = ", ".join(f"`{id}` {heavy[id]:+.1f}" for id in chosen[:4])
+        said = "; ".join(f"{ALL_OBSERVATIONS[id].statement} {heavy[id]:+.1f}" for id in chosen[:4])
         rows.append((f"{cause.id} {cause.title}", said))
     return table(("cause", "evidence for it"), rows)
 

@@ -7,6 +7,7 @@ bitsandbytes, prodigyopt, pytorch-optimizer, schedulefree, timm and torchao is e
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 
 from benchmarks.loops.reports import ROOT, TestResult, run_tests
 from benchmarks.results import publish, table
@@ -30,10 +31,8 @@ def publish_setups() -> None:
     results = run_tests(["setups/setups"], "--timeout=300")
     tried = [result for result in results if result.outcome != "skipped"]
     parts = [f"{_introduction(tried)} Written by\n`scripts/bench loops setups`."]
-    for group, title in GROUPS.items():
-        mine = [result for result in tried if result.properties.get("group") == group]
-        rows = [[result.properties["setup"], *_cells(result)] for result in mine]
-        parts.append(table([title, "`observe`", "`protect`, one NaN batch"], rows))
+    mine = {g: [one for one in tried if one.properties.get("group") == g] for g in GROUPS}
+    parts.append(by_outcome({g: [_row(one) for one in mine[g]] for g in GROUPS}))
     parts.append(_sweep([r for r in results if r.properties.get("group") == SWEEP]))
     write_section("\n\n".join(parts))
     accepted = [one for one in tried if not _cells(one)[0].startswith("refused")]
@@ -72,6 +71,21 @@ def _introduction(tried: list[TestResult]) -> str:
     )
 
 
+def by_outcome(rows: Mapping[str, list[tuple[str, str, str]]]) -> str:
+    """Return the set-ups of each group as a table with one row for each outcome."""
+    lines = []
+    for group, title in GROUPS.items():
+        names: dict[tuple[str, str], list[str]] = {}
+        for name, observe, protect in rows[group]:
+            names.setdefault((observe, protect), []).append(name)
+        lines += [[title, *outcome, "; ".join(them)] for outcome, them in names.items()]
+    return table(["", "`observe`", "`protect`, one NaN batch", "set-ups"], lines)
+
+
+def _row(result: TestResult) -> tuple[str, str, str]:
+    return (result.properties["setup"], *_cells(result))
+
+
 def _cells(result: TestResult) -> tuple[str, str]:
     observe = result.properties.get("observe", "")
     protect = result.properties.get("protect", "")
@@ -96,11 +110,11 @@ def _sweep(results: list[TestResult]) -> str:
         kind = _kind(result)
         counts[kind] += 1
         named.setdefault(kind, []).append(result.properties["setup"].partition(": ")[2])
-    rows = [
-        [kind, count, "" if kind == NO_TRACE else ", ".join(named[kind])]
+    said = "; ".join(
+        f"{kind}: {count}" + ("" if kind == NO_TRACE else f" ({', '.join(named[kind])})")
         for kind, count in counts.most_common()
-    ]
-    return table(["pytorch_optimizer", "optimizers", "which"], rows)
+    )
+    return f"Of pytorch_optimizer, {said}."
 
 
 def _kind(result: TestResult) -> str:

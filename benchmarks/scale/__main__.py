@@ -16,7 +16,6 @@ from typing import Any
 
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish, table
-from benchmarks.scale import page
 from benchmarks.scale.commands import commands
 from benchmarks.scale.long_run import SIGNALS, open_long_run
 from benchmarks.scale.many_runs import RECORDS, RUNS, WATCHED_SECONDS, measure_fleet
@@ -48,7 +47,6 @@ def main() -> None:
             costs, share = measure_fleet(folder / f"fleet-{RUNS}")
             rows = [cost.row() for cost in costs]
             publish("Scale: many runs", "scripts/bench scale --only fleet", _fleet(rows, share))
-    page.write()
 
 
 def _measure(folder: Path, steps: int, only: str) -> list[list[str]] | None:

@@ -13,7 +13,7 @@ from trimtab.integrations.accelerate import watch
 
 
 def train(rank: int, folder: Path, setting: Setting, plan: Plan) -> Outcome:
-    """A run of the loop that docs/integrations/huggingface.md shows."""
+    """A run of the loop that docs/trainers.md shows."""
     as_rank(rank, setting.ranks)
     accelerator = Accelerator(
         cpu=True,

@@ -5,7 +5,6 @@ import sys
 from tests.kit.traffic import NUM_BLOCKS
 
 from benchmarks.results import Headline, publish, table
-from benchmarks.scale import page
 from benchmarks.wide import latency
 from benchmarks.wide.fake_world import measure_rank
 from benchmarks.wide.start_up import CLIENTS, STAGES, measure_start_up
@@ -22,7 +21,6 @@ def main() -> None:
     worlds = [int(argument) for argument in sys.argv[1:]] or list(WORLDS)
     publish("Scale: a wide run", COMMAND, *_steps(worlds))
     publish("Scale: start-up of many ranks", COMMAND, *_start_up(worlds))
-    page.write()
 
 
 def _steps(worlds: list[int]) -> tuple[str, list[Headline]]:

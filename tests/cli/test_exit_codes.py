@@ -10,7 +10,7 @@ from trimtab.cli.options import ExitCode
 from trimtab.journal.exit_request import RunExit
 
 PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
-PAGE = PAGE.split("\n## Exit codes\n")[1].split("\n## ")[0]
+CODES = PAGE.split("\n## Exit codes\n")[1].split("\n## ")[0]
 
 
 def rows(text: str) -> list[list[str]]:
@@ -29,15 +29,15 @@ def stated(command: str) -> str:
 
 
 def test_the_codes_on_the_page_are_those_of_the_code() -> None:
-    shown = {(int(code), name) for code, name, _ in rows(PAGE.split("### By command")[0])}
+    shown = {(int(code), name) for code, name, _ in rows(CODES)}
     ours = {(code.value, code.name) for code in ExitCode}
     assert shown == ours | {(code.value, code.name) for code in RunExit}
 
 
 def test_every_command_is_on_the_page_as_its_help_says() -> None:
-    shown = dict(rows(PAGE.split("### By command")[1]))
-    wanted = {f"`trimtab {command}`": stated(command) for command in sorted(COMMANDS)}
-    assert shown == wanted, "\n".join(f"| {name} | {text} |" for name, text in wanted.items())
+    for name, command in COMMANDS.items():
+        codes = stated(name)
+        assert command.hidden or f"Exit code: {codes}." in PAGE
 
 
 def test_an_error_that_nobody_expected_is_no_finding() -> None:

@@ -88,7 +88,7 @@ def test_a_detector_needs_nothing_but_update() -> None:
 
 def test_the_detector_of_the_docs_finds_what_it_says() -> None:
     page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
-    page = page.split("\n## Write a detector\n")[1]
+    page = page.split("\n## A detector\n")[1]
     names: dict[str, Any] = {}
     exec(page.split("```python\n")[1].split("```")[0], names)
     reward = np.where(np.arange(200) < 150, 3.0, 0.3)

@@ -15,10 +15,8 @@ from trimtab.core.findings import Severity
 from trimtab.detect.run.metric_rules import MetricRules
 from trimtab.judge import Judge
 
-PAGE = Path(__file__).parents[2] / "docs/settings.md"
-RECIPES = Config.from_dict(
-    tomllib.loads(PAGE.read_text(encoding="utf-8").split("### Recipes")[1].split("```")[1][4:])
-).rules
+FILE = Path(__file__).parents[2] / "examples" / "rules.toml"
+RECIPES = Config.from_dict(tomllib.loads(FILE.read_text(encoding="utf-8"))).rules
 
 LENGTH = 600
 LEVELS = {

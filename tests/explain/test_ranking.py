@@ -145,10 +145,8 @@ def test_every_cause_is_stated_with_what_was_seen_and_without_what_was_not() -> 
             assert not re.search(r":\.|  |\{|\}", sentence), sentence
 
 
-def test_the_docs_list_every_observation_and_every_cause() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
-    for item in OBSERVATIONS.values():
-        assert f"| {item.statement} (`{item.id}`) |" in page
-    page += (Path(__file__).parents[2] / "docs" / "rl.md").read_text(encoding="utf-8")
+def test_the_docs_list_every_cause() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    page = "".join((docs / name).read_text(encoding="utf-8") for name in ("causes.md", "rl.md"))
     for cause in Cause:
         assert f"| {cause.id} {cause.title} |" in page

@@ -1,4 +1,4 @@
-"""What a guard makes a GPU do, on paper: counted on a pretended device, shown in docs/scale.md.
+"""What a guard makes a GPU do, on paper: counted on a pretended device, shown in docs/limits.md.
 
 launch            an operation that runs a kernel: no view, no allocation
 bytes read        of the tensors that launches are given
@@ -142,8 +142,7 @@ def _works(device: torch.device, folder: Path, mode: str | None) -> dict[int, Wo
 
 ROOT = Path(__file__).parents[2]
 KEPT = Path(promises.__file__)
-PAGE = ROOT / "docs" / "scale.md"
-SELFTEST_PAGE = ROOT / "docs" / "limits.md"
+PAGE = ROOT / "docs" / "limits.md"
 BEGIN, END = "<!-- scripts/bench device_work -->", "<!-- end of device_work -->"
 
 LAUNCH_US, BANDWIDTH, GRAPH_US = 4.0, 3.3e12, 10.0
@@ -208,14 +207,12 @@ def with_table(page: str, text: str) -> str:
 def write() -> None:
     """Count, and write the page and what the self-test compares with."""
     paper = count()
-    page = PAGE.read_text(encoding="utf-8")
-    PAGE.write_text(with_table(page, table(paper.kinds)), encoding="utf-8")
     shown = ", ".join(f'"{mode}": {mean}' for mode, mean in paper.launches.items())
     source = KEPT.read_text(encoding="utf-8")
     line = re.compile(r"(?m)^PAPER_LAUNCHES = .*$")
     KEPT.write_text(line.sub(f"PAPER_LAUNCHES = {{{shown}}}", source), encoding="utf-8")
-    text = SELFTEST_PAGE.read_text(encoding="utf-8")
+    text = with_table(PAGE.read_text(encoding="utf-8"), table(paper.kinds))
     for mode, mean in paper.launches.items():
         line = re.compile(rf"(?m)^(pass  {mode} reads .* on paper )\S+( on a GPU)")
         text = line.sub(rf"\g<1>{mean}\g<2>", text)
-    SELFTEST_PAGE.write_text(text, encoding="utf-8")
+    PAGE.write_text(text, encoding="utf-8")

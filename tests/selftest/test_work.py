@@ -1,4 +1,4 @@
-"""What a guard makes a GPU do is counted, and docs/scale.md and the self-test have the count."""
+"""What a guard makes a GPU do is counted, and docs/limits.md and the self-test have the count."""
 
 import os
 import subprocess

@@ -121,7 +121,7 @@ def test_a_browser_asks_nobody_else_and_no_page_is_wider_than_its_window(
     site: Path, dark: bool
 ) -> None:
     with served(site) as address, chromium() as browser:
-        for name in ("index.html", "tutorial/index.html", "reference/api.html"):
+        for name in ("index.html", "tutorial/index.html", "api.html"):
             for width in (400, 1600):
                 browser.open(f"{address}/{name}", width=width, dark=dark)
                 asked = [request for request in browser.requests() if is_elsewhere(request)]

@@ -321,7 +321,7 @@ class LadderConfig(Section):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShipConfig(Section):
-    """Sending a run to trackers and alerts, from a process of its own (docs/integrations)."""
+    """Sending a run to trackers and alerts, from a process of its own (docs/trackers.md)."""
 
     to: tuple[str, ...] = ()
     """The sinks that the observer of the run sends it to, such as "mlflow" and "alerts". Addresses

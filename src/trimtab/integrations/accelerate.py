@@ -1,4 +1,4 @@
-"""Trimtab in a loop with a Hugging Face Accelerator: docs/integrations/huggingface.md.
+"""Trimtab in a loop with a Hugging Face Accelerator: docs/trainers.md.
 
     with watch(accelerator, model, optimizer, run_dir="runs/x1") as guard:
         ...

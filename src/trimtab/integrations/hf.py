@@ -1,4 +1,4 @@
-"""Trimtab in the Hugging Face Trainer and in TRL: docs/integrations/huggingface.md.
+"""Trimtab in the Hugging Face Trainer and in TRL: docs/trainers.md.
 
     trainer = Trainer(..., callbacks=[TrimtabCallback(mode="protect")])
     trainer.train(resume_from_checkpoint=last_good_checkpoint(args.output_dir))

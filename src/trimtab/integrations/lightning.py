@@ -1,4 +1,4 @@
-"""Trimtab in the Lightning Trainer: docs/integrations/lightning.md.
+"""Trimtab in the Lightning Trainer: docs/trainers.md.
 
     trainer = L.Trainer(callbacks=[TrimtabCallback("runs/x1", mode="protect")])
     trainer.fit(model, loader, ckpt_path=last_good_checkpoint("runs/x1"))

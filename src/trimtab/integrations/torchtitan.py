@@ -1,4 +1,4 @@
-"""Trimtab in torchtitan 0.3: docs/integrations/torchtitan.md.
+"""Trimtab in torchtitan 0.3: docs/trainers.md.
 
 No line of code, one flag:
 

@@ -1,4 +1,4 @@
-"""What the pages on Lightning and Fabric show runs as it stands there."""
+"""What the page on trainers shows of Lightning and Fabric runs as it stands there."""
 
 import re
 from pathlib import Path
@@ -10,14 +10,12 @@ from tests.kit.lightning import Module
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from torch.utils.data import DataLoader
 
-PAGES = Path(__file__).parents[3] / "docs" / "integrations"
+PAGE = Path(__file__).parents[3] / "docs" / "trainers.md"
 
 
-def examples(page: str, *, since: str = "", until: str = "") -> list[str]:
-    """The blocks of Python on a page, or between two headings of it."""
-    text = (PAGES / page).read_text(encoding="utf-8")
-    text = text.split(since)[-1] if since else text
-    text = text.split(until)[0] if until else text
+def examples(trainer: str) -> list[str]:
+    """The blocks of Python under a heading of the page on trainers."""
+    text = PAGE.read_text(encoding="utf-8").split(f"\n## {trainer}\n")[1].split("\n## ")[0]
     return re.findall(r"```python\n(.*?)```", text, re.DOTALL)
 
 
@@ -31,7 +29,7 @@ def test_fabric(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "loader": DataLoader(data, batch_size=None),
         "loss_of": loss_of,
     }
-    (example,) = examples("lightning.md", since="\n## Lightning Fabric\n")
+    (example,) = examples("Lightning Fabric")
     exec(example, names)
     assert len(journal_of(tmp_path / "runs" / "x1")) == 6
 
@@ -50,7 +48,7 @@ def test_lightning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     data: Any = [{"input_ids": batch} for batch in batches(2)]
     names: dict[str, Any] = {"model": OfIds(), "loader": DataLoader(data, batch_size=None)}
-    first, second = examples("lightning.md", until="\n## Lightning Fabric\n")
+    first, second = examples("Lightning")
     exec(first.replace("L.Trainer(", "L.Trainer(max_epochs=2, enable_progress_bar=False,"), names)
     assert len(journal_of(tmp_path / "runs" / "x1")) == 4
     names["trainer"].fit_loop.max_epochs = 3

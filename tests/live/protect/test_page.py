@@ -4,7 +4,7 @@ from pathlib import Path
 
 from trimtab.live.protect.rule import THRESHOLDS
 
-PAGE = Path(__file__).parents[3] / "docs" / "optimizer.md"
+PAGE = Path(__file__).parents[3] / "docs" / "protect.md"
 
 
 def test_the_thresholds_are_those_of_the_rule() -> None:

@@ -127,7 +127,7 @@ def ship(
     """Send a run to trackers and alerts: `trimtab observe RUN --to` under its old name.
 
     A live run is followed until it ends. Addresses and credentials come from the environment
-    (docs/integrations). Ctrl-C stops; the next call sends the rest.
+    (docs/trackers.md). Ctrl-C stops; the next call sends the rest.
 
     Example: trimtab observe runs/x1 --to mlflow
 
@@ -151,7 +151,7 @@ _ADDRESSES = {
     "teams": "apprise:workflows://HOST:443/WORKFLOW/SIGNATURE",
     "webhook": "webhook+https://HOST/PATH",
 }
-"""Where alerts go, for names that are not those of a sink (docs/integrations/trackers.md)."""
+"""Where alerts go, for names that are not those of a sink (docs/trackers.md)."""
 
 
 def _shippers(names: "list[str] | tuple[str, ...]", config: "ShipConfig") -> "RunShippers":

@@ -79,7 +79,7 @@ def _channel(address: str, place: int) -> Channel:
         return AppriseChannel(f"apprise (address {place})", rest)
     raise ConfigError(
         f"address {place} of {VARIABLE} has no known beginning; known: webhook+https:, command:, "
-        "apprise: (Slack, mail and others; docs/integrations/trackers.md)"
+        "apprise: (Slack, mail and others; docs/trackers.md)"
     )
 
 
