@@ -180,7 +180,6 @@ def train(
             checkpoints=guarded,
             batch_text=corpus.tokenizer,
             batch_loss=partial(_batch_loss, config, run, forward, ranks),
-            batch_text=corpus.tokenizer,
             facts={"step": first_step, "dtype": config.dtype, "seed": config.seed},
             state={"scaler": run.scaler if run.scaler.is_enabled() else None},
         ) as guard:
