@@ -23,7 +23,7 @@ def test_the_command_prints_what_the_readme_shows(monkeypatch: pytest.MonkeyPatc
     shown = re.search(r"\$ trimtab (diagnose [^\n]*)\n(.*?)```", README, re.DOTALL)
     assert shown
     result = CliRunner().invoke(app, shown[1].split())
-    assert [line.rstrip() for line in result.output.splitlines()] == [
+    assert [line.rstrip() for line in result.stdout.splitlines()] == [
         line.rstrip() for line in shown[2].splitlines()
     ]
     assert result.exit_code == 1

@@ -53,7 +53,7 @@ def test_a_command_prints_what_is_shown(
     monkeypatch.chdir(FOLDER)
     monkeypatch.setenv("COLUMNS", "100")
     result = CliRunner().invoke(app, command.split())
-    assert matches(shown, result.output), result.output
+    assert matches(shown, result.stdout), result.output
     assert result.exit_code == EXIT_CODES[command]
 
 
