@@ -27,7 +27,7 @@ WITH_JSON = {
         "observe",
         "follow",
         "ship",
-        "checkpoints",
+        "checkpoints list",
         "selftest",
         "corpus show",
     ),

@@ -10,7 +10,7 @@ import typer
 
 from trimtab._version import __version__
 from trimtab.cli.commands.check import check
-from trimtab.cli.commands.checkpoints import checkpoints
+from trimtab.cli.commands.checkpoints import CheckpointCommands, checkpoints, same
 from trimtab.cli.commands.compare import compare
 from trimtab.cli.commands.corpus import corpus_app
 from trimtab.cli.commands.demo import demo
@@ -114,7 +114,6 @@ for _panel, _function, _short, _options in (
     (LOOK, diagnose, "Say what happened in a run, why, and what to do.", _PLUGGED),
     (LOOK, compare, "Find from where on two runs differ.", {}),
     (BEFORE, check, "Check a config, or model, optimizer and loader.", {}),
-    (WHILE, checkpoints, "List a run's checkpoints, and which of them are sound.", _PLUGGED),
     (WHILE, rollback, "Ask the next launch to go on from an earlier checkpoint.", {}),
     (WHILE, observe, "Judge and watch runs, and send them to trackers and alerts.", _PLUGGED),
     (WHILE, run, "Run a training command, and relaunch it when it asks to.", {}),
@@ -126,6 +125,15 @@ for _panel, _function, _short, _options in (
     (WHILE, ship, "The old name of `trimtab observe --to`.", {"hidden": True, **_PLUGGED}),
 ):
     app.command(rich_help_panel=_panel, short_help=_short, **_options)(_function)
+checkpoints_app = App(cls=CheckpointCommands, no_args_is_help=True, help="Checkpoints of runs.")
+checkpoints_app.command("list", short_help="Which of a run's are sound.", **_PLUGGED)(checkpoints)
+checkpoints_app.command("same", short_help="What two of them differ in.")(same)
+app.add_typer(
+    checkpoints_app,
+    name="checkpoints",
+    rich_help_panel=WHILE,
+    short_help="List a run's checkpoints, which of them are sound; compare two.",
+)
 app.add_typer(
     corpus_app, rich_help_panel=BEFORE, short_help="Scan token files for what makes runs spike."
 )

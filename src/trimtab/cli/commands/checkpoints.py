@@ -1,4 +1,4 @@
-"""`trimtab checkpoints`: the checkpoints of a run, and which of them can be trusted."""
+"""`trimtab checkpoints`: the checkpoints of a run, which can be trusted, and what two differ in."""
 
 import contextlib
 from pathlib import Path
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from trimtab.cli.help import Group
 from trimtab.cli.options import AsJson, ExitCode, print_json
 
 if TYPE_CHECKING:
@@ -13,6 +14,17 @@ if TYPE_CHECKING:
     from trimtab.journal.checkpoints.index import CheckpointEntry, CheckpointIndex
 
 NEXT = "give the run_dir of a run with `watch(checkpoints=...)`"
+
+
+class CheckpointCommands(Group):
+    """The commands on checkpoints; a run directory in their place is listed."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Take what names no command for what `list` is given."""
+        is_named = not args or args[0] in (*self.commands, *ctx.help_option_names)
+        return super().parse_args(ctx, args if is_named else ["list", *args])
+
+
 COLUMNS = ("step", "verdict", "files", "size", "why")
 
 
@@ -53,6 +65,42 @@ def checkpoints(
         _print(entries, best, is_verified=verify)
     is_bad = any(entry.verdict is Verdict.BAD for entry in entries)
     raise typer.Exit(ExitCode.FINDINGS if is_bad else ExitCode.CLEAN)
+
+
+def same(
+    one: Annotated[Path, typer.Argument(help="A checkpoint: a folder or a file.")],
+    other: Annotated[Path, typer.Argument(help="Another one, of any format and number of ranks.")],
+    weights: Annotated[bool, typer.Option("--weights", help="Compare the weights alone.")] = False,
+) -> None:
+    """Say whether two checkpoints hold the same state, bit for bit, and if not, what differs.
+
+    Reads torch.distributed.checkpoint, safetensors, torch.save, folders of HF's Trainer and
+    DeepSpeed's universal checkpoints, one tensor at a time, and unpickles nothing. Compared are
+    weights, moments, step counts, options, schedule, scaler, step and data position.
+
+    Example: trimtab checkpoints same runs/x1/trimtab/checkpoints/step-00000800 export/
+
+    Exit code: 0 they are the same, 1 they differ, 2 usage error, 3 one cannot be read.
+    """
+    from trimtab.core.errors import MissingExtra
+    from trimtab.core.text import printable
+
+    try:
+        from trimtab.state.checkpoints.logical_state import LogicalState
+    except ModuleNotFoundError as error:
+        raise MissingExtra.of("trimtab checkpoints same needs torch", "torch") from error
+    states = [LogicalState.read(path) for path in (one, other)]
+    found = states[0].differences(states[1])
+    if weights:
+        found = {name: pair for name, pair in found.items() if name.startswith("weights.")}
+    for name, pair in found.items():
+        first, second = (str(entry or "missing") for entry in pair)
+        typer.echo(printable(f"{name}: {first} / {second}"))
+    counts = " and ".join(f"{len(state.entries):,}" for state in states)
+    typer.echo(f"{f'{len(found):,} differ' if found else 'the same'}: {counts} entries read")
+    if left_out := sorted(states[0].left_out | states[1].left_out):
+        typer.echo(printable(f"not compared: {', '.join(left_out)}"))
+    raise typer.Exit(ExitCode.FINDINGS if found else ExitCode.CLEAN)
 
 
 def _find(path: Path) -> "RunDirectory":

@@ -97,7 +97,10 @@ class _Before:
         # torch passes the optimizer itself as the first of args; a closure may follow.
         closure = kwargs.get("closure") or (args[1] if len(args) > 1 else None)
         if not callable(closure):
-            _before_update(listener, optimizer)
+            listener.entrance(OPERATION, listener.before_update, optimizer)
+            listener.entrance(OPERATION, listener.carry_out, optimizer)
+            if (rates := listener.rollback.rates).factor != 1.0:  # also if the guard is out by now
+                listener.entrance(OPERATION, rates.before, optimizer)
             return None
         wrapped = listener.entrance(OPERATION, _wrap, listener, optimizer, closure)
         if wrapped is None:
@@ -120,13 +123,6 @@ class _After:
             if (rates := listener.rollback.rates).factor != 1.0:
                 listener.entrance(OPERATION, rates.after, optimizer)
             listener.entrance(OPERATION, listener.after_update, optimizer)
-
-
-def _before_update(listener: "StepMonitor", optimizer: Optimizer) -> None:
-    listener.entrance(OPERATION, listener.before_update, optimizer)
-    listener.entrance(OPERATION, listener.carry_out, optimizer)
-    if (rates := listener.rollback.rates).factor != 1.0:  # also if the guard is out by now
-        listener.entrance(OPERATION, rates.before, optimizer)
 
 
 def _is_nested(optimizer: Optimizer) -> bool:
@@ -170,7 +166,10 @@ def _wrap(
         listener.entrance(OPERATION, inspect)
         result = closure()  # what it raises is the user's
         if num_calls == 1:
-            _before_update(listener, optimizer)
+            listener.entrance(OPERATION, listener.before_update, optimizer)
+            listener.entrance(OPERATION, listener.carry_out, optimizer)
+            if (rates := listener.rollback.rates).factor != 1.0:  # also if the guard is out by now
+                listener.entrance(OPERATION, rates.before, optimizer)
         return result
 
     return watched
