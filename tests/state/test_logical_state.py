@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed.checkpoint as dcp
 from torch import nn
+from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.fsdp import fully_shard
 from typer.testing import CliRunner
 
@@ -71,11 +72,11 @@ def write_sharded(rank: int, folder: Path) -> None:
     given = {"model_state_dict": saved["model"], "optim_state_dict": saved["optimizer"]}
     set_state_dict(model, optimizer, **given, options=StateDictOptions(full_state_dict=True))
     saved["model"], saved["optimizer"] = get_state_dict(model, optimizer)
-    dcp.save(saved, checkpoint_id=folder)
+    save(saved, checkpoint_id=folder)
 
 
 def write_dcp(folder: Path) -> Path:
-    dcp.save(named(), checkpoint_id=folder, no_dist=True)
+    save(named(), checkpoint_id=folder, no_dist=True)
     return folder
 
 
@@ -217,7 +218,7 @@ def test_the_state_of_a_run_is_the_same_after_a_resume(tmp_path: Path) -> None:
 
 def test_memory_holds_one_tensor_at_a_time(tmp_path: Path) -> None:
     weights = {f"layers.{n}.weight": torch.full((2**20,), float(n)) for n in range(16)}  # 64 MiB
-    dcp.save({"model": weights}, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    save({"model": weights}, checkpoint_id=tmp_path / "dcp", no_dist=True)
     pytest.importorskip("safetensors.torch").save_file(weights, tmp_path / "x.safetensors")
     del weights
     for name in ("dcp", "x.safetensors"):
@@ -253,7 +254,7 @@ def test_no_file_outside_is_read_and_damage_is_said(tmp_path: Path) -> None:
     folder = write_dcp(tmp_path / "dcp")
     data = folder / "__0_0.distcp"
     (tmp_path / "outside").write_bytes(data.read_bytes())
-    metadata = dcp.FileSystemReader(folder).read_metadata()
+    metadata = FileSystemReader(folder).read_metadata()
     for info in metadata.storage_data.values():
         info.relative_path = "../outside"
     whole = (folder / ".metadata").read_bytes()
