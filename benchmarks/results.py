@@ -24,7 +24,7 @@ last one that changed `src`. Bars are goals; where one is missed, the figure sta
 """
 HEADLINE = ("headline", "measured", "bar", "others")
 GROUPS = {
-    "Finding": ("Detection", "Judge", "Experts", "Reinforcement", "Planted", "Resume", "Sites"),
+    "Finding": ("Detection", "Judge", "Reinforcement", "Planted", "Resume"),
     "Explaining": ("Causes", "Verdicts", "Post-mortems"),
     "Acting": ("Recover", "The gate", "A real size"),
     "Checking beforehand": ("Check", "Corpus", "Margins"),

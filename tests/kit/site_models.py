@@ -16,11 +16,10 @@ WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 32, 4, 3, 101, 24
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
-    """A model, its loss, and the modules that are expected as sites."""
+    """A model, and the modules that are expected as sites."""
 
     name: str
     make: Callable[[], nn.Module]
-    loss: Callable[[nn.Module, torch.Tensor], torch.Tensor]
     expected: dict[str, list[str]] = field(default_factory=dict)
     """By kind; "" is the model itself."""
 
@@ -28,28 +27,6 @@ class Architecture:
 def tokens(seed: int = 0, length: int = LENGTH) -> torch.Tensor:
     """Return a batch of three sequences."""
     return torch.randint(0, VOCABULARY, (3, length), generator=torch.Generator().manual_seed(seed))
-
-
-def images(batch: torch.Tensor) -> torch.Tensor:
-    """Return images made of token ids."""
-    generator = torch.Generator().manual_seed(int(batch.sum()))
-    return torch.randn(3, 3, 32, 32, generator=generator)
-
-
-def _hf_loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    loss: torch.Tensor = model(input_ids=batch, labels=batch).loss
-    return loss
-
-
-def _of_logits(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    logits = model(batch[:, :-1])
-    logits = logits[0] if isinstance(logits, tuple) else logits
-    return F.cross_entropy(logits.flatten(0, 1), batch[:, 1:].flatten())
-
-
-def _image_loss(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    out = model(images(batch))
-    return F.cross_entropy(getattr(out, "logits", out), batch[:, 0] % 10)
 
 
 def _layers(pattern: str) -> list[str]:
@@ -223,11 +200,6 @@ class Plain(nn.Module):
         return logits
 
 
-def _lab(model: nn.Module, batch: torch.Tensor) -> torch.Tensor:
-    loss: torch.Tensor = model(batch[:, :-1], batch[:, 1:]).loss
-    return loss
-
-
 def architectures() -> list[Architecture]:
     """Return all of them; needs transformers."""
     import transformers as hf  # here because it takes seconds
@@ -246,7 +218,7 @@ def architectures() -> list[Architecture]:
         expected = _sites(
             "model.embed_tokens", "model.layers.{}", ".self_attn", ".mlp", "model.norm", "lm_head"
         )
-        return Architecture(name=name, make=make, loss=_hf_loss, expected=expected | more)
+        return Architecture(name=name, make=make, expected=expected | more)
 
     def gpt2() -> nn.Module:
         none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -276,7 +248,6 @@ def architectures() -> list[Architecture]:
         Architecture(
             name="GPT-2",
             make=gpt2,
-            loss=_hf_loss,
             expected=_sites(
                 "transformer.wte",
                 "transformer.h.{}",
@@ -289,7 +260,6 @@ def architectures() -> list[Architecture]:
         Architecture(
             name="BERT",
             make=lambda: hf.BertForMaskedLM(hf.BertConfig(**small, **still)),
-            loss=_hf_loss,
             expected=_sites(
                 "bert.embeddings",
                 "bert.encoder.layer.{}",
@@ -310,7 +280,6 @@ def architectures() -> list[Architecture]:
                     num_labels=10,
                 )
             ),
-            loss=_image_loss,
             expected=_sites(
                 "vit.embeddings",
                 "vit.layers.{}",
@@ -323,7 +292,6 @@ def architectures() -> list[Architecture]:
         Architecture(
             name="T5",
             make=t5,
-            loss=_hf_loss,
             expected={
                 "embedding": ["shared"],
                 "block": stacks,
@@ -336,7 +304,6 @@ def architectures() -> list[Architecture]:
         Architecture(
             name="nanoGPT, eager",
             make=NanoGpt,
-            loss=_of_logits,
             expected=_sites(
                 "transformer.wte", "transformer.h.{}", ".attn", ".mlp", "transformer.ln_f", ""
             ),
@@ -344,7 +311,6 @@ def architectures() -> list[Architecture]:
         Architecture(
             name="torchtitan",
             make=Titan,
-            loss=_of_logits,
             expected=_sites(
                 "tok_embeddings", "layers.{}", ".attention", ".feed_forward", "norm", "output"
             ),
@@ -352,13 +318,11 @@ def architectures() -> list[Architecture]:
         Architecture(
             name="timm ViT",
             make=Timm,
-            loss=_image_loss,
             expected=_sites("patch_embed", "blocks.{}", ".attn", ".mlp", "norm", "head"),
         ),
         Architecture(
             name="nn.TransformerEncoder",
             make=Plain,
-            loss=_of_logits,
             expected=_sites(
                 "embed", "encoder.layers.{}", ".self_attn", ".linear2", "encoder.norm", "readout"
             ),
@@ -368,7 +332,6 @@ def architectures() -> list[Architecture]:
             make=lambda: Gpt(
                 ModelConfig(vocab_size=VOCABULARY, width=WIDTH, layers=LAYERS, heads=HEADS)
             ),
-            loss=_lab,
             expected=_sites("embed", "blocks.{}", ".attention", ".mlp", "norm", ""),
         ),
     ]

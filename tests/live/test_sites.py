@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.kit.site_models import LAYERS, Layer, Timm, Titan, tokens
+from tests.kit.site_models import LAYERS, Layer, Timm, Titan, architectures, tokens
 from tests.kit.tiny import journal_of
 from torch import nn
 from torch.nn import functional as F
@@ -40,6 +40,16 @@ def test_sites_are_found_and_a_regression_has_no_logits() -> None:
     assert names(regression, "logits") == [""]  # only what it returns as `logits` would count
     with pytest.raises(ConfigError, match=r"no module 'layers\.9'"):
         find_sites(Titan(), {"attention": "layers.9"})
+
+
+def test_every_site_of_known_architectures_is_found() -> None:
+    pytest.importorskip("transformers")
+    for architecture in architectures():
+        found: dict[str, list[str]] = {}
+        for site in find_sites(architecture.make()):
+            found.setdefault(site.kind, []).append(site.name)
+        expected = {kind: sorted(names) for kind, names in architecture.expected.items()}
+        assert {kind: sorted(names) for kind, names in found.items()} == expected, architecture.name
 
 
 def test_values_are_those_of_a_plain_pass(tmp_path: Path) -> None:
