@@ -61,7 +61,6 @@ MEASUREMENTS = (
     Measurement("resume_audit"),
     Measurement("check_objects"),
     Measurement("corpus speed"),
-    Measurement("corpus scans"),
     Measurement("journal"),
     Measurement("readers"),
     Measurement("ship faults"),
