@@ -38,7 +38,6 @@ MEASUREMENTS = (
     Measurement("check_objects time", alone=True),
     Measurement("detect cost", alone=True),
     Measurement("pages", alone=True),
-    Measurement("ship cost", alone=True),
     Measurement("real_size cost 40", alone=True),
     # The longest first; then the cheap ones, so that a run that is stopped has most of the figures.
     Measurement("matrix FOLDER"),
@@ -54,7 +53,6 @@ MEASUREMENTS = (
     Measurement("rl report"),
     Measurement("planted_layers"),
     Measurement("recover flips --flips 300 --folder FOLDER"),
-    Measurement("recover kills --kills 5 --folder FOLDER"),
     Measurement("recover faults --seeds 5 --folder FOLDER"),
     Measurement("recover schedules --schedules 500 --seconds 600 --folder FOLDER"),
     Measurement("gate FOLDER"),
@@ -67,7 +65,6 @@ MEASUREMENTS = (
     Measurement("trainers table FOLDER --minutes 6"),
     Measurement("recover phases --seeds 1 --bare 1 --folder FOLDER"),
     Measurement("trial --seeds 1 --folder FOLDER"),
-    Measurement("trainers deepspeed"),
     Measurement("strangers --judged --publish"),
     Measurement("documents --publish"),
     Measurement("loops setups"),

@@ -2,5 +2,4 @@
 
 real       public runs, and the spike of BLOOM-176B put onto them
 healthy    what the gate does to the runs of `benchmarks.zoo`, and what they end with
-damage     damaged weights, and streams that the gate lets through
 """

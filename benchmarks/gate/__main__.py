@@ -8,7 +8,7 @@ import torch
 from tests.kit.gate_rule import healthy_runs
 from tests.kit.public_runs import RUNS
 
-from benchmarks.gate import damage, healthy, real
+from benchmarks.gate import healthy, real
 from benchmarks.result_cache import ResultCache
 from benchmarks.results import publish
 
@@ -16,11 +16,10 @@ COMMAND = "scripts/bench gate"
 
 
 def main() -> None:
-    """All three sections."""
+    """Both sections."""
     torch.set_num_threads(1)
     if RUNS.exists():
         publish("The gate on real runs", COMMAND, *real.report(healthy_runs()))
-    publish("The gate on damaged weights", COMMAND, *damage.report())
     with tempfile.TemporaryDirectory() as name:
         folder = Path(sys.argv[1] if len(sys.argv) > 1 else name)
         publish(

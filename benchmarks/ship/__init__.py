@@ -2,6 +2,4 @@
 
 servers.py     PostgreSQL and MLflow as processes of this benchmark, killed and started again
 killing.py     a run that is shipped while server, database and shipper are killed
-proxy.py       the same through a proxy that loses, cuts and delays replies
-step_cost.py   what training pays for it
 """

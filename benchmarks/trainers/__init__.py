@@ -7,6 +7,5 @@ lightning.py     the Lightning Trainer
 torchtitan.py    torchtitan, in processes of its own
 compare.py       one setting: without trimtab, observed, protected, recovering
 installed.py     the trainers of this environment, and their versions
-deepspeed.py     engines of DeepSpeed: `scripts/bench trainers deepspeed`
 table.py         `scripts/bench trainers table`: every setting, in several environments
 """

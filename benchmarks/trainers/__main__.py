@@ -1,12 +1,10 @@
-"""`scripts/bench trainers table FOLDER` and `scripts/bench trainers deepspeed`."""
+"""`scripts/bench trainers table FOLDER`."""
 
 import sys
 
-from benchmarks.trainers import deepspeed, table
-
-PARTS = {"table": table.main, "deepspeed": deepspeed.main}
+from benchmarks.trainers import table
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] not in PARTS:
-        sys.exit(f"usage: scripts/bench trainers {'|'.join(PARTS)} [FOLDER] [OPTIONS]")
-    PARTS[sys.argv[1]](sys.argv[2:])
+    if sys.argv[1:2] != ["table"]:
+        sys.exit("usage: scripts/bench trainers table FOLDER [OPTIONS]")
+    table.main(sys.argv[2:])
