@@ -45,8 +45,8 @@ STEPS, EARLIEST = 280, 140
 PURPOSE_STEPS, PURPOSE_BEGIN = 160, 100
 """A purposeful change is at step 200, so that run begins at step 100: what counts is what is done,
 and a trial that it opens is over before the end."""
-LONG, USUAL = 560, "LR x100 for 5"
-"""The updates that a rollback loses cost less in a longer run: one fault is trained in one, too."""
+LENGTHS, USUAL = (560, 2000), "LR x100 for 5"
+"""The updates that a rollback loses cost less in a longer run: one fault is trained in some."""
 HEALTHY_STEPS = 500
 PART = 12
 """Changes of which the runs of a world are trained together."""
@@ -221,11 +221,11 @@ def measurements(
             world=world, name=name, change=change, seed=seed, arm=arm, steps=steps, begin=begin
         )
 
-    for steps in (STEPS, LONG):
+    for steps in (STEPS, LENGTHS[0]):
         for world in worlds:
             yield [run(world, "nothing", nothing, "off", steps)]
     for world in worlds if not only or USUAL in only else ():
-        yield [run(world, USUAL, FAULTS[USUAL], arm, LONG) for arm in ("auto", "off")]
+        yield [run(world, USUAL, FAULTS[USUAL], arm, LENGTHS[0]) for arm in ("auto", "off")]
     # A study that is stopped has some of each; most phases, measured elsewhere, come last.
     last = [name for number, name in enumerate(PHASES) if number % 4 and name in PURPOSES]
     first = [name for name in (*FAULTS, *PURPOSES, *HEALTHY) if name not in last]
@@ -238,6 +238,9 @@ def measurements(
                 yield [run(world, name, FAULTS[name], arm) for arm in ("auto", "off")]
             elif name not in LOOP_OF_ITS_OWN or world not in (GPT2_WORLD, LIGHTNING_WORLD):
                 yield [run(world, name, PURPOSES[name], "auto", PURPOSE_STEPS, PURPOSE_BEGIN)]
+    for world in worlds if not only or USUAL in only else ():
+        yield [run(world, "nothing", nothing, "off", LENGTHS[1])]
+        yield [run(world, USUAL, FAULTS[USUAL], "auto", LENGTHS[1])]
 
 
 def main() -> None:
@@ -260,7 +263,7 @@ def main() -> None:
         study = Study(
             worlds,
             steps=STEPS,
-            long=LONG,
+            lengths=LENGTHS,
             purpose_steps=PURPOSE_STEPS,
             healthy_steps=HEALTHY_STEPS,
             usual=USUAL,

@@ -28,12 +28,12 @@ class Study:
         worlds: Sequence[World],
         *,
         steps: int,
-        long: int,
+        lengths: Sequence[int],
         purpose_steps: int,
         healthy_steps: int,
         usual: str,
     ) -> None:
-        self._worlds, self._steps, self._long = worlds, steps, long
+        self._worlds, self._steps, self._lengths = worlds, steps, lengths
         self._purpose_steps, self._healthy_steps, self._usual = purpose_steps, healthy_steps, usual
         self._found: defaultdict[tuple[str, str, str, int], Outcomes] = defaultdict(dict)
         self._num_missing = 0
@@ -74,8 +74,9 @@ class Study:
             f"{table(['fault', *(w.name for w in self._worlds)], faults)}\n\n"
             f"Of {len(acts)} rollbacks {better} ended more than {WORSE} nat better than waiting, "
             f"{len(worse)} more than that worse ({', '.join(worse) or 'none'}).\n\n"
-            f"{self._usual} in runs of {self._long} steps:\n\n"
-            f"{table(['run', 'waits', 'auto', 'largest of the seeds', 'did'], longer)}\n\n"
+            f"{self._usual} in longer runs: the state that is restored is that of the clean run; "
+            "what is left is the price of the updates that are lost.\n\n"
+            f"{table(['run', 'steps', 'waits', 'auto', 'largest of the seeds', 'did'], longer)}\n\n"
             f"On purpose, not announced, in runs of {self._purpose_steps} steps: restored unasked "
             f"in {len(wrong)} of {num_purposes} runs "
             f"({', '.join(wrong) or 'none'}), proposed in {num_asked}. How near each came: what "
@@ -96,10 +97,13 @@ class Study:
                 f"{len(worse)} of {len(acts)}",
                 "2 %",
             ),
-            (
-                f"learning rate x100 for five steps in {self._long} steps, above clean at most",
-                f"{worst:+.3f}",
-                "0.02",
+            *(
+                (
+                    f"learning rate x100 for five steps in {steps:,} steps, above clean at most",
+                    f"{rise:+.3f}",
+                    "0.02",
+                )
+                for steps, rise in worst.items()
             ),
             (
                 f"trials that act in {num_healthy:,} healthy steps, of {num_opened} opened",
@@ -139,17 +143,19 @@ class Study:
                 rows.append(row)
         return rows, acts
 
-    def _longer(self) -> tuple[list[list[object]], float]:
+    def _longer(self) -> tuple[list[list[object]], dict[int, float]]:
+        """Return a row for each run and length, and the largest rise of each length."""
         rows: list[list[object]] = []
-        worst = -math.inf
-        for world in self._worlds:
-            auto = self._rises(world, self._usual, "auto", self._long)
-            if not auto:
-                continue
-            waits = self._rises(world, self._usual, "off", self._long)
-            did = _counts(self._get(world, self._usual, "auto", self._long))
-            rows.append([world.name, _mean(waits), _mean(auto), f"{max(auto):+.3f}", did])
-            worst = max(worst, statistics.fmean(auto))
+        worst: dict[int, float] = {}
+        for steps in self._lengths:
+            for world in self._worlds:
+                auto = self._rises(world, self._usual, "auto", steps)
+                if not auto:
+                    continue
+                waits = _mean(self._rises(world, self._usual, "off", steps))
+                did = _counts(self._get(world, self._usual, "auto", steps))
+                rows.append([world.name, steps, waits, _mean(auto), f"{max(auto):+.3f}", did])
+                worst[steps] = max(worst.get(steps, -math.inf), statistics.fmean(auto))
         return rows, worst
 
     def _purposes(self) -> tuple[list[list[object]], int, list[str], int]:
