@@ -1,16 +1,10 @@
 """`trimtab lab margins`: what happens to a small GPT without one or two of its safeguards."""
 
-from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from trimtab.lab.margins import Margin
 
 
 def margins(
@@ -32,33 +26,21 @@ def margins(
     Exit code: 0 shown, 2 usage error, 3 the lab cannot do this here.
     """
     from rich.console import Console
-
-    from trimtab.cli.progress import progress_bar
-    from trimtab.lab.margins import grid_corpus, read_losses, train_grid
-    from trimtab.lab.margins import margins as summarize
-
-    corpus = grid_corpus()
-    with progress_bar() as progress:
-        on_cell = partial(progress, "Training")
-        train_grid(out, corpus, seeds, 60 * minutes, on_cell)
-    console = Console(highlight=False)
-    console.print(_table(summarize(read_losses(out), corpus)))
-
-
-def _table(found: "Sequence[Margin]") -> "Table":
-    """Return a row for each set, with the seeds that failed at each learning rate."""
     from rich.table import Table
 
-    from trimtab.lab.margins import RATES, left_out_sets
+    from trimtab.cli.progress import progress_bar
+    from trimtab.lab import margins as grid
+    from trimtab.lab.corpus.tokens import prepare_corpus
 
-    table = Table("left out", box=None, pad_edge=False)
-    table.title = "runs that failed, of those trained; mean held-out loss where finite"
-    table.title_justify = "left"
-    for lr in RATES:
-        table.add_column(f"{lr:g}", justify="right")
-    by_place = {(one.left_out, one.lr): one for one in found}
-    for left_out in left_out_sets():
-        shown = [by_place.get((left_out, lr)) for lr in RATES]
-        cells = ["" if one is None else one.text for one in shown]
-        table.add_row(" and ".join(left_out) or "nothing", *cells)
-    return table
+    corpus = prepare_corpus(grid.CORPUS)
+    with progress_bar() as progress:
+        grid.train_grid(out, corpus, seeds, 60 * minutes, partial(progress, "Training"))
+    found = grid.margins(grid.read_losses(out), corpus)
+    table = Table("left out", *(f"rate {lr:g}" for lr in grid.RATES), box=None, pad_edge=False)
+    for one in grid.LEFT_OUT:
+        table.add_row(
+            " and ".join(one) or "nothing", *(str(found.get((one, lr), "")) for lr in grid.RATES)
+        )
+    console = Console(highlight=False)
+    console.print("runs that failed, of those trained; mean held-out loss where finite")
+    console.print(table)

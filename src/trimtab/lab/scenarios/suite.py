@@ -30,6 +30,7 @@ from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, ModelShape, Scen
 from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import EVERY_TENTH, OnTrainStep, TrainOutcome, train, train_in_parts
+from trimtab.lab.trainer.train_config import Engine
 
 TRUTH = "truth.json"
 _WORLD = 2
@@ -80,9 +81,8 @@ def relaunch(
     """Go back to the newest good checkpoint of the guard up to a step, and train on without the
     fault, as after its cause was fixed."""
     torch.set_num_threads(1)
-    clean = dataclasses.replace(scenario.twin(), mode=scenario.mode)
     return train(
-        clean.config(),
+        dataclasses.replace(scenario.twin().config(), engine=Engine.ALONE),
         folder / scenario.name,
         relaunch_before=before,
         cache_dir=cache_dir,

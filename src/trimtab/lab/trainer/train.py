@@ -23,6 +23,8 @@ from torch import Tensor
 import trimtab
 from trimtab.core.config import Config, Mode
 from trimtab.core.errors import ConfigError
+from trimtab.journal import RunDirectory
+from trimtab.journal.rollback import pending_rollback
 from trimtab.lab.corpus.data import (
     Batch,
     CorpusSplit,
@@ -129,7 +131,8 @@ def train(
         guard_config: How trimtab watches the run.
         intervention: A fault or another change to the run.
         checkpoint_seconds: Time from one checkpoint of the guard to the next; None saves none.
-        relaunch_before: Continue from the newest good checkpoint of the guard up to this step.
+        relaunch_before: Continue from the newest good checkpoint of the guard up to this step, or
+            from the one that `trimtab rollback` asked for.
     """
     with join_ranks() as ranks:
         is_new = not resume and relaunch_before is None
@@ -157,7 +160,8 @@ def train(
                 keep=max(3, _KEPT_PARAMETERS // config.model.parameters),
             )
             if relaunch_before is not None:
-                first_step = guarded.resume(before=relaunch_before).step
+                is_asked = pending_rollback(RunDirectory(run_dir).home) is not None
+                first_step = guarded.resume(before=None if is_asked else relaunch_before).step
         if intervention is not None:
             run.clock.by_data = intervention.by_data
             run = intervention.attach(
