@@ -110,7 +110,7 @@ def training_progress(
     )
     task = bar.add_task("preparing text", total=None)
     last_read = 0.0
-    last_line = (0, time.monotonic())
+    last_line = (-1, 0.0)
 
     def on_text(done: int, total: int) -> None:
         bar.update(task, completed=done, total=total)
@@ -118,10 +118,12 @@ def training_progress(
     def on_step(done: int, loss: Any) -> None:
         nonlocal last_read, last_line
         if bar.disable:
-            if done % _LINE_STEPS == 0 and is_first_rank():
-                before, began = last_line
+            before, began = last_line
+            if before < 0:  # after a resume it is not the first step
                 last_line = (done, time.monotonic())
-                seconds = (last_line[1] - began) / max(done - before, 1)
+            elif done % _LINE_STEPS == 0 and is_first_rank():
+                last_line = (done, time.monotonic())
+                seconds = (last_line[1] - began) / (done - before)
                 sys.stderr.write(
                     f"step {done} of {steps}, loss {loss.item():.4f}, {seconds:.3g} s a step\n"
                 )

@@ -7,6 +7,7 @@ faults/      the fault catalogue; settings that are unstable by nature; harmless
 scenarios/   the registry of all kinds; reproducible runs with their truth; the suite
 practice/    exercises: look at a run, decide what to do, see the result of every answer
 rl/          a policy that learns to add, and the faults R01 to R12
+margins.py   a small GPT without one or two of its safeguards
 demo.py      the run behind `trimtab demo`
 """
 

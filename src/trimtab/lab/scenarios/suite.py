@@ -81,7 +81,7 @@ def relaunch(
     """Go back to the newest good checkpoint of the guard up to a step, and train on without the
     fault, as after its cause was fixed."""
     torch.set_num_threads(1)
-    return train(
+    outcome = train(
         dataclasses.replace(scenario.twin().config(), engine=Engine.ALONE),
         folder / scenario.name,
         relaunch_before=before,
@@ -91,6 +91,9 @@ def relaunch(
         guard_config=EVERY_TENTH,
         checkpoint_seconds=scenario.checkpoint_seconds,
     )
+    if not is_trained(scenario, folder):  # it was killed before its end
+        _write_truth(folder / scenario.name, scenario.description() | {"facts": {}})
+    return outcome
 
 
 def is_trained(scenario: Scenario, folder: Path) -> bool:
