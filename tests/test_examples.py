@@ -93,10 +93,37 @@ def test_the_example_without_torch_shows_its_broken_batch(tmp_path: Path) -> Non
     assert "step 200" in report.stdout
 
 
+OF_TRAINERS = {
+    "accelerate_loop.py": ("accelerate", "runs/accelerate", 100),
+    "hf_trainer.py": ("transformers", "runs/hf", 20),
+    "lightning_trainer.py": ("lightning", "runs/pl", 100),
+    "trl_sft.py": ("trl", "runs/sft", 10),
+}
+"""By name: the package, the run directory, the number of steps."""
+
+ELSEWHERE = {"deepspeed_engine.py", "torchtitan_flag.py"}
+"""Tried where their packages are: in tests/integrations."""
+
+
+@pytest.mark.parametrize("name", OF_TRAINERS)
+def test_an_example_of_a_trainer_records_every_step(name: str, tmp_path: Path) -> None:
+    package, run_dir, steps = OF_TRAINERS[name]
+    pytest.importorskip(package)
+    shutil.copy(EXAMPLES / name, tmp_path)
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": "", "HF_HUB_OFFLINE": "1"}
+    done = forked.run(name, cwd=tmp_path, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert f"now: trimtab diagnose {run_dir}" in done.stdout
+    losses = read_journal(RunDirectory(tmp_path / run_dir)).block.column("loss")
+    assert len(losses.values) == steps
+    assert losses.finite.all()
+
+
 def test_every_example_is_tested_and_short() -> None:
+    own = {"plain_loop.py", "ddp.py", "fsdp2.py", "numpy_loop.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == own | OF_TRAINERS.keys() | ELSEWHERE
     for path in EXAMPLES.glob("*.py"):
-        assert path.name in {"plain_loop.py", "ddp.py", "fsdp2.py", "numpy_loop.py"}
-        assert len(path.read_text().splitlines()) <= 50
+        assert len(path.read_text().splitlines()) <= 60
 
 
 def test_a_protected_example_keeps_one_bad_batch_out_of_the_weights(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """The sdist and the wheel: built here, with nothing missing, nothing stray and valid metadata."""
 
 import os
+import re
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
@@ -138,3 +140,21 @@ def test_the_wheel_works_by_itself(wheel: Path, tmp_path: Path) -> None:
         command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1, done.stderr
+
+
+@pytest.mark.skipif(not (ROOT / ".github").exists(), reason="the sdist has none")
+def test_what_a_code_host_reads_is_of_the_last_release_and_of_every_python() -> None:
+    yaml = pytest.importorskip("yaml")
+    pyproject = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    cited = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    released = re.search(r"(?m)^## (\S+) \((\d{4}-\d\d-\d\d)\)", changes)
+    assert released
+    assert (cited["version"], str(cited["date-released"])) == released.groups()
+    assert cited["license"] in pyproject["license"]
+    workflow = yaml.safe_load((ROOT / ".github/workflows/ci.yml").read_text(encoding="utf-8"))
+    assert {"run": ".ci/run"} in workflow["jobs"]["checks-and-tests"]["steps"]
+    cases = workflow["jobs"]["matrix"]["strategy"]["matrix"]["cases"]
+    pythons = {f"Python {version}" for version in re.findall(r"3\.\d\d", str(cases))}
+    listed = [one.split(" :: ")[-1] for one in pyproject["classifiers"] if ":: 3.1" in one]
+    assert pythons == {f"Python {version}" for version in listed}
