@@ -130,7 +130,7 @@ def _digest(value: Any) -> Digest:
     if not isinstance(value, Tensor):
         return Digest("", _text(value))
     plain = value.detach().contiguous().reshape(-1).view(torch.uint8)
-    content = hashlib.blake2b(plain.numpy(), digest_size=16).hexdigest()
+    content = hashlib.blake2b(plain.numpy().data, digest_size=16).hexdigest()
     return Digest(f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}", content)
 
 
