@@ -79,14 +79,16 @@ def rollback(
         earlier=earlier,
     )
     typer.echo(f"Back to step {entry.step:,}: {entry.folder}, {entry.verdict}")
-    for name, value in (
-        ("because", entry.reason),
-        ("lost", _price(block, entry)),
-        ("data", f"that of {len(conditions.bad_data):,} steps is left out: they are discarded"),
-        ("rate", f"{conditions.lr_factor:g} times that of the schedule"),
-        ("sources", f"without {', '.join(conditions.without_sources) or 'none'}"),
+    num_left_out, factor = len(conditions.bad_data), conditions.lr_factor
+    for name, value, is_shown in (
+        ("because", entry.reason, True),
+        ("lost", _price(block, entry), True),
+        ("data", f"that of {num_left_out:,} steps is left out: they are discarded", num_left_out),
+        ("rate", f"{factor:g} times that of the schedule", factor != 1.0),
+        ("sources", f"without {', '.join(conditions.without_sources)}", conditions.without_sources),
     ):
-        typer.echo(printable(f"  {name:9}{value}"))
+        if is_shown:
+            typer.echo(printable(f"  {name:9}{value}"))
     if not yes and not typer.confirm("Ask for it?"):
         raise typer.Exit(ExitCode.FINDINGS)
     request.write(directory.home)

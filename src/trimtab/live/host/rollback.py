@@ -109,11 +109,11 @@ class RollbackEffect:
             return
         if give_up_after is not None:
             give_up_after(request.step)
-        what = f"rollback to step {request.step:,}, learning rate times {changed.lr_factor:g}, "
-        what += f"without {names or 'no source'}, {counted(len(changed.bad_data), 'step')} left out"
+        what = f"rollback to step {request.step:,}, learning rate times {changed.lr_factor:g}"
+        what += f", without {names}" if names else ""
+        left_out = counted(len(changed.bad_data), "step")
         told = {"what": what, "by": "a person", "text": what, LR_FACTOR: changed.lr_factor}
-        journal.add_event(
-            NOTE if changed == request.earlier else "planned change", request.step, told
-        )
+        is_changed = replace(changed, bad_data=()) != replace(request.earlier, bad_data=())
+        journal.add_event("planned change" if is_changed else NOTE, request.step, told)
         request.take(run.home)
-        log.info("trimtab: %s", what)
+        log.info("trimtab: %s; the data of %s is left out", what, left_out)

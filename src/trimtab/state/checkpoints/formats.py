@@ -53,6 +53,8 @@ MAX_HEADER = 2**27
 
 def entries_of(path: Path) -> Iterator[Entry]:
     """Yield the entries of a checkpoint; raises RestoreError, or anything for a damaged file."""
+    if not path.exists():
+        raise RestoreError(f"{path} does not exist")
     if not path.is_dir():
         yield from _of_file(path)
     elif (path / ".metadata").is_file():
