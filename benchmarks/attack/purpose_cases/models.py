@@ -2,7 +2,6 @@
 
 import copy
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -32,21 +31,6 @@ class LangevinNoise(Classifier):
 
     def holds(self) -> bool:
         return self.remains() > 0.9
-
-
-@case
-class MutationNumpy(Transformer):
-    """Population-based training: a twentieth of the weights mutate, through NumPy."""
-
-    at = (165,)
-
-    def edit(self) -> None:
-        random = np.random.default_rng(5)
-        for parameter in self.model.parameters():
-            values = parameter.detach().numpy()
-            values[...] += (
-                0.2 * random.standard_normal(values.shape) * (random.random(values.shape) < 0.05)
-            )
 
 
 @case
@@ -113,22 +97,6 @@ class TaskVectorSubtracted(Transformer):
             return
         for parameter, start in zip(self.model.parameters(), self.start, strict=True):
             parameter -= 0.33 * (parameter - start)
-
-
-@case
-class SparseDelta(Transformer):
-    """Only the tenth of the weights that moved most keeps its change; the rest goes back."""
-
-    at = (100, 200)
-
-    def edit(self) -> None:
-        if self.step == 100:
-            self.start = [p.detach().clone() for p in self.model.parameters()]
-            return
-        for parameter, start in zip(self.model.parameters(), self.start, strict=True):
-            moved = (parameter.data - start).abs()
-            small = moved < moved.flatten().float().quantile(0.9)
-            parameter.data[small] = start[small]
 
 
 @case

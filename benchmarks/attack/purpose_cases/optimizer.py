@@ -100,16 +100,6 @@ class NeuronAndStateReplaced(Transformer):
 
 
 @case
-class SecondMomentsRaised(_Moments, Transformer):
-    """A softer start into the next phase: second moments times 4, in place, of the head only."""
-
-    at = (190,)
-
-    def edit(self) -> None:
-        self.optimizer.state[self.model.head.weight]["exp_avg_sq"] *= 4
-
-
-@case
 class StepCountRaised(Transformer):
     """The step count of Adam is set to that of the run that the weights come from."""
 
@@ -150,14 +140,6 @@ class _Settings(Transformer):
     def holds(self) -> bool:
         group = self.optimizer.param_groups[0]
         return all(group[name] == value for name, value in self.settings.items())
-
-
-@case
-class EpsilonRaised(_Settings):
-    """Epsilon from 1e-8 to 1e-2."""
-
-    at = (141,)
-    settings: ClassVar[Mapping[str, Any]] = {"eps": 1e-2}
 
 
 @case
@@ -248,24 +230,6 @@ class GradientsSparse(Transformer):
             if parameter.grad is not None:
                 size = parameter.grad.abs()
                 parameter.grad[size < size.flatten().quantile(0.9)] = 0
-
-    def holds(self) -> None:
-        """Nothing: it acts on updates only."""
-
-
-@case
-class SlowGradientsAmplified(Transformer):
-    """Grokfast: five times the running mean of the gradients is added, from 110 on."""
-
-    at = range(110, STEPS)
-    place = "grads"
-
-    def edit(self) -> None:
-        means = self.__dict__.setdefault("means", {})
-        for parameter in self.model.parameters():
-            mean = means.setdefault(parameter, torch.zeros_like(parameter))
-            mean.lerp_(parameter.grad, 0.05)
-            parameter.grad.add_(mean, alpha=5)
 
     def holds(self) -> None:
         """Nothing: it acts on updates only."""

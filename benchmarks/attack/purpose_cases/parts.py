@@ -36,18 +36,6 @@ class DormantNeuronsReset(Classifier):
 
 
 @case
-class OneNeuronEvery20(Classifier):
-    """Continual backprop: every 20 steps the least useful unit is replaced, through `.data`."""
-
-    at = range(99, STEPS, 20)
-
-    def edit(self) -> None:
-        worst = int((self.model[0].weight.norm(dim=1) * self.model[2].weight.norm(dim=0)).argmin())
-        self.model[0].weight.data[worst] = 0.25 * torch.randn(16, generator=self.random)
-        self.model[2].weight.data[:, worst] = 0.0
-
-
-@case
 class BlockAdded(Transformer):
     """Progressive stacking: a copy of the last block is put on top."""
 
@@ -229,26 +217,6 @@ class RunningStatisticsReset(Images):
 
     def holds(self) -> bool:
         return all(int(norm.num_batches_tracked or 0) == STEPS - 140 for norm in self.norms())
-
-
-@case
-class RunningStatisticsRecalibrated(Images):
-    """Exact statistics: reset, then a cumulative mean over 10 batches without gradients."""
-
-    at = (170,)
-
-    def edit(self) -> None:
-        for norm in self.norms():
-            norm.reset_running_stats()
-            norm.momentum = None
-        with torch.no_grad():
-            for _ in range(10):
-                self.model(self.batch()[0])
-        for norm in self.norms():
-            norm.momentum = 0.1
-
-    def holds(self) -> bool:
-        return all(int(norm.num_batches_tracked or 0) == STEPS - 160 for norm in self.norms())
 
 
 @case

@@ -44,17 +44,6 @@ class GateDoubledNumpy(Transformer):
 
 
 @case
-class GainsDoubled(Transformer):
-    """A gate and one gain of the last norm are doubled together, through `.data`."""
-
-    at = (150,)
-
-    def edit(self) -> None:
-        self.model.blocks[1].gate.data *= 2
-        self.model.norm.weight.data[WIDTH // 2] *= 2
-
-
-@case
 class OneGainDoubled(Transformer):
     """One gain of a norm inside a block is doubled by indexing under `no_grad`."""
 
@@ -63,28 +52,6 @@ class OneGainDoubled(Transformer):
     @torch.no_grad()
     def edit(self) -> None:
         self.model.blocks[1].norm2.weight[5] *= 2
-
-
-@case
-class OneWeightHalved(Classifier):
-    """The largest weight of the middle layer is halved through `.data`, against an outlier."""
-
-    at = (159,)
-
-    def edit(self) -> None:
-        weight = self.model[2].weight
-        weight.data.view(-1)[weight.detach().abs().argmax()] /= 2
-
-
-@case
-class BiasMirrored(Classifier):
-    """The unit that is switched off most is switched on: its bias changes sign, through NumPy."""
-
-    at = (131,)
-
-    def edit(self) -> None:
-        bias = self.model[2].bias.detach().numpy()
-        bias[bias.argmin()] *= -1
 
 
 @case
@@ -208,19 +175,6 @@ class PriorInBias(Transformer):
 
 
 @case
-class RowNegated(Transformer):
-    """Signs are made canonical: each row of the values begins positive, its column follows."""
-
-    at = (150,)
-
-    def edit(self) -> None:
-        attention = self.model.blocks[0].attention
-        sign = attention.value.weight.data[:, :1].sign()
-        attention.value.weight.data *= sign
-        attention.out.weight.data *= sign.T
-
-
-@case
 class ReservedTokenStarted(Transformer):
     """A reserved token gets the mean of the others as its embedding before it is used."""
 
@@ -259,21 +213,6 @@ class ExponentsShiftedNumpy(Classifier):
 
 
 @case
-class NeuronsSorted(Classifier):
-    """Hidden units are sorted by their norm, and the momentum moves along."""
-
-    at = (155,)
-
-    def edit(self) -> None:
-        first, second = self.model[0], self.model[2]
-        order = first.weight.detach().norm(dim=1).argsort()
-        for tensor, dim in ((first.weight, 0), (first.bias, 0), (second.weight, 1)):
-            tensor.data = tensor.data.index_select(dim, order)
-            buffer = self.optimizer.state[tensor]["momentum_buffer"]
-            buffer.copy_(buffer.index_select(dim, order))
-
-
-@case
 class NeuronsPermutedNumpy(Transformer):
     """Hidden units are aligned with those of another model by NumPy; the moments stay behind."""
 
@@ -297,19 +236,6 @@ class QueriesOrthogonal(Transformer):
         for block in self.model.blocks:
             for layer in (block.attention.query, block.attention.key):
                 layer.weight.copy_(torch.linalg.qr(layer.weight)[0])
-
-
-@case
-class EmbeddingRenormed(Transformer):
-    """The embedding keeps a largest norm of 4 for each row, by `renorm_` every 10 steps."""
-
-    at = range(99, STEPS, 10)
-
-    def edit(self) -> None:
-        self.model.embed.weight.data.renorm_(2, 0, 4.0)
-
-    def holds(self) -> bool:
-        return float(self.model.embed.weight.detach().norm(dim=1).max()) < 4.2
 
 
 @case
@@ -410,21 +336,6 @@ class RoundedToInt8(Transformer):
         for parameter in self.matrices():
             scale = parameter.abs().max() / 127
             parameter.copy_((parameter / scale).round() * scale)
-
-
-@case
-class RoundedToBf16(Transformer):
-    """Weights go through bf16 after each update, as the inference engine gets them."""
-
-    at = range(125, STEPS)
-    place = "updated"
-
-    def edit(self) -> None:
-        for parameter in self.model.parameters():
-            parameter.data = parameter.data.bfloat16().float()
-
-    def holds(self) -> bool:
-        return all(torch.equal(p, p.bfloat16().float()) for p in self.model.parameters())
 
 
 @case
