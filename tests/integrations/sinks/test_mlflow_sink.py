@@ -195,7 +195,7 @@ def test_server_and_shipper_die_again_and_again_and_each_point_is_there_once(
             time.sleep(0.001)
             if step in (600, 1300):
                 with serving(server):
-                    wait_until(lambda rows=server.metrics: len(rows) > 0)  # type: ignore[misc]
+                    wait_until(lambda rows=server.metrics: len(rows) > 0, 90)  # type: ignore[misc]
                     shipper.send_signal(signal.SIGKILL)
                     shipper.wait()
                     shipper = start_shipper(run, "mlflow", environment=settings)
