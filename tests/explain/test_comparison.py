@@ -7,7 +7,14 @@ from hypothesis import strategies as st
 
 from trimtab.core.block import Block, Column, Record
 from trimtab.core.errors import LogError
-from trimtab.explain.comparison import Comparison, StepWindow, compare_signal, values_by_step
+from trimtab.explain.comparison import (
+    Check,
+    Comparison,
+    StepWindow,
+    apply_check,
+    compare_signal,
+    values_by_step,
+)
 
 
 def block(losses: list[float], steps: list[int] | None = None) -> Block:
@@ -164,3 +171,14 @@ def test_what_a_run_had_recorded_beyond_the_step_it_went_back_to_is_not_compared
     assert steps.tolist() == [0, 1, 2, 3, 4, 5]
     assert values_by_step(run, "loss")[1].tolist() == [3.0] * 6 + [2.0] * 4
     assert values_by_step(base, "loss")[0].tolist() == list(range(10))
+
+
+@pytest.mark.parametrize(("least", "passes"), [(0.5, True), (0.7, False)])
+def test_the_mean_of_a_signal_is_checked_over_its_finite_values(least: float, passes: bool) -> None:
+    check = Check(signal="loss", first=1, mean_min=least)
+    result = apply_check(check, block([9.0, 0.4, math.nan, 0.8]), None)
+    assert result.passed is passes
+    assert (
+        result.found == f"loss on average at least {least} from step 1: 0.6 on average of 2 steps"
+    )
+    assert not apply_check(check, block([9.0, math.nan]), None).passed

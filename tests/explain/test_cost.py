@@ -24,3 +24,6 @@ def test_an_incident_that_passes_costs_no_step_and_an_undo_its_updates() -> None
     undone = dataclasses.replace(block, events=(undo,))
     goodput = compute_goodput(undone)
     assert count_lost(incident, undone) == 3 == goodput.steps_done - goodput.steps_kept
+    # One that reaches back to before the onset takes those updates too.
+    undo = dataclasses.replace(undo, facts={"updates_lost": 10})
+    assert count_lost(incident, dataclasses.replace(block, events=(undo,))) == 10

@@ -302,13 +302,15 @@ def _span(steps: IntArray) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """What one signal of a run must satisfy: a largest value, or a distance from a base run."""
+    """What a signal must satisfy: a largest value, a least mean, or a distance from a base run."""
 
     signal: str = LOSS
     first: int | None = None
     """The first step that is checked; None is no bound."""
     last: int | None = None
     max: float | None = None
+    mean_min: float | None = None
+    """The least mean of its finite values."""
     within: float | None = None
 
     @property
@@ -319,9 +321,12 @@ class Check:
     @property
     def wanted(self) -> str:
         """The check in words: "grad_norm at most 3 from step 300 to 400"."""
-        limit = (
-            f"within {self.within:g} of the base" if self.max is None else f"at most {self.max:g}"
-        )
+        if self.max is not None:
+            limit = f"at most {self.max:g}"
+        elif self.mean_min is not None:
+            limit = f"on average at least {self.mean_min:g}"
+        else:
+            limit = f"within {self.within:g} of the base"
         return f"{self.signal} {limit}{self.window}"
 
     def to_toml(self) -> str:
@@ -350,10 +355,12 @@ class CheckResult:
 def apply_check(check: Check, run: Block, base: Block | None) -> CheckResult:
     """Check a run. What cannot be checked has not passed, and says why."""
     try:
-        if check.max is None:
-            passed, text = _check_distance(check, run, base)
-        else:
+        if check.max is not None:
             passed, text = _check_max(check, check.max, run)
+        elif check.mean_min is not None:
+            passed, text = _check_mean(check, check.mean_min, run)
+        else:
+            passed, text = _check_distance(check, run, base)
     except LogError as error:
         passed, text = False, str(error)
     return CheckResult(check=check, passed=passed, found=f"{check.wanted}: {text}")
@@ -385,6 +392,16 @@ def _check_max(check: Check, limit: float, run: Block) -> tuple[bool, str]:
     return False, text + (f", and beyond it at {counted(more, 'more step')}" if more else "")
 
 
+def _check_mean(check: Check, limit: float, run: Block) -> tuple[bool, str]:
+    steps, values = values_by_step(run, check.signal)
+    values = values[check.window.rows(steps)]
+    values = values[np.isfinite(values)]
+    if not len(values):
+        raise LogError("no finite value is recorded there")
+    mean = float(values.mean())
+    return mean >= limit, f"{digits(mean)} on average of {counted(len(values), 'step')}"
+
+
 def format_checks(checks: Iterable[Check], heading: str) -> str:
     return "\n\n".join([f"# {heading}", *(check.to_toml() for check in checks)]) + "\n"
 
@@ -407,10 +424,10 @@ def _parse(entry: object, where: str) -> Check:
     signal = entry.get("signal", LOSS)
     if not isinstance(signal, str):
         raise ConfigError(f"{where}: signal is a name, got {signal!r}")
-    limits = {key: _number(entry, key, where) for key in ("max", "within")}
+    limits = {key: _number(entry, key, where) for key in ("max", "mean_min", "within")}
     first, last = (_step(entry, key, where) for key in ("first", "last"))
-    if (limits["max"] is None) == (limits["within"] is None):
-        raise ConfigError(f"{where}: a check has either max or within")
+    if sum(limit is not None for limit in limits.values()) != 1:
+        raise ConfigError(f"{where}: a check has one of {', '.join(limits)}")
     return Check(signal=signal, first=first, last=last, **limits)
 
 

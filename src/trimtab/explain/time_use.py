@@ -121,6 +121,13 @@ def count_lost(incident: Incident, block: Block) -> int:
     """Count the steps that an incident cost: those that the goodput lacks because of it."""
     last = incident.end or incident.last
     first, end = block.row_of(incident.onset.tick), block.row_of(last.tick) + 1
+    # An undo within the incident takes back updates of before it as well.
+    undone = [
+        int(event.facts.get("updates_lost", 0))
+        for event in block.events
+        if event.kind == UNDO and incident.onset.tick <= event.tick <= last.tick
+    ]
+    first = max(first - sum(undone), 0)
     near = block[first : end + 1]  # an event goes with the record after it
     is_lost = lost_records(near, [incident])[: end - first]
     # A record of a thinned log stands for the steps since the one before it, the first for itself.

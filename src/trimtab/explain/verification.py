@@ -5,7 +5,7 @@ from trimtab.core.block import Block
 from trimtab.core.causes import Cause
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.text import digits
-from trimtab.explain.comparison import Check
+from trimtab.explain.comparison import Check, apply_check
 from trimtab.explain.diagnosis import Diagnosis
 
 NATS, DEVIATIONS = 0.05, 4
@@ -55,6 +55,11 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
         limit = _limit(incident, block, signals.GRAD_NORM, highest)
         if limit is not None:
             checks.append(Check(signal=signals.GRAD_NORM, first=onset, last=until, max=limit))
+    reward = incident.facts.reward
+    if reward is not None and reward.is_gone:
+        half = float(digits((reward.before + reward.now) / 2))
+        found = Check(signal=signals.REWARD, first=onset, last=until, mean_min=half)
+        checks += [found] * (not apply_check(found, block, None).passed)
     return checks
 
 

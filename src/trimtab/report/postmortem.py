@@ -13,7 +13,7 @@ from pathlib import Path
 from trimtab.core.actions import ActionKind
 from trimtab.core.causes import Evidence, Standing
 from trimtab.core.events import NOTE, UNDO
-from trimtab.core.incidents import IncidentClass
+from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import CLOCK
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
@@ -21,6 +21,7 @@ from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.time_use import count_lost
 from trimtab.explain.verdict.instruction import level_text
+from trimtab.explain.verdict.table import MIN_SINCE
 from trimtab.explain.verification import verification_checks
 from trimtab.report import wording
 from trimtab.report.appendix import evidence, questions
@@ -257,7 +258,7 @@ def _discriminating(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
         yield from _discriminating_by_tree(diagnosis)
         return
     panels = {name: n for n, name in enumerate(panel_names(diagnosis, run.block), start=1)}
-    said: dict[tuple[str, str], list[tuple[str, str]]] = {}
+    said: dict[tuple[str, str], list[tuple[str, str, float]]] = {}
     for number, hypothesis in enumerate(diagnosis.hypotheses, start=1):
         for item in hypothesis.evidence:
             if item.weight is None or abs(item.weight) >= SUPPORT:
@@ -265,12 +266,15 @@ def _discriminating(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
                 if hypothesis.standing is Standing.RULED_OUT and hypothesis.probability is None:
                     way = "rules out"
                 if item.favors is not None:
-                    said.setdefault((item.signal, item.observation), []).append((way, f"H{number}"))
+                    one = (way, f"H{number}", abs(item.weight or 0.0))
+                    said.setdefault((item.signal, item.observation), []).append(one)
     lines = []
     for (signal, observation), found in said.items():
         panel = f" (panel {panels[signal]})" if signal in panels else ""
-        ways = dict.fromkeys(way for way, _ in found)
-        words = "; ".join(f"{way} {', '.join(h for w, h in found if w == way)}" for way in ways)
+        ways = dict.fromkeys(way for way, _, _ in found)
+        words = "; ".join(
+            f"{way} {_by_weight([(h, x) for w, h, x in found if w == way])}" for way in ways
+        )
         lines.append(f"{signal}{panel}: {observation}: {words}.")
     if not lines:
         lines.append("None of the signals that could decide between the hypotheses was recorded.")
@@ -278,6 +282,14 @@ def _discriminating(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     if second:
         lines.append(f"{second[:1].upper()}{second[1:]}.")
     yield bullets(lines)
+
+
+def _by_weight(found: list[tuple[str, float]]) -> str:
+    """Return what an observation speaks for, and for what it does so clearly less."""
+    strongest = max(weight for _, weight in found)
+    most = [name for name, weight in found if strongest - weight < SUPPORT]
+    less = [name for name, weight in found if strongest - weight >= SUPPORT]
+    return ", ".join(most) + (f", and less {', '.join(less)}" if less else "")
 
 
 def _discriminating_by_tree(diagnosis: Diagnosis) -> Iterator[Content]:
@@ -298,7 +310,8 @@ def _discriminating_by_tree(diagnosis: Diagnosis) -> Iterator[Content]:
 
 
 def _root_cause(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
-    yield Paragraph(prose(diagnosis.root_cause))
+    cause = wording.cause_text(diagnosis)
+    yield Paragraph(prose(f"{cause[:1].upper()}{cause[1:]}"))
     proof = proof_of_hardware(diagnosis.incident, run.block)
     if proof is not None:
         yield bullets([f"Verified in memory: {proof}"])
@@ -352,7 +365,13 @@ _LEFT_BEHIND = "No type: the run has gone on from before it."
 def _type(diagnosis: Diagnosis) -> str:
     named, incident = diagnosis.incident_class, diagnosis.incident
     kind = _LEFT_BEHIND if incident.facts.was_left_behind else TYPES[named]
+    if named is IncidentClass.SILENT and not _has_losses_since(incident):
+        kind = TYPES[IncidentClass.OPEN]
     return f"{named.capitalize()}, {counted(incident.records, 'record')} long. {kind}"
+
+
+def _has_losses_since(incident: Incident) -> bool:
+    return incident.facts.records >= MIN_SINCE
 
 
 def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
@@ -369,8 +388,10 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
             became = f"back on its trajectory at step {incident.end.step:,}, after {records}"
         case IncidentClass.RECOVERED:
             became = "back on its trajectory"
-        case IncidentClass.SILENT:
+        case IncidentClass.SILENT if _has_losses_since(incident):
             became = "the loss did not follow"
+        case IncidentClass.SILENT:
+            became = "too early to say whether the loss follows"
         case IncidentClass.PLATEAU:
             became = "the run does not learn"
         case IncidentClass.COLLAPSED if facts.reward is not None and not facts.reward.is_gone:
@@ -403,7 +424,7 @@ def _done(diagnosis: Diagnosis, run: RunReport) -> Content:
 
 def _cost(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
     """Yield the cost with its formula, and the prices of going back."""
-    cost, incident, events = diagnosis.cost, diagnosis.incident, run.block.events
+    cost, incident = diagnosis.cost, diagnosis.incident
     a_step = cost.seconds / cost.steps if cost.seconds and cost.steps else None
 
     def price(steps: int) -> str:
@@ -427,10 +448,11 @@ def _cost(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
     if undone:
         updates = sum(int(event.facts.get("updates_lost", 0)) for event in undone)
         yield f"Undone: {price(updates)} ({counted(len(undone), 'undo')})"
-    saved = [e.step for e in events if e.kind == "checkpoint" and e.step <= incident.onset.step]
-    if saved:
+    names = run.facts.checkpoints
+    saved = [step for step, name in names.items() if name == diagnosis.checkpoint]
+    if saved and diagnosis.action.kind is not ActionKind.WAIT:
         back = price(incident.last.step - max(saved))
-        yield f"Going back to the checkpoint of step {max(saved):,}: {back}"
+        yield f"Going back to {diagnosis.checkpoint}: {back}"
     if a_step is None:
         yield "The time of a step was not recorded"
     elif run.price_per_hour is None:

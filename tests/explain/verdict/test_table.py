@@ -281,3 +281,18 @@ def test_few_records_before_make_no_sure_verdict_but_an_explosion_is_seen(rows_b
             assert act(incident) is WAIT
         elif rows_before > 5:
             assert incident.incident_class is IncidentClass.DIVERGENT
+
+
+def test_what_an_unsure_trend_promised_is_no_loss_of_what_was_learnt() -> None:
+    """The trend of 14 records of a steep start, carried on for 240, expects what nobody knows."""
+    start = [1.96, 1.969, 1.947, 1.93, 1.93, 1.916, 1.912, 1.903, 1.89, 1.89, 1.886, 1.877, 1.872]
+    dice = np.random.default_rng(2)
+    after = 1.98 + 0.02 * dice.normal(size=240)
+    after[:20] = 1.85 + 0.01 * dice.normal(size=20)
+    after[20:30] = np.linspace(7.0, 2.5, 10)
+    losses = np.concatenate([start, [1.872], after])
+    run = Block.from_columns({"loss": Column.complete(losses)}, step=30880 + np.arange(len(losses)))
+    (incident,), _ = tracked(run, alarm(14, step=30894))
+    assert incident.facts.level is not None
+    assert incident.facts.level.gap < incident.facts.level.smallest
+    assert incident.incident_class is not IncidentClass.DIVERGENT

@@ -275,16 +275,22 @@ def _doubt(ranking: Ranking) -> str:
     if not others:
         return ""
     text = f" With what was recorded it cannot be told apart from {' or '.join(others)}"
-    return f"{text}; {would_decide(ranking)}."
+    return f"{text}." if _is_policy_alone(ranking) else f"{text}; {would_decide(ranking)}."
 
 
 def would_decide(ranking: Ranking) -> str:
-    if ranking.decides is None and ranking.first.cause and ranking.first.cause.is_of_policy:
+    if _is_policy_alone(ranking):
         return "what was recorded does not tell them apart"
     if ranking.decides is None:
         return "replaying the step from the state before it would show whether it is the batch"
     missing = ranking.results[ranking.decides].signal
     return f"{missing}, which was not recorded, would decide"
+
+
+def _is_policy_alone(ranking: Ranking) -> bool:
+    """Return whether no signal would decide: replaying a step says nothing of a reward."""
+    cause = ranking.first.cause
+    return ranking.decides is None and cause is not None and cause.is_of_policy
 
 
 def _hypothesis(candidate: Candidate, ranking: Ranking, case: Case) -> Hypothesis:

@@ -15,6 +15,7 @@ from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.text import counted, digits
 from trimtab.detect.loss.meaning import SMALL_SHARE
 from trimtab.explain.verdict.table import (
+    ABOVE,
     BACK,
     FAR_ABOVE_START,
     LONG_STEPS,
@@ -318,6 +319,8 @@ def level_text(facts: Facts) -> str:
         return "the loss does not move any more"
     if not facts.has_finite_state:
         return "a norm of the weights or of the optimizer's state is not finite"
+    if facts.has_collapsed:
+        return "the reward rose while the held-out reward fell"
     if level is None and reward is not None:
         return f"the reward is {digits(reward.now)} and was {digits(reward.before)}"
     if not facts.is_measure:
@@ -331,6 +334,9 @@ def level_text(facts: Facts) -> str:
     if level.z <= BACK and level.course is not Course.GROWING:
         return f"{now}, {digits(level.expected)} expected"
     if level.gap <= level.smallest and level.course is not Course.GROWING:
+        if level.z > ABOVE:  # the trend is too unsure to tell, the level before is not
+            higher = digits(level.now - level.before)
+            return f"{now}, {higher} above its level before, {_course_text(level, facts)}"
         within = f"a gap under {digits(level.smallest)} is within the noise"
         return f"{now}, {digits(level.expected)} expected; {within}"
     lost = f", {_lost_text(level)}" if level.lost > CLEAR_LOST else ""

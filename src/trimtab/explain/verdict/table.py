@@ -175,7 +175,8 @@ def _classify_level(facts: Facts, level: Level) -> Classified:
         return Classified(incident_class=IncidentClass.RECOVERING, certainty=sure)
     if level.is_back_just_now:
         return Classified(incident_class=IncidentClass.RECOVERING, certainty=0.6)
-    if level.lost > LOST and is_late and not level.is_learning:
+    is_clear = level.gap > level.smallest
+    if level.lost > LOST and is_late and is_clear and not level.is_learning:
         return Classified(incident_class=IncidentClass.DIVERGENT, certainty=sure)
     if facts.times_start > FAR_ABOVE_START and facts.records >= PATIENCE_IF_DOUBLED:
         return Classified(incident_class=IncidentClass.DIVERGENT, certainty=min(sure, 0.8))
