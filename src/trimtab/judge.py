@@ -136,8 +136,13 @@ class Judge:
         batch: BatchReport | None = None,
     ) -> Diagnosis:
         """Diagnose an incident of this run and advise what to do about it."""
+        later = [one.onset.tick for one in self.incidents if one.onset.tick > incident.last.tick]
         context = IncidentContext.of(
-            incident, run, facts or RunFacts(), similar=self._similar(incident, run)
+            incident,
+            run,
+            facts or RunFacts(),
+            similar=self._similar(incident, run),
+            until=min(later, default=None),
         )
         harmed = (
             (one.onset.step, (one.end or one.last).step)

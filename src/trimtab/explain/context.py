@@ -75,11 +75,21 @@ class IncidentContext:
 
     @classmethod
     def of(
-        cls, incident: Incident, run: Block, facts: RunFacts, *, similar: Sequence[Incident] = ()
+        cls,
+        incident: Incident,
+        run: Block,
+        facts: RunFacts,
+        *,
+        similar: Sequence[Incident] = (),
+        until: int | None = None,
     ) -> "IncidentContext":
-        """Return the context of an incident in a run, which may have lost some of its records."""
+        """Return the context of an incident in a run, which may have lost some of its records.
+
+        From the tick `until` on, records belong to another incident.
+        """
         start = max(run.row_of(incident.onset.tick) - RECORDS_BEFORE, 0)
         stop = run.row_of(incident.last.tick) + RECORDS_AFTER
+        stop = stop if until is None else min(stop, run.row_of(until))
         first = int(run.tick[0]) if len(run) else 0
         known = [other for other in similar if other.onset.tick > first]
         nearest = sorted(known, key=lambda other: abs(other.number - incident.number))[:MAX_OTHERS]

@@ -84,7 +84,8 @@ def vain_records(block: Block, incidents: Sequence[Incident]) -> BoolArray:
     """Return which records are of an incident that left the weights worse."""
     is_vain = np.zeros(len(block), dtype=np.bool_)
     for incident in incidents:
-        if incident.incident_class in HARMFUL:
+        # A loss that is multiplied says nothing of what was learnt meanwhile.
+        if incident.incident_class in HARMFUL and incident.facts.factor is None:
             last = incident.end or incident.last
             is_vain[block.row_of(incident.onset.tick) : block.row_of(last.tick + 1)] = True
     return is_vain

@@ -70,7 +70,7 @@ def _loss_limit(incident: Incident, block: Block, before: float) -> float | None
     is_higher = incident.incident_class in HIGHER and level is not None and level.gap > 0
     if limit is None or level is None or not is_higher:
         return limit
-    return min(limit, float(digits(level.now - level.gap / 2)))
+    return min(limit, max(float(digits(level.now - level.gap / 2)), float(digits(before + noise))))
 
 
 def _limit(incident: Incident, block: Block, signal: str, limit: float) -> float | None:

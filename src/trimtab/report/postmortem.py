@@ -11,10 +11,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from trimtab.core.actions import ActionKind
-from trimtab.core.causes import Evidence, Standing
+from trimtab.core.causes import Cause, Evidence, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import CLOCK
+from trimtab.core.sink import RunStatus
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.context import proof_of_hardware
@@ -126,6 +127,9 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     yield "what", f"{event_of(diagnosis)}; {_outcome(diagnosis, is_short=True)}"
     time = _time(diagnosis, run)
     yield "when", f"{wording.steps_text(diagnosis.incident)}{', ' if time else ''}{time}"
+    for note in run.notes:
+        if note.startswith(f"the run {RunStatus.DIED}"):
+            yield "ended", note
     yield "why", wording.cause_text(diagnosis)
     yield "done", _done_in_short(diagnosis, run)
     yield "to do", diagnosis.action.instruction
@@ -220,6 +224,8 @@ def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str | Non
     left = len(run.block) - 1 - run.block.row_of(diagnosis.incident.peak.tick)
     if value is None and left < records:
         return f"the log ends {counted(left, 'record')} after the peak"
+    if value is None and symptoms.loss_peak is not None:
+        return "another incident had begun"
     is_dead = diagnosis.incident_class is IncidentClass.DEAD
     if value is not None and is_dead and not math.isfinite(value):
         return f"{digits(value)}, did not recover"
@@ -242,7 +248,8 @@ def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
         items.append(ListItem((Strong(standing), f": {statement}."), inner))
     yield BulletList(tuple(items), is_numbered=True)
     if diagnosis.ranking is not None:
-        rest = 1 - sum(hypothesis.probability or 0.0 for hypothesis in diagnosis.hypotheses)
+        shares = (wording.rounded(one.probability or 0.0) for one in diagnosis.hypotheses)
+        rest = 1 - sum(shares)
         if rest >= _REST:
             yield Paragraph(f"The rest, {wording.percent(rest)}: other causes, or none of these.")
 
@@ -320,7 +327,8 @@ def _root_cause(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
 def _remediation(diagnosis: Diagnosis) -> Iterator[Content]:
     action = diagnosis.action
     yield Paragraph((Strong("Now"), ": ", *prose(f"{action.instruction} {action.reason}")))
-    is_later = action.kind is ActionKind.WAIT and diagnosis.cause is not None
+    is_of_device = diagnosis.cause is Cause.BIT_FLIP
+    is_later = action.kind is ActionKind.WAIT and diagnosis.cause is not None and not is_of_device
     fix = "Fix, for the next run" if is_later else "Fix"
     yield Paragraph((Strong(fix), ": ", *prose(diagnosis.remedy)))
 
@@ -331,7 +339,10 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     # As long again as the incident took, and the textbook's 500 steps: a relapse shows by then.
     onset, until = incident.onset.step, 2 * incident.last.step - incident.onset.step + 500
     until = min(until, int(run.block.step.max())) if len(run.block) else until
-    yield Paragraph(f"Run again with the fix{seed} to step {until:,}, then check:")
+    again = f"Run again with the fix{seed} to step {until:,}, then check:"
+    if diagnosis.cause is Cause.BIT_FLIP:  # it comes by chance
+        again = f"Only a test of the memory tells. After it, run to step {until:,}, then check:"
+    yield Paragraph(again)
     commands = [f"trimtab diagnose NEW_RUN    # no incident from step {onset} to {until}"]
     checks = verification_checks(diagnosis, run.block)
     if checks:
@@ -365,6 +376,8 @@ _LEFT_BEHIND = "No type: the run has gone on from before it."
 def _type(diagnosis: Diagnosis) -> str:
     named, incident = diagnosis.incident_class, diagnosis.incident
     kind = _LEFT_BEHIND if incident.facts.was_left_behind else TYPES[named]
+    if incident.facts.factor is not None:
+        kind = "No type: the loss is another number."
     if named is IncidentClass.SILENT and not _has_losses_since(incident):
         kind = TYPES[IncidentClass.OPEN]
     return f"{named.capitalize()}, {counted(incident.records, 'record')} long. {kind}"
@@ -409,7 +422,7 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
 
 
 def _done(diagnosis: Diagnosis, run: RunReport) -> Content:
-    acts = list(wording.acts_of(diagnosis.incident, run.block))
+    acts = sorted(wording.acts_of(diagnosis.incident, run.block), key=lambda act: act.step)
     if not acts:
         nothing = _nothing_done(diagnosis, run)
         return Paragraph(f"{nothing[:1].upper()}{nothing[1:]}.")
@@ -447,7 +460,7 @@ def _cost(diagnosis: Diagnosis, run: RunReport) -> Iterator[RichText]:
     undone = [e for e in wording.acts_of(incident, run.block) if e.kind == UNDO]
     if undone:
         updates = sum(int(event.facts.get("updates_lost", 0)) for event in undone)
-        yield f"Undone: {price(updates)} ({counted(len(undone), 'undo')})"
+        yield f"Undone, of these: {price(updates)} ({counted(len(undone), 'undo')})"
     names = run.facts.checkpoints
     saved = [step for step, name in names.items() if name == diagnosis.checkpoint]
     if saved and diagnosis.action.kind is not ActionKind.WAIT:

@@ -70,9 +70,15 @@ _MAX_CHARS = 300
 
 def percent(probability: float) -> str:
     """Return a probability to the nearest 10 %: the lab's measurement is not finer."""
+    if probability == 1.0:
+        return "certain"
     if probability > 0.9:
         return "over 90 %"
-    return "under 5 %" if probability < 0.05 else f"about {10 * round(10 * probability)} %"
+    return "under 5 %" if probability < 0.05 else f"about {100 * rounded(probability):.0f} %"
+
+
+def rounded(probability: float) -> float:
+    return round(10 * probability) / 10
 
 
 def certainty(diagnosis: Diagnosis) -> float | None:
@@ -250,7 +256,7 @@ def event_text(event: Event) -> str:
     elif event.kind == UNDO_OUTCOME:
         has_helped = "it has helped" if facts.get("helped") else "it has not helped"
         if facts.get("helped") and facts.get("showed") is False:
-            has_helped = "the harm never showed in the loss"
+            has_helped = "the loss is at its level"
         before, after = (_value(facts.get(name)) for name in ("loss_before", "loss_after"))
         text = f"{has_helped}: the loss is {after}, before the harm it was {before}"
         if "gained" in facts:

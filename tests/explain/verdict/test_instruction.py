@@ -96,7 +96,7 @@ def test_a_run_that_had_learnt_nothing_is_started_again(start: float) -> None:
 
 def test_the_reason_has_the_numbers_of_this_run() -> None:
     reason = told(IncidentClass.LINGERING).reason
-    assert reason == "The loss is 2.5, 0.5 above its trend, flat 600 steps after the onset."
+    assert reason == "The loss is 2.5, 0.5 above its trend, 600 steps after the onset."
 
 
 @pytest.mark.parametrize("recurs", [False, True])

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
 from trimtab.core.signals import LOSS
+from trimtab.core.text import listed
 from trimtab.explain.causes import conclusions
 from trimtab.explain.causes.plausible import (
     CURVES,
@@ -76,7 +77,9 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     if is_flip:  # proven: what the records look like besides says nothing against it
         only = Situation(impossible=frozenset(Cause) - {Cause.BIT_FLIP})
         flip = Answers({"bit_flipped": answers["bit_flipped"]})
-        ranking = dataclasses.replace(rank(flip, all_weights(), only), results=answers)
+        ranking = rank(flip, all_weights(), only)
+        proven = dataclasses.replace(ranking.first, probability=1.0)
+        ranking = dataclasses.replace(ranking, candidates=(proven,), results=answers)
     else:
         situation = situation_of(context, answers)
         ranking = rank(answers, all_weights(), situation, _alike(context, situation))
@@ -88,8 +91,8 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
         conclusion = conclusions.by_proof(proof)
         why = str(proof.facts.get("why"))
-        proven = Hypothesis(cause=None, statement=why, standing=Standing.SUPPORTED, evidence=())
-        hypotheses = conclude(case, ranking, proven)[1]
+        harm = Hypothesis(cause=None, statement=why, standing=Standing.SUPPORTED, evidence=())
+        hypotheses = conclude(case, ranking, harm)[1]
     else:
         conclusion, hypotheses = conclude(case, ranking, _destructive_update(context, answers))
     return make_diagnosis(context, conclusion, hypotheses, ranking=ranking)
@@ -150,6 +153,8 @@ def _ruled_out(case: Case, ranking: Ranking) -> Iterable[Hypothesis]:
     if incident.is_of_policy or is_other or not ranking.results:
         return
     for cause in GUIDES:
+        if cause is Cause.WRONG_RESUME and case.context.facts.ranks is None:
+            continue  # a log says nothing of what was restored, and may hide a resume
         own = set(base_rates()["decides"][cause.id]) - CURVES
         made = [id for id in own if ranking.results[id].is_answer]
         weights = {id: all_weights().weigh(id, yes=False)[cause] for id in made}
@@ -202,7 +207,7 @@ def _not_known(case: Case, ranking: Ranking) -> Said:
     if known is not None:
         return known(case)
     nothing = say_nothing_fits(case)
-    record = _record_it(ranking) or nothing.fix
+    record = _record_it(ranking, case) or nothing.fix
     likely = [c for c in ranking.candidates if c.cause and c.probability >= WORTH_SAYING][:2]
     if not likely:
         return nothing._replace(fix=record)
@@ -212,9 +217,9 @@ def _not_known(case: Case, ranking: Ranking) -> Said:
         if item.cause
     )
     tell = ""
-    if ranking.decides is not None:
-        missing = ranking.results[ranking.decides].signal
-        tell = f" What would tell was not recorded: {missing}."
+    missing = _would_tell(ranking, case)
+    if missing:
+        tell = f" What would tell was not recorded: {listed(missing)}."
     return nothing._replace(
         root_cause=f"Not known; possibly {like}.{tell}",
         fix=f"{_fix_if_so(likely[0], case)} {record}",
@@ -229,14 +234,27 @@ def _fix_if_so(candidate: Candidate, case: Case) -> str:
     return f"If it is {candidate.cause.id}: {fix[:1].lower()}{fix[1:]}"
 
 
-def _record_it(ranking: Ranking) -> str:
+def _would_tell(ranking: Ranking, case: Case) -> list[str]:
+    """Return the signals that would tell the first causes apart, those that every loop has first.
+
+    Without norm and rate no other signal says much; a policy has signals of its own.
+    """
+    block, decides = case.context.block, ranking.decides
+    usual = conclusions.OF_POLICY if case.context.incident.is_of_policy else conclusions.OF_LOOP
+    missing = [name for name in usual if not block.column(name).recorded]
+    is_bare = missing and usual[0] in missing
+    if decides is not None and not is_bare:
+        return [ranking.results[decides].signal]
+    return missing
+
+
+def _record_it(ranking: Ranking, case: Case) -> str:
     """Return how to record what would tell next time; "" if nothing in particular would."""
-    if ranking.decides is not None:
-        signal = ranking.results[ranking.decides].signal
-        return f"To know next time, record {signal}: {conclusions.how_to_record(signal)}."
-    missing = {r.signal for r in ranking.results.values() if r.outcome is NOT_RECORDED}
-    wanted = [name for signal, name in conclusions.USEFUL.items() if signal in missing]
-    return f"To know next time, record {', '.join(wanted)}." if wanted else ""
+    signals = _would_tell(ranking, case)
+    if not signals:
+        return ""
+    how = dict.fromkeys(conclusions.how_to_record(name) for name in signals)
+    return f"To know next time, record {listed(signals)}: {'; '.join(how)}."
 
 
 def _destructive_update(context: IncidentContext, answers: Answers) -> Hypothesis | None:

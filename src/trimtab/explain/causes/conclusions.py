@@ -11,6 +11,7 @@ from trimtab.core.block import Event
 from trimtab.core.causes import AnyCause, Evidence, Hypothesis, Standing, cause_of
 from trimtab.core.findings import Explanation, Finding, Symptom
 from trimtab.core.incidents import Incident
+from trimtab.core.signals import EVAL_REWARD, GRAD_NORM, KL, LR, RESPONSE_LENGTH
 from trimtab.core.text import digits
 
 
@@ -108,8 +109,14 @@ DESTRUCTIVE_UPDATE = (
 _WATCHED = "`trimtab.watch(model, optimizer)` records it"
 _OF_BATCH = "`guard.record(loss=loss, batch=batch)` records it, of a batch on the host"
 
+OF_LOOP = (GRAD_NORM, LR)
+"""What to record first of a training loop where nothing speaks for a cause."""
+OF_POLICY = (EVAL_REWARD, KL, RESPONSE_LENGTH)
+"""The same of a policy."""
+
 RECORDED_BY: Mapping[str, str] = {
     "grad_norm": "`guard.clip_grad_norm_(1.0)` records it",
+    **dict.fromkeys(OF_POLICY, "`guard.record(kl=..., eval_reward=...)` takes any number"),
     "loss_scale": "log `scaler.get_scale()`",
     "dtype": '`trimtab.watch(..., facts={"dtype": "bf16"})` states it',
     "fingerprint": _OF_BATCH,
@@ -122,12 +129,3 @@ RECORDED_BY: Mapping[str, str] = {
 
 def how_to_record(signal: str) -> str:
     return RECORDED_BY.get(signal, _WATCHED)
-
-
-USEFUL = {
-    "grad_norm": "the gradient norm",
-    "lr": "the learning rate",
-    "param_norm by group": "weight norms",
-    "fingerprint": "batch fingerprints",
-}
-"""What to record where nothing speaks for a cause, by signal."""

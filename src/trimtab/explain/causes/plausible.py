@@ -67,6 +67,9 @@ RATE_CAUSES = frozenset({Cause.LR_DISCONTINUITY, Cause.WRONG_SCHEDULE})
 RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
 """What a run of one rank cannot have: there is no other to differ from."""
 
+REWARD_RISES = frozenset({Cause.REWARD_HACKING, Cause.LENGTH_BIAS})
+"""What a policy is paid for: no cause of a reward that is gone."""
+
 _CIRCUMSTANCES = frozenset({"resumes", "half_precision", "several_ranks", "nan_in_range"})
 """What is so in many runs, and no sign of a cause by itself."""
 
@@ -272,7 +275,9 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
     """Return what this run cannot have, by its kind and by what it records."""
     incident, block = context.incident, context.block
     if incident.is_of_policy:
-        return frozenset(Cause) - POLICY_CAUSES
+        reward = incident.facts.reward
+        is_gone = reward is not None and reward.is_gone
+        return frozenset(Cause) - (POLICY_CAUSES - (REWARD_RISES if is_gone else frozenset()))
 
     def recorded(*names: str) -> bool:
         return any(block.column(name).recorded for name in names)

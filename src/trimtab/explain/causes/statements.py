@@ -33,6 +33,11 @@ MOVED = 1.05
 change by under 2 %, but in the first records of a warm-up."""
 
 
+CLIP_UP_TO = 1.0
+"""A usual gradient norm up to which clipping at 0.5 is meant. Source: the guides clip at 0.5 where
+0.6 is usual; chosen."""
+
+
 class Said(NamedTuple):
     """What is said of a cause."""
 
@@ -72,11 +77,11 @@ class Case:
 
     @cached_property
     def norm(self) -> str:
-        """How large the gradient norm was: "the gradient norm 47.3, 79 times the usual 0.6"."""
+        """How large the gradient norm was: "a gradient norm of 47.3, 0.6 before"."""
         usual, worst = self.symptoms.grad_norm_before, self.symptoms.grad_norm_peak
         if usual is None or worst is None or not worst > usual > 0:
             return ""
-        return f"a gradient norm of {digits(worst)}, {worst / usual:.3g} times the usual"
+        return f"a gradient norm of {digits(worst)}, {digits(usual)} before"
 
     def seen(self, *observations: str) -> str:
         """Return the numbers of the first of these observations that was made; "" if none was."""
@@ -157,9 +162,9 @@ def _rare_tokens(case: Case) -> Said:
     clip = case.setting("clip")
     now = f", now {digits(clip)}" if clip else ""
     spread = (
-        "filter documents that repeat one phrase"
+        "Filter documents that repeat one phrase"
         if is_repeated
-        else "spread rare tokens, at most one occurrence of a token seen under 10 times in a batch"
+        else "Spread rare tokens, at most one occurrence of a token seen under 10 times in a batch"
     )
     return Said(
         _with(
@@ -170,13 +175,19 @@ def _rare_tokens(case: Case) -> Said:
             case.norm,
             case.loss,
         ),
-        f"{spread[:1].upper()}{spread[1:]} (`trimtab corpus order` finds the rows), and clip at "
-        f"0.5{now}.",
+        f"Look at these rows (`trimtab corpus order` finds them): drop what is damaged. {spread}, "
+        f"and clip at {_clip(case)}{now}.",
         case.learnt(
             f"One batch of {'repeated' if is_repeated else 'rare'} tokens can dominate an update",
             named or case.norm,
         ),
     )
+
+
+def _clip(case: Case) -> str:
+    """Return where to clip: the guides' 0.5, or the usual norm if that would clip every step."""
+    usual = case.symptoms.grad_norm_before
+    return "0.5" if usual is None or usual <= CLIP_UP_TO else f"{digits(usual)}, the usual norm"
 
 
 def _also_unusual(batch: BatchReport | None) -> str:
@@ -284,7 +295,7 @@ def _fp16_overflow(case: Case) -> Said:
     return Said(
         _with(f"A value left the range of fp16 (65,504) {case.at}", found, numbers),
         f"Train in bf16{where}; check that the scaler is updated at every step.",
-        case.learnt("A loss scale that keeps falling says that activations keep growing", numbers),
+        case.learnt("A loss scale that keeps falling says that step after step overflows", numbers),
     )
 
 
@@ -301,7 +312,10 @@ def _logic_nan(case: Case) -> Said:
         )
     numbers = case.seen("nan_in_range", "loss_nonfinite")
     return Said(
-        _with(f"An operation gave NaN from finite inputs {case.at}", numbers),
+        _with(
+            f"An operation, not known which, made NaN from finite inputs {case.at}",
+            numbers,
+        ),
         "Run one batch with a finiteness check after each module (`trimtab.watch(..., "
         'mode="recover", batch_loss=...)` does so by itself), and fix the first one that fails: '
         "log(softmax), or a mean over an empty mask.",

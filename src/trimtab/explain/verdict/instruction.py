@@ -111,6 +111,14 @@ def instruct(incident: Incident, around: Surroundings) -> Action:
             f"Compare an evaluation with one from before step {incident.onset.step:,}.",
             "This loss is not known to measure progress.",
         )
+    if incident.facts.factor is not None:
+        onset = incident.onset.step
+        return Action(
+            kind=ActionKind.STOP,
+            instruction="Stop, find the factor, and compare an evaluation with one from before "
+            f"step {onset:,}.",
+            reason=f"{_capital(level_text(incident.facts))}.",
+        )
     if named is IncidentClass.LINGERING:
         return _after_lingering(incident, around)
     return _act(ActionKind.STOP, "Stop", incident, around)
@@ -211,8 +219,11 @@ def _act(
         reason = f"{updates} undone, which has not helped. {reason}"
     target = _target(incident, around)
     if target is None:
+        first = "fix the cause"
+        if incident.incident_class is IncidentClass.COLLAPSED:
+            first = f"read responses from step {incident.onset.step:,} on"
         return Action(
-            kind=ActionKind.STOP, instruction="Stop, fix the cause and start again.", reason=reason
+            kind=ActionKind.STOP, instruction=f"Stop, {first} and start again.", reason=reason
         )
     back = f"oll back to {target}{then}"
     instruction = f"R{back}." if verb == "Roll back" else f"{verb} and r{back}."
@@ -351,7 +362,7 @@ def _course_text(level: Level, facts: Facts) -> str:
     since = f"{facts.steps:,} steps after the onset"
     if level.course is Course.GROWING:
         return f"and rises {since}"
-    return f"{'shrinking' if level.course is Course.SHRINKING else 'flat'} {since}"
+    return f"{'and shrinking ' * (level.course is Course.SHRINKING)}{since}"
 
 
 def _too_early(facts: Facts) -> str:

@@ -32,6 +32,10 @@ CLEAR_SHARE = 0.05
 """The mean rise of the records before a detector's onset, as a fraction of the rise at the alarm,
 that makes them part of it. Chosen: a level that waves a little before a spike is no beginning."""
 
+MIN_TREND = 32
+"""With fewer records before those that are searched, a loss that stops falling has not begun to
+rise: the trend of so few is not known. Chosen."""
+
 LEAST = 6.0
 """Sum of what speaks for a rise under which there is none. Source: the sums of healthy runs."""
 
@@ -62,6 +66,8 @@ def _search(rows: Sequence[Row], start: int, latest: int) -> int:
     losses = Losses.of([rows[at] for at in later])
     values = reference.to_scale(losses.loss)
     expected = reference.expected(reference.log_steps(losses.step))
+    if reference.records < MIN_TREND:
+        expected = np.maximum(expected, reference.level)
     above = np.clip((values - expected) / reference.noise, LOWEST, HIGHEST) - DRIFT
     evidence = np.cumsum(above[::-1])[::-1]  # of all records from each on
     best = float(evidence.max())

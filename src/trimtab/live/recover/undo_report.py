@@ -198,7 +198,7 @@ class UndoReporter:
         now, then = median(after), median(before)
         verdict = f"has {'helped' if helped else 'NOT helped'}"
         if helped and not showed:
-            verdict = "is over, and the harm never showed in the loss"
+            verdict = "is over"
         sentence = (
             f"the undo at step {undo.step} {verdict}: the loss is {digits(now)}, before the harm "
             f"it was {digits(then)}"
