@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from tests.kit.excerpts import matches
 from trimtab import read_log
 from trimtab.cli.main import app
 
@@ -30,16 +31,6 @@ EXIT_CODES = {
     "compare spiked.csv fixed.csv": 1,
     "diagnose spiked.csv --rules textbook": 1,
 }
-
-
-def matches(shown: str, printed: str) -> bool:
-    """Whether the lines are those that were printed; a line of three dots stands for any."""
-    parts = [re.escape(part) for part in _lines(shown).split("\n...\n")]
-    return re.fullmatch(r"\n(?:.*\n)*".join(parts), _lines(printed)) is not None
-
-
-def _lines(text: str) -> str:
-    return "\n".join(line.rstrip() for line in text.strip("\n").split("\n"))
 
 
 def test_all_commands_are_shown() -> None:
