@@ -15,21 +15,14 @@ from trimtab.cli.main import app
 
 FOLDER = Path(__file__).parents[1] / "docs" / "tutorial"
 PAGE = (FOLDER / "index.md").read_text(encoding="utf-8")
-BY_HAND = {"lab x1 --fault F02 --at 300", "rollback RUN --to 300 --yes"}
-"""Blocks about a run that takes minutes to train; tests/cli/test_lab_x1.py runs such a one."""
-PAGES = PAGE + (FOLDER / "playbook.md").read_text(encoding="utf-8")
-SHOWN = [
-    (command, text)
-    for command, text in re.findall(r"```\n\$ trimtab ([^\n]*)\n(.*?)```", PAGES, re.DOTALL)
-    if command not in BY_HAND
-]
+SHOWN = re.findall(r"```\n\$ trimtab ([^\n]*)\n(.*?)```", PAGE, re.DOTALL)
 EXIT_CODES = {
     "diagnose spiked.csv": 1,
+    "diagnose spiked.csv --rules textbook": 1,
     "check train.toml": 1,
     "check fixed.toml": 0,
     "diagnose fixed.csv": 0,
     "compare spiked.csv fixed.csv": 1,
-    "diagnose spiked.csv --rules textbook": 1,
 }
 
 

@@ -4,7 +4,7 @@ fit        weights from all runs of the suites, written beside the code that use
 measure    the weights as they are on these suites (`--cross` to fit without each seed instead),
            printed: to build a suite takes hours
 stories    the same on published incidents, the playbook's examples and public logs, into RESULTS.md
-gallery    the published incidents as a list in docs/causes.md
+gallery    the published incidents as the list INCIDENTS.md
 """
 
 import argparse

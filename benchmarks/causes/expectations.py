@@ -2,7 +2,7 @@
 
 The fit starts from this table, as if a few incidents of each cause had been seen, and moves away
 from it with what the lab shows. Sources: the fault tables of the detection survey and the fault
-signatures of small models (docs/causes.md); PaLM and OLMo 2 for rare and repeated tokens;
+signatures of small models (docs/detection.md); PaLM and OLMo 2 for rare and repeated tokens;
 StableAdamW for a stale second moment; ViT-22B, small-scale proxies and PaLM's z-loss for logits.
 """
 

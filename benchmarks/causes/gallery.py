@@ -1,4 +1,4 @@
-"""A gallery of published incidents: a list in docs/causes.md and its picture.
+"""A gallery of published incidents: the list INCIDENTS.md and its picture.
 
 Texts are ours (gallery.toml), numbers are the published ones, and what trimtab says is computed.
 """
@@ -17,8 +17,8 @@ from trimtab.report.run_report import RunReport
 from trimtab.report.wording import short_cause
 
 _TEXTS = Path(__file__).parent / "gallery.toml"
-_DOCS = Path(__file__).parents[2] / "docs"
-_PAGE, _PICTURE = _DOCS / "causes.md", _DOCS / "incidents.svg"
+_FOLDER = Path(__file__).parents[1]
+_PAGE, _PICTURE = _FOLDER / "INCIDENTS.md", _FOLDER / "incidents.svg"
 _MARKED = re.compile(r"(?s)(<!-- scripts/bench causes gallery -->\n).*?(<!-- end -->)")
 
 

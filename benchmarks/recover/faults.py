@@ -1,7 +1,7 @@
 """Faults in a small language model: what they cost without a guard, in `protect`, in `recover`.
 
 All arms of a seed have the same weights, data and schedule. The numbers are those of the catalogue
-(docs/causes.md). What hardware does is written past torch's counters, through a NumPy view.
+(docs/detection.md). What hardware does is written past torch's counters, through a NumPy view.
 """
 
 import functools

@@ -40,7 +40,7 @@ def test_every_cause_has_expectations() -> None:
 
 
 def test_the_page_shows_what_speaks_for_each_cause() -> None:
-    page = (FIXTURES.parents[2] / "docs" / "causes.md").read_text(encoding="utf-8")
+    page = (FIXTURES.parents[2] / "docs" / "detection.md").read_text(encoding="utf-8")
     shown = page.split("\n## Evidence for each cause\n")[1].split("\n## ")[0]
     assert scores.speaks_for(all_weights()) in shown
 

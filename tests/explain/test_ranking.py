@@ -147,6 +147,6 @@ def test_every_cause_is_stated_with_what_was_seen_and_without_what_was_not() -> 
 
 def test_the_docs_list_every_cause() -> None:
     docs = Path(__file__).parents[2] / "docs"
-    page = "".join((docs / name).read_text(encoding="utf-8") for name in ("causes.md", "rl.md"))
+    page = "".join((docs / name).read_text(encoding="utf-8") for name in ("detection.md", "rl.md"))
     for cause in Cause:
         assert f"| {cause.id} {cause.title} |" in page

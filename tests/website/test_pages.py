@@ -42,9 +42,9 @@ def test_every_setting_has_its_default_and_its_meaning() -> None:
 
 def test_every_command_has_its_options() -> None:
     text = commands_text()
-    assert "- **`trimtab diagnose`**: " in text
-    assert "- **`trimtab corpus scan`**: " in text
-    assert "    - `--rules`: The rules to judge by. One of `trimtab`, `textbook`." in text
+    assert "- **`trimtab diagnose`** (`PATHS`, `--rules`, " in text
+    assert "- **`trimtab corpus scan`** (" in text
+    assert "`--verbose`/`-v`" in text
 
 
 @pytest.mark.parametrize("page", GENERATED)

@@ -17,7 +17,7 @@ from trimtab.explain.evidence.checks import (
 )
 from trimtab.explain.evidence.observation import SignalView, YesNo, deviation, observation
 
-_LAB = "small models with one fault each (docs/causes.md)"
+_LAB = "small models with one fault each (docs/detection.md)"
 
 _USUAL, _MULTIPLIED, _STEADY = 1.2, 1.4, 1.6
 """Times the usual: less than the first is noise, more than the second is a multiple. A constant

@@ -8,7 +8,7 @@ from trimtab.core.findings import Finding, Symptom
 from trimtab.core.text import digits
 from trimtab.explain.evidence.observation import SignalView, YesNo, observation
 
-_LAB = "small models with one fault each (docs/causes.md)"
+_LAB = "small models with one fault each (docs/detection.md)"
 
 
 @observation("The second moment falls at once", source="v falls 10 times when its state is lost")
