@@ -171,6 +171,7 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("options", "said"),
     [
         (("--to", 5), "no checkpoint is from step 5 or before; there are: 10, 20"),
+        (("--to", 999), "the run has not come to step 999: its next one is 25"),
         (("--to", 10, "--skip", "17:14"), "A before B"),
         (("--to", 10, "--skip", "4:9"), "after 10"),
         (("--to", 10, "--skip", "../x"), "takes A:B"),
@@ -203,6 +204,14 @@ def test_a_bad_checkpoint_is_loaded_only_anyway(run: Path) -> None:
     ask(run, "--to", 20, "--anyway")
     launch(run, 24)
     assert steps_of(run)[25:] == [20, 21, 22, 23]
+
+
+def test_a_torn_checkpoint_is_refused_before_the_launch(run: Path) -> None:
+    torn = next((RunDirectory(run).home / "checkpoints" / "step-00000020").glob("*.distcp"))
+    torn.write_bytes(torn.read_bytes()[:100])
+    for options in ((), ("--anyway",)):
+        assert "the checkpoint of step 20 is damaged" in refused(run, "--to", 20, *options)
+    ask(run, "--to", 10)
 
 
 def test_a_checkpoint_that_turns_bad_or_goes_meanwhile_is_not_loaded(run: Path) -> None:

@@ -54,8 +54,11 @@ def rollback(
     directory = find_run(run)
     index = CheckpointIndex(directory.home)
     index.entries = judge_from_journal(directory, index.entries)  # in memory alone
-    entry = _choose(index, _step_of_verdict(directory) if to is None else to, anyway=anyway)
     block, before = read_journal(directory).block, None
+    last = max([0, *(one.step for one in index.entries), *(block.step[-1:] + 1)])
+    if to is not None and to > last:
+        raise RestoreError(f"the run has not come to step {to:,}: its next one is {last:,}")
+    entry = _choose(index, _step_of_verdict(directory) if to is None else to, anyway=anyway)
     try:
         before = Rollback.read(directory.home)
     except RestoreError as error:
@@ -113,6 +116,7 @@ def _choose(index: "CheckpointIndex", to: int, *, anyway: bool) -> "CheckpointEn
     """Return the newest checkpoint up to a step; raises RestoreError if it may not be loaded."""
     from trimtab.core.errors import RestoreError
     from trimtab.journal.checkpoints.index import Verdict
+    from trimtab.journal.checkpoints.manifest import find_damage
 
     older = sorted(
         (one for one in index.entries if one.step <= to),
@@ -127,7 +131,9 @@ def _choose(index: "CheckpointIndex", to: int, *, anyway: bool) -> "CheckpointEn
             f"the checkpoint of step {older[-1].step:,} is bad: {older[-1].reason}\n"
             f"hint: {f'--to {sound[-1]} is sound; ' * bool(sound)}--anyway takes it all the same"
         )
-    index.read_files(older[-1])
+    folder, manifest = index.read_files(older[-1])
+    if damage := find_damage(folder, manifest, manifest.files):
+        raise RestoreError(f"the checkpoint of step {older[-1].step:,} is damaged: {damage[0]}")
     return older[-1]
 
 

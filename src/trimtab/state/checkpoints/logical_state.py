@@ -9,6 +9,7 @@ Each tensor is read, reduced to a digest and dropped before the next one.
 """
 
 import hashlib
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,8 +80,9 @@ class LogicalState:
         except RestoreError:
             raise
         except Exception as error:  # a stranger's file may be wrong in any way
-            reason = str(error).partition("\n")[0][:200] or type(error).__name__
-            raise RestoreError(f"{path} cannot be read without unpickling it: {reason}") from error
+            reason = re.split(r"\n|\. ", str(error))[0][:200] or type(error).__name__
+            text = f"{path} is no checkpoint that is read without unpickling: {reason}"
+            raise RestoreError(text) from error
         if not state.entries:
             raise RestoreError(f"{path} holds no weights, moments, schedule or step")
         return state
