@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.kit.site_models import LAYERS, Layer, Timm, Titan, architectures, tokens
+from tests.kit.site_models import LAYERS, VOCABULARY, Layer, Timm, Titan, architectures, tokens
 from tests.kit.tiny import journal_of
 from torch import nn
 from torch.nn import functional as F
@@ -40,6 +40,28 @@ def test_sites_are_found_and_a_regression_has_no_logits() -> None:
     assert names(regression, "logits") == [""]  # only what it returns as `logits` would count
     with pytest.raises(ConfigError, match=r"no module 'layers\.9'"):
         find_sites(Titan(), {"attention": "layers.9"})
+
+
+class OwnBlock(nn.Module):
+    """A block that has attention written into it, and no module for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.mlp = (nn.Linear(8, 8) for _ in range(4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        parts = (one(x)[:, None] for one in (self.q, self.k, self.v))
+        x = x + F.scaled_dot_product_attention(*parts, is_causal=True)[:, 0]
+        return x + self.mlp(x)
+
+
+def test_attention_without_a_module_is_that_of_its_block(tmp_path: Path) -> None:
+    blocks = nn.Sequential(OwnBlock(), OwnBlock())
+    model = nn.Sequential(nn.Embedding(VOCABULARY, 8), blocks, nn.Linear(8, VOCABULARY))
+    assert names(model, "attention") == ["1.0", "1.1"]
+    train(model, tmp_path / "run")
+    column = journal_of(tmp_path / "run").column("max_attention_logit")
+    assert column.finite.any()
 
 
 def test_every_site_of_known_architectures_is_found() -> None:

@@ -38,6 +38,7 @@ _PROJECTION = re.compile(
     r"(?:^|\.)(?:q|k|qkv|wq|wk|wqkv|query|key|c_attn|query_key_value|to_qk?v?|to_k|in_proj\w*"
     r"|[qk]_proj|[qk]_lin|qkv_proj|qkv_linear|linear_qkv)(?:\.|_|$)"
 )
+_AROUND = (("", ""), ("w", ""), ("to_", ""), ("", "_proj"), ("", "_lin"))
 _MLP = re.compile(r"mlp|ffn?$|feed_?forward|moe|densereludense")
 _HEAD = re.compile(
     r"(?:^|\.)(?:lm_head|classifier|score|embed_out|unembed|to_logits)(?:\.|$)|logits"
@@ -87,6 +88,8 @@ def _inside(prefix: str, block: nn.Module) -> Iterator[Site]:
     attention = [name for name, module in modules if _is_attention(name, module)]
     inner = [a for a in attention if not any(b.startswith(f"{a}.") for b in attention)]
     outer = [a for a in attention if not any(a.startswith(f"{b}.") for b in attention)]
+    if not attention and _has_queries_and_keys(block):
+        yield Site(ATTENTION, prefix, block)  # written into the block itself
     rest = [(n, m) for n, m in modules if not any(f"{n}.".startswith(f"{a}.") for a in outer)]
     named = [(n, m) for n, m in rest if _MLP.search(_last(n)) and not _NORM.search(_last(n))]
     mlps = [n for n, m in named if any(True for _ in m.parameters())]
@@ -98,6 +101,12 @@ def _inside(prefix: str, block: nn.Module) -> Iterator[Site]:
         for name in names:
             path = plain_name(f"{prefix}.{name}.").removesuffix(".")
             yield Site(kind, path, of_name[name])
+
+
+def _has_queries_and_keys(block: nn.Module) -> bool:
+    """Return whether a module has projections of queries and of keys, or one of both."""
+    names = {name.lower() for name, _ in block.named_children()}
+    return any({f"{a}q{b}", f"{a}k{b}"} <= names or f"{a}qkv{b}" in names for a, b in _AROUND)
 
 
 def _routers(modules: Mapping[str, nn.Module]) -> Iterator[Site]:
