@@ -179,6 +179,18 @@ class TestChecks:
         code, text = compare(run, "--max", 10)
         assert (code, text) == (1, "FAIL  loss at most 10: nan at step 300\n")
 
+    def test_a_mean_tells_a_level_from_noise(self, tmp_path: Path) -> None:
+        run, file = write(tmp_path / "a.csv"), tmp_path / "verify.toml"
+        start = "[[check]]\nfirst = 300\n"
+        file.write_text(f"{start}last = 301\nmean_max = 3.3995\n\n{start}mean_max = 1\n")
+        code, text = compare(run, "--verify", file)
+        first, second = text.splitlines()
+        assert code == 1
+        assert first == "ok    loss on average at most 3.3995 from step 300 to 301: 3.399"
+        assert second.startswith("FAIL  loss on average at most 1 from step 300: ")
+        run.write_text(run.read_text().replace("\n300,3.4\n", "\n300,nan\n"))
+        assert compare(run, "--verify", file)[1].startswith("FAIL")
+
     def test_a_file_of_checks(self, tmp_path: Path) -> None:
         run, base = write(tmp_path / "a.csv", shift_from=300), write(tmp_path / "b.csv")
         file = tmp_path / "verify.toml"
@@ -199,6 +211,7 @@ class TestChecks:
             "[[check]]",
             "[[check]]\nmax = nan",
             "[[check]]\nmax = 1\nwithin = 1",
+            "[[check]]\nmax = 1\nmean_max = 1",
             "[[check]]\nmax = 1\nfirst = 3.5",
             "[[check]]\nmax = 1\nshell = 'rm'",
             "not toml",

@@ -50,9 +50,10 @@ class OwnBlock(nn.Module):
         self.q, self.k, self.v, self.mlp = (nn.Linear(8, 8) for _ in range(4))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        parts = (one(x)[:, None] for one in (self.q, self.k, self.v))
-        x = x + F.scaled_dot_product_attention(*parts, is_causal=True)[:, 0]
-        return x + self.mlp(x)
+        q, k, v = (one(x)[:, None] for one in (self.q, self.k, self.v))
+        seen: torch.Tensor = x + F.scaled_dot_product_attention(q, k, v, is_causal=True)[:, 0]
+        further: torch.Tensor = seen + self.mlp(seen)
+        return further
 
 
 def test_attention_without_a_module_is_that_of_its_block(tmp_path: Path) -> None:

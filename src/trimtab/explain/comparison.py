@@ -309,6 +309,8 @@ class Check:
     """The first step that is checked; None is no bound."""
     last: int | None = None
     max: float | None = None
+    mean_max: float | None = None
+    """The largest mean: a level can be told where single values are noisy."""
     mean_min: float | None = None
     """The least mean of its finite values."""
     within: float | None = None
@@ -323,6 +325,8 @@ class Check:
         """The check in words: "grad_norm at most 3 from step 300 to 400"."""
         if self.max is not None:
             limit = f"at most {self.max:g}"
+        elif self.mean_max is not None:
+            limit = f"on average at most {self.mean_max:g}"
         elif self.mean_min is not None:
             limit = f"on average at least {self.mean_min:g}"
         else:
@@ -340,6 +344,7 @@ class Check:
         return "\n".join(["[[check]]", *lines])
 
 
+_LIMITS = ("max", "mean_max", "mean_min", "within")
 _KEYS = tuple(field.name for field in fields(Check))
 
 
@@ -357,6 +362,9 @@ def apply_check(check: Check, run: Block, base: Block | None) -> CheckResult:
     try:
         if check.max is not None:
             passed, text = _check_max(check, check.max, run)
+        elif check.mean_max is not None:
+            mean = float(_checked(check, run)[1].mean())
+            passed, text = mean <= check.mean_max, digits(mean)  # NaN is beyond every limit
         elif check.mean_min is not None:
             passed, text = _check_mean(check, check.mean_min, run)
         else:
@@ -376,12 +384,16 @@ def _check_distance(check: Check, run: Block, base: Block | None) -> tuple[bool,
     return found.is_within, text
 
 
-def _check_max(check: Check, limit: float, run: Block) -> tuple[bool, str]:
+def _checked(check: Check, run: Block) -> tuple[IntArray, FloatArray]:
     steps, values = values_by_step(run, check.signal)
     rows = check.window.rows(steps)
-    steps, values = steps[rows], values[rows]
-    if not len(values):
+    if rows.start == rows.stop:
         raise LogError("no value is recorded there")
+    return steps[rows], values[rows]
+
+
+def _check_max(check: Check, limit: float, run: Block) -> tuple[bool, str]:
+    steps, values = _checked(check, run)
     beyond = ~(values <= limit)  # NaN is beyond every limit
     if not beyond.any():
         row = int(np.argmax(values))
@@ -393,8 +405,7 @@ def _check_max(check: Check, limit: float, run: Block) -> tuple[bool, str]:
 
 
 def _check_mean(check: Check, limit: float, run: Block) -> tuple[bool, str]:
-    steps, values = values_by_step(run, check.signal)
-    values = values[check.window.rows(steps)]
+    values = _checked(check, run)[1]
     values = values[np.isfinite(values)]
     if not len(values):
         raise LogError("no finite value is recorded there")
@@ -424,10 +435,10 @@ def _parse(entry: object, where: str) -> Check:
     signal = entry.get("signal", LOSS)
     if not isinstance(signal, str):
         raise ConfigError(f"{where}: signal is a name, got {signal!r}")
-    limits = {key: _number(entry, key, where) for key in ("max", "mean_min", "within")}
+    limits = {key: _number(entry, key, where) for key in _LIMITS}
     first, last = (_step(entry, key, where) for key in ("first", "last"))
     if sum(limit is not None for limit in limits.values()) != 1:
-        raise ConfigError(f"{where}: a check has one of {', '.join(limits)}")
+        raise ConfigError(f"{where}: a check has one of {', '.join(_LIMITS)}")
     return Check(signal=signal, first=first, last=last, **limits)
 
 

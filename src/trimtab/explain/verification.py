@@ -34,8 +34,9 @@ FIXED_FROM_THE_START = frozenset(
 )
 """Causes whose fix is a setting of the whole run, which then is another one from its first step."""
 
-HIGHER = (IncidentClass.LINGERING, IncidentClass.DIVERGENT)
-"""Classes in which the level of the loss itself must fail the check."""
+HIGHER = (IncidentClass.LINGERING, IncidentClass.DIVERGENT, IncidentClass.PLATEAU)
+"""Classes whose last level, which is that of its newest quarter, must fail a check: the middle
+between it and the expected one, on average, because single losses are noisy."""
 
 
 def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
@@ -46,10 +47,17 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
     checks = []
     if symptoms.loss_before is not None:
         limit = _loss_limit(incident, block, symptoms.loss_before)
+        level = incident.facts.level
         if limit is not None and likely not in FIXED_FROM_THE_START:
             checks.append(Check(last=onset - 1, within=NATS))
         if limit is not None:
             checks.append(Check(first=onset, last=until, max=limit))
+        if level is not None and level.gap > 0 and incident.incident_class in HIGHER:
+            # A trend that promised more than the level before is no measure of a fix.
+            half = max(level.now - level.gap / 2, symptoms.loss_before)
+            if half < level.now:
+                first, most = until - (until - onset) // 4, float(digits(half))
+                checks.append(Check(first=first, last=until, mean_max=most))
     if symptoms.grad_norm_before:
         highest = TIMES_NORM * symptoms.grad_norm_before
         limit = _limit(incident, block, signals.GRAD_NORM, highest)
@@ -66,11 +74,7 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
 def _loss_limit(incident: Incident, block: Block, before: float) -> float | None:
     level = incident.facts.level
     noise = DEVIATIONS * level.noise if level else 0.0
-    limit = _limit(incident, block, signals.LOSS, before + max(NATS, noise))
-    is_higher = incident.incident_class in HIGHER and level is not None and level.gap > 0
-    if limit is None or level is None or not is_higher:
-        return limit
-    return min(limit, max(float(digits(level.now - level.gap / 2)), float(digits(before + noise))))
+    return _limit(incident, block, signals.LOSS, before + max(NATS, noise))
 
 
 def _limit(incident: Incident, block: Block, signal: str, limit: float) -> float | None:

@@ -5,7 +5,6 @@ the evidence that discriminates between them, root cause, remediation, verificat
 outcome, cost and follow-ups come next, and an appendix has all that was measured and asked.
 """
 
-import math
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -55,6 +54,9 @@ VERIFY_FILE = "verify.toml"
 _REST = 0.05
 """What is left for the causes that are not listed, from which on it is said."""
 _MAX_ACTS = 20
+
+_STAYS = (IncidentClass.LINGERING, IncidentClass.DIVERGENT, IncidentClass.DEAD)
+"""Classes of a loss that has not come back."""
 
 
 def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
@@ -184,7 +186,7 @@ def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
         "rarity of the batch's tokens (mean -log p)": _number(symptoms.token_rarity),
         "fraction of distinct tokens in the batch": _number(symptoms.unique_token_share),
         "unusual tokens in the batch": unusual_tokens_text(diagnosis.batch),
-        "newest checkpoint before the onset": diagnosis.checkpoint or "none is known",
+        "newest sound checkpoint before the onset": diagnosis.checkpoint or "none is known",
         "findings in total": f"{incident.num_findings:,}",
     }
     rows = tuple((name, value) for name, value in known.items() if value is not None)
@@ -226,8 +228,9 @@ def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str | Non
         return f"the log ends {counted(left, 'record')} after the peak"
     if value is None and symptoms.loss_peak is not None:
         return "another incident had begun"
-    is_dead = diagnosis.incident_class is IncidentClass.DEAD
-    if value is not None and is_dead and not math.isfinite(value):
+    before = symptoms.loss_before
+    is_above = value is not None and before is not None and not value <= before
+    if is_above and diagnosis.incident_class in _STAYS:
         return f"{digits(value)}, did not recover"
     return _number(value)
 

@@ -416,3 +416,14 @@ def test_no_incident_that_may_pass_stays_open_or_is_reopened_for_ever(
         assert incident.end is not None or incident.incident_class in STAYS
         of_this = [one for one in changes if one.incident.number == incident.number]
         assert transitions(of_this).count(Transition.REOPENED) <= MAX_REOPENED
+
+
+def test_a_loss_that_jumps_where_another_signal_alarms_has_followed() -> None:
+    for height, expected in ((8, IncidentClass.RECOVERED), (3, IncidentClass.SILENT)):
+        loss = losses()
+        loss[ONSET] = 4.0 + height * NOISE
+        incident, _ = judged(loss, alarm(ONSET, Symptom.UPDATE_SPIKE))
+        assert incident.incident_class is expected
+        loss[ONSET], loss[ONSET + 20] = 4.0, 4.0 + height * NOISE  # long after: noise
+        incident, _ = judged(loss, alarm(ONSET, Symptom.UPDATE_SPIKE))
+        assert incident.incident_class is IncidentClass.SILENT

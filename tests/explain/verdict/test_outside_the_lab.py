@@ -13,6 +13,8 @@ from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, Column, Event
 from trimtab.core.incidents import IncidentClass
 from trimtab.diagnosis import diagnose
+from trimtab.explain.comparison import apply_check
+from trimtab.explain.verification import verification_checks
 from trimtab.judge import Judge
 
 Class = IncidentClass
@@ -166,6 +168,49 @@ def test_one_factor_in_loss_and_norm_is_no_loss_of_what_was_learnt(of_norm: floa
     assert (facts.factor is not None) is (of_norm > 1)
     assert (diagnosis.incident_class is Class.LINGERING) is (of_norm > 1)
     assert ("may still be there" in diagnosis.action.reason) is (of_norm > 1)
+
+
+def test_nan_now_and_then_is_acted_on_wherever_the_log_ends() -> None:
+    signals = log(1500, np.random.default_rng(0), 0.01)
+    often = (np.arange(1500) >= 900) & (np.random.default_rng(1).random(1500) < 0.4)
+    signals["loss"][often] = signals["grad_norm"][often] = np.nan
+    for until in range(1100, 1500, 25):
+        ((named, _, act),) = said({name: values[:until] for name, values in signals.items()})
+        assert named in {Class.DEAD, Class.LINGERING}, until
+        assert act in ACTS, until
+
+
+def test_a_run_that_lingers_again_fails_the_check_and_a_healthy_one_does_not() -> None:
+    for seed in range(4):
+        bad, healthy = (log(1600, np.random.default_rng(seed + i), 0.04) for i in (0, 10))
+        since = np.arange(1600) - 600
+        lingers = np.where(since >= 0, 0.3, 0)
+        first = {**bad, "loss": bad["loss"] + lingers + 3 * np.exp(-np.abs(since) / 4)}
+        report = diagnose(first)
+        (found,) = report.incidents
+        assert found.incident_class is Class.LINGERING
+        checks = [
+            one for one in verification_checks(found, report.block) if one.mean_max is not None
+        ]
+        again = {**bad, "loss": bad["loss"] + lingers}
+        for signals, is_healthy in ((again, False), (healthy, True)):
+            block = diagnose(signals).block
+            assert [apply_check(one, block, None).passed for one in checks] == [is_healthy], seed
+
+
+def test_the_fix_of_a_decay_follows_the_way_the_norm_has_gone() -> None:
+    for rate, way in ((150, "double"), (-150, "halve")):
+        report = diagnose(drifts("param_norm", rate)(np.random.default_rng(0)))
+        (found,) = (one for one in report.incidents if one.incident_class is Class.DIVERGENT)
+        assert f"{way} the weight decay" in found.remedy.lower()
+
+
+def test_a_loss_has_not_recovered_where_it_lingers_and_is_back_where_it_is() -> None:
+    for rest, is_said in ((1.1, True), (0.0, False)):
+        signals = log(900, np.random.default_rng(0), 0.012)
+        since = np.arange(900) - 600
+        signals["loss"] += np.where(since >= 0, rest + 2.5 * np.exp(-since.clip(0) / 9), 0)
+        assert ("did not recover" in diagnose(signals).to_markdown()) is is_said
 
 
 def test_a_loss_with_few_digits_raises_nothing() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
-from trimtab.core.signals import LR
+from trimtab.core.signals import LR, PARAM_NORM
 from trimtab.core.text import clause, counted, digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import Answers
@@ -276,7 +276,10 @@ def _lr_too_high(case: Case) -> Said:
 @_of(Cause.WEIGHT_DECAY)
 def _weight_decay(case: Case) -> Said:
     numbers = case.seen("weights_doubled", "weights_shrink", "weights_grow")
-    way = "halve" if case.seen("weights_shrink") else "double"
+    norms = case.context.during(PARAM_NORM)
+    sizes = norms.values[norms.finite]
+    has_shrunk = bool(case.seen("weights_doubled")) and len(sizes) > 0 and sizes[-1] < sizes[0]
+    way = "halve" if has_shrunk or case.seen("weights_shrink") else "double"
     return Said(
         _with(f"Weight decay does not balance the updates from {case.at[3:]} on", numbers),
         f"{way.capitalize()} the weight decay: weight norms then stay on their trend.",

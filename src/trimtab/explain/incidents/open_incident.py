@@ -43,6 +43,10 @@ FAR_PEAK = 12.0
 """Deviations of one record beyond which a loss in an incident has followed. Source: the limit of
 `loss-spike` for a single record of a thinned log; where every step is logged none alarms alone."""
 
+NEAR_PEAK, NEAR_RECORDS = 6.0, 4
+"""The same in the first records of an incident, which another signal has alarmed of. Source: the
+guides' 6 sigma; `loss_burst` looks at as many records."""
+
 
 @dataclass(slots=True, kw_only=True)
 class OpenIncident:
@@ -168,7 +172,8 @@ class OpenIncident:
         if peak is None or not reference.has_level or not self.past.is_measure:
             return False
         above = float(reference.to_scale(np.array(peak))) - reference.level
-        return above > FAR_PEAK * reference.noise
+        is_near = any(row.tick == self.peak.tick for row in self.first_rows[:NEAR_RECORDS])
+        return above > (NEAR_PEAK if is_near else FAR_PEAK) * reference.noise
 
     def change(self, transition: Transition, tick: int) -> IncidentChange:
         return IncidentChange(transition=transition, tick=tick, incident=self.snapshot())

@@ -224,10 +224,11 @@ class IncidentRules:
     def at_end(self, incident: OpenIncident) -> Classified:
         """Return the class at the end of the log, by the facts at its last record.
 
-        What has to be acted on must be clear, or have been seen at the last look too.
+        What does not pass must be clear, or the last look must have seen such a thing too: where
+        losses are NaN now and then, "dead" and "lingering" take turns.
         """
         found = self.classify(incident)
-        is_sure = found.certainty >= SURE or found.incident_class is incident.seen
+        is_sure = found.certainty >= SURE or incident.seen in _HELD
         return found if is_sure or found.incident_class not in _HELD else OPEN
 
     def end_of(self, incident: OpenIncident, *, is_settled: bool) -> Moment:
