@@ -81,7 +81,7 @@ class LogicalState:
             raise
         except Exception as error:  # a stranger's file may be wrong in any way
             reason = re.split(r"\n|\. ", str(error))[0][:200] or type(error).__name__
-            text = f"{path} is no checkpoint that is read without unpickling: {reason}"
+            text = f"{path} is no checkpoint, or cannot be read without unpickling it: {reason}"
             raise RestoreError(text) from error
         if not state.entries:
             raise RestoreError(f"{path} holds no weights, moments, schedule or step")
