@@ -46,7 +46,12 @@ class RuleSet:
 
 
 def _advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
-    around = Surroundings(checkpoint=diagnosis.checkpoint, recurs=recurs, changes=diagnosis.changes)
+    around = Surroundings(
+        checkpoint=diagnosis.checkpoint,
+        recurs=recurs,
+        changes=diagnosis.changes,
+        cause=diagnosis.cause,
+    )
     return instruct(diagnosis.incident, around)
 
 

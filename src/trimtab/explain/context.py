@@ -115,6 +115,18 @@ class IncidentContext:
         first = self.block.row_of(min(ticks)) if ticks else self.onset_row
         return max(self.onset_row, min(first, self.last_row))
 
+    @cached_property
+    def far_up_row(self) -> int:
+        """The first row from the onset on whose loss is twice the highest of before; else the last.
+
+        Where a loss is near 0 or below, that is no measure.
+        """
+        before, losses = self.before(LOSS, 64), self.during(LOSS)
+        if not len(before) or before.min() <= 0:
+            return self.last_row
+        is_far = losses.present & ~(losses.values <= 2 * before.max())
+        return self.onset_row + int(np.argmax(is_far)) if is_far.any() else self.last_row
+
     @property
     def has_onset(self) -> bool:
         row = self.onset_row

@@ -45,7 +45,7 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
     onset, until = incident.onset.step, max(incident.last.step, incident.peak.step)
     likely = next((one.cause for one in diagnosis.hypotheses if one.cause), None)
     checks = []
-    if symptoms.loss_before is not None:
+    if symptoms.loss_before is not None and not incident.is_of_policy:
         limit = _loss_limit(incident, block, symptoms.loss_before)
         level = incident.facts.level
         if limit is not None and likely not in FIXED_FROM_THE_START:

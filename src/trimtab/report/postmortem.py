@@ -175,7 +175,7 @@ def _symptoms(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     known: dict[str, str | None] = {
         "onset, step": f"{incident.onset.step:,}",
         **_reward_rows(diagnosis),
-        "loss before (average over 50 records)": _number(symptoms.loss_before),
+        "loss before (average of up to 50 records)": _number(symptoms.loss_before),
         **_peak_rows(diagnosis, run),
         "gradient norm before": _number(symptoms.grad_norm_before),
         "gradient norm, largest, before clipping": _number(symptoms.grad_norm_peak),
@@ -342,6 +342,8 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     # As long again as the incident took, and the textbook's 500 steps: a relapse shows by then.
     onset, until = incident.onset.step, 2 * incident.last.step - incident.onset.step + 500
     until = min(until, int(run.block.step.max())) if len(run.block) else until
+    later = (one.incident.onset.step - 1 for one in run.incidents)
+    until = min((step for step in later if step > incident.last.step), default=until)
     again = f"Run again with the fix{seed} to step {until:,}, then check:"
     if diagnosis.cause is Cause.BIT_FLIP:  # it comes by chance
         again = f"Only a test of the memory tells. After it, run to step {until:,}, then check:"

@@ -221,9 +221,15 @@ def _not_known(case: Case, ranking: Ranking) -> Said:
     if missing:
         tell = f" What would tell was not recorded: {listed(missing)}."
     return nothing._replace(
-        root_cause=f"Not known; possibly {like}.{tell}",
+        root_cause=f"Not known{_possibly(likely[0], ranking)} {like}.{tell}",
         fix=f"{_fix_if_so(likely[0], case)} {record}",
     )
+
+
+def _possibly(first: Candidate, ranking: Ranking) -> str:
+    """Return how the first causes are led in: no evidence for them is no possibility to act on."""
+    is_seen = any(item.favors for item in _evidence(first, ranking))
+    return "; possibly" if is_seen else "; of published incidents like it, most were"
 
 
 def _fix_if_so(candidate: Candidate, case: Case) -> str:

@@ -295,6 +295,7 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
         (TIME_CAUSES, TIME_SYMPTOMS.isdisjoint(symptoms)),
         (RANK_CAUSES, answers["several_ranks"].is_no),
         (LASTING_CAUSES, is_back),
+        ([Cause.HARD_BATCH], _burst_has_usual_loss(context, answers)),
         # A factor that leaves the loss as it was is in the gradient alone; else it is in both.
         ([Cause.LOSS_REDUCTION_BUG], bool(symptoms & RISING) and not is_multiplied),
         ([Cause.LOGIC_NAN], is_finite and looks_finite),
@@ -324,6 +325,18 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
     out = {cause for causes, is_out in certain if is_out for cause in causes}
     unseen = (cause for causes, is_out in unless_seen if is_out for cause in causes)
     return frozenset(out.union(cause for cause in unseen if yes.isdisjoint(decides[cause.id])))
+
+
+def _burst_has_usual_loss(context: IncidentContext, answers: Answers) -> bool:
+    """Return whether the loss of the batch whose gradient is far too large is as usual: the batch
+    was no harder than others, and the update did the harm."""
+    if "gradient_long_tail" not in answers.yes:
+        return False
+    norms, first = context.block.column(signals.GRAD_NORM), max(context.onset_row - 4, 0)
+    near = norms.values[first : context.shown_row + 4]
+    row = first + int(np.nanargmax(near))
+    loss, before = context.at(row, signals.LOSS), context.before(signals.LOSS, 64)
+    return loss is not None and len(before) >= MIN_USUAL and loss <= float(before.max())
 
 
 def _may_overflow(context: IncidentContext) -> bool:

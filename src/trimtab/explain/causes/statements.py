@@ -187,7 +187,9 @@ def _rare_tokens(case: Case) -> Said:
 def _clip(case: Case) -> str:
     """Return where to clip: the guides' 0.5, or the usual norm if that would clip every step."""
     usual = case.symptoms.grad_norm_before
-    return "0.5" if usual is None or usual <= CLIP_UP_TO else f"{digits(usual)}, the usual norm"
+    if usual is None or usual <= CLIP_UP_TO:
+        return "0.5, as the stability guides do"
+    return f"{digits(usual)}, the usual norm"
 
 
 def _also_unusual(batch: BatchReport | None) -> str:
@@ -228,8 +230,9 @@ def _lr_discontinuity(case: Case) -> Said:
         rates = case.context.during(LR)
         last = rates.values[rates.finite][:SOON_RECORDS][-1:]
         if len(last) and 1 / LIKE < last[0] / before < LIKE < times:
-            remedy = f"Remove the excursion {case.at}: the rate is {digits(last[0])} again"
-    remedy = remedy or f"Make the schedule continuous {case.at}: warm up from {back}"
+            remedy = f"Find what raised the rate to {digits(now)} {case.at}; it went back by itself"
+    if not remedy:
+        remedy = f"Make the schedule continuous {case.at}: stay near {back}, or warm up from it"
     return Said(
         _with(f"The learning rate jumped {case.at}", jump, case.loss),
         f"{remedy}{resumed}.",

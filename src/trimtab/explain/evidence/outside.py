@@ -68,7 +68,9 @@ LONG_TAIL = 30.0
 def gradient_long_tail(context: IncidentContext) -> YesNo | None:
     norms, onset = context.block.column(GRAD_NORM), context.onset_row
     usual = norms[max(onset - 68, 0) : max(onset - 4, 0)]
-    near = norms[max(onset - 4, 0) : context.shown_row + 4]
+    # Once the loss is far up, a large norm follows from it.
+    last = min(context.shown_row + 4, max(context.far_up_row + 1, onset + 1))
+    near = norms[max(onset - 4, 0) : last]
     if usual.finite.sum() < MIN_BEFORE or not near.finite.any():
         return None
     middle = float(np.median(usual.values[usual.finite]))
@@ -378,7 +380,10 @@ def rewards_equal(context: IncidentContext) -> YesNo | None:
     if len(values) < _AT_ONCE:
         return None
     latest = values[-_AT_ONCE:]
-    return bool(np.ptp(latest) == 0), f"reward {digits(float(latest[-1]))} in every record"
+    lowest, highest = float(latest.min()), float(latest.max())
+    if lowest < highest:
+        return False, f"rewards from {digits(lowest)} to {digits(highest)}"
+    return True, f"reward {digits(lowest)} in every record"
 
 
 @observation("Groups have no signal", source="equal rewards", symptoms=(Symptom.NO_SIGNAL,))

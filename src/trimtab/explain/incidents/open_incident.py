@@ -43,6 +43,10 @@ FAR_PEAK = 12.0
 """Deviations of one record beyond which a loss in an incident has followed. Source: the limit of
 `loss-spike` for a single record of a thinned log; where every step is logged none alarms alone."""
 
+OVERFLOWS = 8
+"""Records without a loss after which a collapsed loss scale means that nothing is trained. Chosen:
+a scaler finds its range again after a few halvings."""
+
 NEAR_PEAK, NEAR_RECORDS = 6.0, 4
 """The same in the first records of an incident, which another signal has alarmed of. Source: the
 guides' 6 sigma; `loss_burst` looks at as many records."""
@@ -150,11 +154,19 @@ class OpenIncident:
             self.next_look = max(self.next_look + 1, min(grown, self.next_look + LOOK_RECORDS))
         return True
 
+    @property
+    def has_overflowed(self) -> bool:
+        """Whether no loss has come since the loss scale collapsed: the scaler skips every step."""
+        symptoms = {finding.symptom for finding in self.findings}
+        return self.missing >= OVERFLOWS and Symptom.SCALE_COLLAPSE in symptoms
+
     def measure(self, undone: int, *, has_undo_failed: bool) -> None:
         """Measure the facts at the last record."""
         symptoms = {finding.symptom for finding in self.findings}
+        measured = measure(self.past, self.rows, self.evaluations)
         self.facts = dataclasses.replace(
-            measure(self.past, self.rows, self.evaluations),
+            measured,
+            is_frozen=measured.is_frozen or self.has_overflowed,
             records=self.num_rows,
             is_loud=self.is_loud or self._has_far_peak(),
             is_kept_out=self.is_kept_out,

@@ -227,6 +227,8 @@ class IncidentTracker:
         """Add a record to an incident; return what follows from it."""
         if row is None:
             incident.missing += 1
+            if incident.has_overflowed:
+                self._measure(incident)
             return rules.judge_missing(incident)
         incident.observe(row)
         if self._history.start.is_repeated_by(incident.since_peak):

@@ -60,6 +60,10 @@ RECENT_RECORDS, MIN_RECENT = 32, 16
 MIN_LEARNT = 12
 """Records before an onset that say how much had been learnt."""
 
+YOUNG, LATE = 128, 4.0
+"""A log with fewer records before an onset whose step is over so many times what they span is a
+part of a run. Chosen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Past:
@@ -175,6 +179,7 @@ def _level(reference: Reference, known: Losses, records: int, steps: int) -> Lev
         if back_in is not None and back_in <= max(RETURN_STEPS, RETURN_TIMES * steps):
             course = Course.SHRINKING
     before, now = reference.level, gap + float(expected[-1])
+    stride = max(float(np.median(np.diff(known.step))), 1.0) if count > 1 else 1.0
     newest_two = gaps[-2:].max()
     to_loss = reference.to_loss
     return Level(
@@ -192,7 +197,7 @@ def _level(reference: Reference, known: Losses, records: int, steps: int) -> Lev
         is_back_just_now=bool(gap - newest_two > 4 * sigma and newest_two < tolerance + 2 * sigma),
         is_doubled=gap > (math.log(2) if reference.is_log else 10 * sigma),
         is_learning=_is_learning(log_steps, values, peak, tolerance),
-        lost=_lost(reference, gap),
+        lost=_lost(reference, gap, stride),
     )
 
 
@@ -269,10 +274,12 @@ def _is_learning(log_steps: FloatArray, values: FloatArray, peak: int, tolerance
     return error > 0 and slope < -SURE * error and fallen > tolerance
 
 
-def _lost(reference: Reference, gap: float) -> float:
+def _lost(reference: Reference, gap: float, stride: float) -> float:
     """Return the fraction of what had been learnt before the onset that is gone."""
     if reference.start is None or reference.records < MIN_LEARNT:
         return 0.0
+    if reference.records < YOUNG and reference.onset_step > LATE * reference.records * stride:
+        return 0.0  # the log begins long after the run: nobody knows what had been learnt
     start = float(reference.to_scale(np.array([reference.start]))[0])
     learnt = start - reference.level
     return gap / learnt if learnt > 5 * reference.noise else 0.0

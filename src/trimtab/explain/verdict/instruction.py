@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trimtab.core.actions import Action, ActionKind
+from trimtab.core.causes import AnyCause, Cause
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, OF_POLICY, Symptom
 from trimtab.core.incident_facts import Course, Facts, Level
 from trimtab.core.incidents import Incident, IncidentClass
@@ -19,6 +20,7 @@ from trimtab.explain.verdict.table import (
     BACK,
     FAR_ABOVE_START,
     LONG_STEPS,
+    MIN_SINCE,
     PATIENCE,
     PATIENCE_IF_DOUBLED,
     RETURN_STEPS,
@@ -76,6 +78,8 @@ class Surroundings:
     """Whether it was at the same place before a restart."""
     changes: Sequence[str] = ()
     """What was changed on purpose around the onset, as announced or as code did it."""
+    cause: AnyCause | None = None
+    """Its cause, where it is named."""
 
 
 def instruct(incident: Incident, around: Surroundings) -> Action:
@@ -103,6 +107,12 @@ def instruct(incident: Incident, around: Surroundings) -> Action:
         return _wait(
             _unless_meant(f"the change at step {incident.onset.step:,}", incident, around),
             f"{around.changes[-1]}; {level_text(incident.facts)}.",
+        )
+    if around.cause is Cause.REWARD_BUG:
+        return Action(
+            kind=ActionKind.STOP,
+            instruction="Stop and repair the reward; go on from now if the held-out score stands.",
+            reason=f"{_capital(level_text(incident.facts))}.",
         )
     if named is IncidentClass.PLATEAU:
         return _act(ActionKind.STOP, "Stop", incident, around)
@@ -133,7 +143,10 @@ def _after_kept_out(incident: Incident, around: Surroundings) -> Action:
 
 def _after_undo(incident: Incident, around: Surroundings) -> Action:
     updates = counted(incident.facts.undone_updates, "update")
-    return _wait("Nothing to do.", f"{updates} undone; {level_text(incident.facts)}.")
+    do = "Nothing to do."
+    if around.cause is Cause.BIT_FLIP:
+        do = "Test the memory of this device; nothing to do for the run."
+    return _wait(do, f"{updates} undone; {level_text(incident.facts)}.")
 
 
 def _after_recovery(incident: Incident, around: Surroundings) -> Action:
@@ -327,7 +340,8 @@ def level_text(facts: Facts) -> str:
         last = f"last {facts.nonfinite_at_end:,} losses are" if many else "last loss is"
         return f"the {last} not finite"
     if facts.is_frozen:
-        return "the loss does not move any more"
+        is_logged = facts.records >= MIN_SINCE
+        return f"the loss {'does not move' if is_logged else 'is not logged'} any more"
     if not facts.has_finite_state:
         return "a norm of the weights or of the optimizer's state is not finite"
     if facts.has_collapsed:
@@ -372,7 +386,7 @@ def _too_early(facts: Facts) -> str:
         return f"Only {counted(facts.records_before, 'record')} came before it"
     if facts.level.z <= 1:
         return "Too few records have come since"
-    return f"{_capital(level_text(facts))}; a slow return cannot be told from a new level yet"
+    return f"{_capital(level_text(facts))}; where it will settle cannot be told yet"
 
 
 def _next_look(incident: Incident) -> int:
