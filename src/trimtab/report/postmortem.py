@@ -21,7 +21,7 @@ from trimtab.explain.context import proof_of_hardware
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.time_use import count_lost
 from trimtab.explain.verdict.instruction import level_text
-from trimtab.explain.verdict.table import MIN_SINCE
+from trimtab.explain.verdict.table import ABOVE, MIN_SINCE
 from trimtab.explain.verification import verification_checks
 from trimtab.report import wording
 from trimtab.report.appendix import evidence, questions
@@ -401,6 +401,8 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
             became = "kept out of the weights"
         case IncidentClass.RESTORED:
             became = f"restored, {counted(facts.undone_updates, 'update')} lost"
+        case IncidentClass.RECOVERED if facts.level is not None and facts.level.z > ABOVE:
+            became = "the held-out loss is where it was" if facts.evaluation else "nearly back"
         case IncidentClass.RECOVERED if incident.end is not None:
             records = counted(incident.records, "record")
             became = f"back on its trajectory at step {incident.end.step:,}, after {records}"

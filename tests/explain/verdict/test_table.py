@@ -15,6 +15,7 @@ from trimtab.core.events import UNDO
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incident_facts import Course
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass
+from trimtab.diagnosis import diagnose
 from trimtab.explain.verdict.instruction import Surroundings, instruct
 from trimtab.explain.verdict.table import LONG_RISE_RECORDS, STANDSTILL_STEPS, classify
 
@@ -296,3 +297,17 @@ def test_what_an_unsure_trend_promised_is_no_loss_of_what_was_learnt() -> None:
     assert incident.facts.level is not None
     assert incident.facts.level.gap < incident.facts.level.smallest
     assert incident.incident_class is not IncidentClass.DIVERGENT
+
+
+def test_few_evaluations_that_fell_far_do_not_hide_a_level_that_stays_up() -> None:
+    loss = 3.7 + np.random.default_rng(0).normal(0, 0.05, 700)
+    loss[400:] += 0.8
+    for later, expected in ((4.5, IncidentClass.LINGERING), (3.84, IncidentClass.RECOVERED)):
+        held_out = np.full(700, np.nan)
+        held_out[[0, 100, 200, 300]] = 6.25, 4.51, 3.9, 3.83
+        held_out[[450, 550, 650]] = later
+        report = diagnose({"loss": loss, "eval_loss": held_out})
+        (found,) = report.incidents
+        assert found.incident_class is expected
+        is_back = expected is IncidentClass.RECOVERED
+        assert ("held-out loss is where it was" in report.to_markdown()) is is_back

@@ -361,9 +361,9 @@ def _evaluation(before: Sequence[float], since: Sequence[float]) -> Evaluation |
         return None
     was, now = float(np.median(earlier[-2:])), float(np.median(later[-2:]))
     scatter = max(noise(earlier), 0.01 * abs(was))
-    return Evaluation(
-        before=was, now=now, is_above=now - was > 2 * scatter, is_back=now <= was + scatter
-    )
+    # Where few have fallen far, their scatter is that of the fall.
+    limit = min(was, float(earlier[-1])) + min(scatter, FRACTIONS[1] * abs(was))
+    return Evaluation(before=was, now=now, is_above=now - was > 2 * scatter, is_back=now <= limit)
 
 
 SCHEDULE_RECORDS = 64
