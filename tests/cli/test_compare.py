@@ -135,7 +135,7 @@ def test_more_runs_are_compared_with_the_same_base(tmp_path: Path) -> None:
     assert text.count("common steps, 1 to 600") == 2
     assert "the runs differ from step 302 on" in text
     shown = page.read_text()
-    assert "not within" in shown
+    assert "differs by over 0.05" in shown
     assert '"label":"c.csv"' in shown
     assert '"first":302' in shown
     code, text = compare(run, base, third, "--json")

@@ -128,9 +128,17 @@ def test_the_page_of_a_run_has_its_incidents_charts_and_what_is_missing() -> Non
     assert "activations by layer" in seen  # with how to record them
     data = data_of(page)
     titles = [chart["title"] for chart in data["charts"]]  # type: ignore[attr-defined]
-    goodput = "goodput, share of steps kept so far"  # the steps from the NaN on are lost
-    assert titles == ["loss", "gradient norm", "learning rate", goodput]
+    assert titles == ["loss", "gradient norm", "learning rate"]
     assert [span["number"] for span in data["incidents"]] == [1, 2]  # type: ignore[attr-defined]
+
+
+def test_goodput_is_of_run_directories_as_a_record_of_a_log_may_stand_for_many_steps() -> None:
+    log = report_of(troubled_run())
+    assert "goodput" not in dashboard_page(log)
+    page = dashboard_page(dataclasses.replace(log, format="journal"))
+    assert "% of 1,200 steps kept" in page
+    charts = data_of(page)["charts"]  # type: ignore[index]
+    assert charts[-1]["title"] == "goodput, share of steps kept so far"  # lost from the NaN on
 
 
 def test_a_run_without_incidents_says_so() -> None:

@@ -79,7 +79,7 @@ def compare_page(runs: Sequence[Compared], window: StepWindow) -> str:
     ]
     body = tag(
         "main",
-        tag("header", tag("h1", f"{', '.join(names[1:])} beside {names[0]}")),
+        tag("header", tag("h1", f"{', '.join(names[1:])} vs {names[0]}")),
         facts_list(facts),
         tag("section", _table(runs)),
         tag("section", tag("h2", "Charts"), tag("div", id="charts")),
@@ -94,12 +94,12 @@ def compare_page(runs: Sequence[Compared], window: StepWindow) -> str:
 
 
 def _overlay(title: str, signal: str, held: Sequence[tuple[str, RunLines]]) -> dict[str, Any]:
-    """Return one signal of several runs in one chart; the base is drawn first, in ink."""
+    """Return one signal of several runs in one chart; the base is drawn first."""
     chart = make_chart(held[0][1], title, [signal])
     series = [{**one.line(signal, 1000), "label": name} for name, one in held]
     columns = [one.block.column(signal) for _, one in held]
     values = np.concatenate([column.values[column.finite] for column in columns])
-    return {**chart, **_whole_axis(values), "total": True, "series": series}
+    return {**chart, **_whole_axis(values), "total": "base", "series": series}
 
 
 def _whole_axis(values: FloatArray) -> dict[str, Any]:
@@ -151,7 +151,7 @@ def _table(runs: Sequence[Compared]) -> Text:
     head = (
         "run",
         "result",
-        "differs from step",
+        "apart since step",
         "mean difference",
         "largest",
         "at the end",
@@ -161,9 +161,11 @@ def _table(runs: Sequence[Compared]) -> Text:
     for run in runs:
         found = run.found
         result = tag("span", "within", class_="tag")
+        over = f" by over {found.tolerance:g}" * bool(found.num_beyond)
         if not found.is_within:
-            result = tag("span", "not within", class_="tag alarm")
-        parted = "" if found.parted_at is None else f"{found.parted_at:,}"
+            result = tag("span", f"differs{over}", class_="tag alarm")
+        back = "" if found.is_within else "back at the end"
+        parted = back if found.parted_at is None else f"{found.parted_at:,}"
         if found.num_broken:
             parted = f"not finite at {found.broken_at:,}"
         largest = "" if found.worst_step is None else f" at {found.worst_step:,}"

@@ -12,6 +12,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
+from trimtab._version import __version__
 from trimtab.core.escaping import Html, Text, tag
 
 DATA_ID = "data"
@@ -50,7 +51,8 @@ def render_page(
         '<meta name="color-scheme" content="light dark">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"{tag('title', title)}\n"
-        f"<style>{style}</style>\n</head>\n<body>\n{body}\n{held}{code}</body>\n</html>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n{body}\n"
+        f"<footer>trimtab {__version__}</footer>\n{held}{code}</body>\n</html>\n"
     )
 
 

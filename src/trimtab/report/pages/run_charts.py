@@ -237,7 +237,7 @@ def _goodput(report: RunReport, lines: RunLines) -> list[dict[str, Any]]:
     """Return the chart of the share of steps kept so far, if any was lost."""
     block = lines.block
     is_lost = lost_records(block, report.judged) | lines.is_gone
-    if not is_lost.any():
+    if report.format != "journal" or not is_lost.any():
         return []
     share = np.cumsum(~is_lost) / np.arange(1, len(block) + 1)
     column = {GOODPUT: Column.complete(share)}

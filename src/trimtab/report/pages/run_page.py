@@ -79,8 +79,10 @@ def run_facts(report: RunReport) -> list[tuple[str, Text]]:
     facts: list[tuple[str, Text]] = [
         ("steps", f"{block.step.min():,} to {block.step.max():,}"),
         ("records", f"{len(block):,}"),
-        ("goodput", f"{100 * goodput.share:.1f} % of {goodput.steps_done:,} steps kept"),
     ]
+    if report.format == "journal":  # a record of a log may stand for many steps
+        kept = f"{100 * goodput.share:.1f} % of {goodput.steps_done:,} steps kept"
+        facts.append(("goodput", kept))
     if goodput.hours is not None:
         hours = goodput.hours
         time = f"{60 * hours:.1f} minutes" if hours < 1 else f"{hours:,.1f} hours"

@@ -8,7 +8,7 @@ const charts = (() => {
   const narrow = () => window.innerWidth <= 700;
   const axisWidth = () => (narrow() ? 56 : 66);
   const { colours } = theme;
-  const palette = ["c1", "c2", "c3", "c4", "c5", "c6"];
+  const palette = ["c1", "c3", "c4", "c5", "c6", "c2"];
 
   function build(parent, title, aside) {
     const figure = make("figure", "chart");
@@ -180,17 +180,18 @@ const charts = (() => {
 
   function lines(parent, chart) {
     const view = { log: chart.log };
-    const asideText = () => [chart.note, view.log ? "log" : ""].filter(Boolean).join(", ");
+    const asideText = () => [chart.note, view.log ? "log axis" : ""].filter(Boolean).join(", ");
     const box = build(parent, chart.title, asideText());
     const aside = box.aside;
     const many = chart.series.length > 1;
     const shift = chart.total ? 1 : 0;
-    const colour = (k) => (chart.series[k].limit ? "gone" : k < shift ? "ink" : many ? palette[(k - shift) % 6] : "data");
+    const first = chart.total === "base" ? "c2" : "ink";
+    const colour = (k) => (chart.series[k].limit ? "gone" : k < shift ? first : many ? palette[(k - shift) % 6] : "data");
     if (many) {
       chart.series.forEach((one, k) => {
         if (one.limit) return;
         const key = make("span");
-        key.append(make("i", k < shift ? "k7" : "k" + (((k - shift) % 6) + 1)), one.label);
+        key.append(make("i", colour(k).replace("c", "k")), one.label);
         box.keys.append(key);
       });
     }
