@@ -206,6 +206,7 @@ class RunFeed:
         num_odd = totals.num_nonfinite if totals.num_nonfinite > 1 else 0
         kept = max(totals.num_records - totals.num_lost - num_odd, 0)
         speed = latest.get(TOKENS_PER_SECOND)
+        has_share = totals.num_records and state != "ended, harmed"  # what was lost is not counted
         return {
             "id": id,
             "name": self.name,
@@ -214,7 +215,7 @@ class RunFeed:
             "why": why,
             "step": totals.last_step if totals.num_records else None,
             "loss": digits(latest[LOSS]) if LOSS in latest else "",
-            "goodput": f"{100 * kept / totals.num_records:.1f} %" if totals.num_records else "",
+            "goodput": f"{100 * kept / totals.num_records:.1f} %" if has_share else "",
             "open": len(open_ones),
             "incidents": len(totals.incidents),
             "speed": "" if speed is None else f"{speed:,.0f}",
@@ -264,7 +265,8 @@ class RunFeed:
         if stream.damage:
             return "damaged", stream.damage[0].sentence
         if ended is not None:
-            return ("ended, harmed", incident_text(severe[-1])) if severe else ("ended", ended)
+            how = "" if ended == "closed" else ended  # the usual end needs no reason
+            return ("ended, harmed", incident_text(severe[-1])) if severe else ("ended", how)
         return "running", ""
 
 
