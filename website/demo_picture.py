@@ -51,8 +51,8 @@ def draw(folder: Path) -> str:
         *_axes(),
         _curve(alone, "alone"),
         _curve(guarded, "guarded"),
-        _text(_x(FLIP_STEP + 3), _y(6.4), 'mode="observe": untrained,', "alone-text"),
-        _text(_x(NAN_STEP + 3), _y(6.0), "then NaN", "alone-text"),
+        _text(_x(FLIP_STEP + 3), _y(6.5), 'mode="observe": untrained,', "alone-text"),
+        _text(_x(NAN_STEP + 3), _y(5.75), "then NaN", "alone-text"),
         _text(_x(FLIP_STEP + 3), _y(3.2), 'mode="recover"', "guarded-text"),
     ]
     report = reports[1]
