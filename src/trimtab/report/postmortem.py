@@ -424,7 +424,8 @@ def _outcome(diagnosis: Diagnosis, *, is_short: bool = False) -> str:
             became, standing = standing, ""
     if is_short:
         return became
-    text = f"{became}; {standing}" if standing and facts.level is not None else became
+    at = f"at step {incident.last.step:,} " if incident.end is not None else ""
+    text = f"{became}; {at}{standing}" if standing and facts.level is not None else became
     return f"{text[:1].upper()}{text[1:]}."
 
 

@@ -152,7 +152,7 @@ def _after_undo(incident: Incident, around: Surroundings) -> Action:
 def _after_recovery(incident: Incident, around: Surroundings) -> Action:
     if around.recurs:
         return _again(incident, around)
-    return _wait("Nothing to do.", f"{_capital(level_text(incident.facts))}.")
+    return _wait("Nothing to do.", f"At step {incident.last.step:,} {level_text(incident.facts)}.")
 
 
 def _while_recovering(incident: Incident, around: Surroundings) -> Action:
