@@ -135,6 +135,8 @@ class Facts:
     """Records that the slowest of the run's earlier spikes took to come back."""
     has_finite_state: bool = True
     """Whether the norms of weights and optimizer were finite when they were last recorded."""
+    has_overflowed: bool = False
+    """Whether no loss has come since the loss scale collapsed: the scaler skips every step."""
     is_frozen: bool = False
     """Whether the loss has stopped moving altogether."""
     factor: float | None = None

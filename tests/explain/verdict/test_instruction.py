@@ -11,9 +11,11 @@ from tests.kit.cases import examples
 from tests.kit.synthetic import Array, block_of, facts_of, falling_loss, incident_of, level_of
 
 from trimtab.core.actions import Action, ActionKind
+from trimtab.core.causes import Cause
 from trimtab.core.findings import NOT_RESTORED, Finding, Severity, Symptom
 from trimtab.core.incident_facts import Course, Evaluation, Facts, Reward, Schedule
 from trimtab.core.incidents import Incident, IncidentClass, Moment
+from trimtab.diagnosis import diagnose
 from trimtab.explain.time_use import count_lost
 from trimtab.explain.verdict.instruction import PROVEN, Surroundings, instruct
 from trimtab.judge import Judge
@@ -415,3 +417,25 @@ def test_the_level_of_a_policys_loss_leads_to_no_act(is_policy: bool) -> None:
         columns["reward"] = np.full(600, 0.5)
     kinds = {action.kind for _, action in acts_of(columns)}
     assert (kinds == {ActionKind.WAIT}) is is_policy
+
+
+def test_a_flipped_bit_and_a_broken_reward_have_an_advice_of_their_own() -> None:
+    flipped = told(IncidentClass.RESTORED, around=Surroundings(cause=Cause.BIT_FLIP))
+    assert flipped.kind is ActionKind.WAIT
+    assert flipped.instruction == "Test the memory of this device; nothing to do for the run."
+    broken = told(IncidentClass.COLLAPSED, around=Surroundings(cause=Cause.REWARD_BUG))
+    assert broken.kind is ActionKind.STOP
+    assert broken.instruction.startswith("Stop and repair the reward")
+
+
+@pytest.mark.parametrize(("without_loss", "is_dead"), [(14, True), (4, False)])
+def test_a_scale_that_collapsed_with_no_loss_since_is_a_dead_run(
+    without_loss: int, is_dead: bool
+) -> None:
+    loss = [*falling_loss(300), *([None] * without_loss)]
+    scale = [65536.0] * 284 + [65536.0 / 2**halvings for halvings in range(16 + without_loss)]
+    report = diagnose({"loss": loss, "loss_scale": scale})
+    found = [one for one in report.incidents if Symptom.SCALE_COLLAPSE in one.incident.symptoms]
+    assert [one.incident_class is IncidentClass.DEAD for one in found] == [is_dead]
+    if is_dead:
+        assert found[0].action.reason == "No loss has come since the loss scale collapsed."

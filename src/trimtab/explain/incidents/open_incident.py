@@ -163,10 +163,9 @@ class OpenIncident:
     def measure(self, undone: int, *, has_undo_failed: bool) -> None:
         """Measure the facts at the last record."""
         symptoms = {finding.symptom for finding in self.findings}
-        measured = measure(self.past, self.rows, self.evaluations)
         self.facts = dataclasses.replace(
-            measured,
-            is_frozen=measured.is_frozen or self.has_overflowed,
+            measure(self.past, self.rows, self.evaluations),
+            has_overflowed=self.has_overflowed,
             records=self.num_rows,
             is_loud=self.is_loud or self._has_far_peak(),
             is_kept_out=self.is_kept_out,

@@ -20,7 +20,6 @@ from trimtab.explain.verdict.table import (
     BACK,
     FAR_ABOVE_START,
     LONG_STEPS,
-    MIN_SINCE,
     PATIENCE,
     PATIENCE_IF_DOUBLED,
     RETURN_STEPS,
@@ -340,8 +339,9 @@ def level_text(facts: Facts) -> str:
         last = f"last {facts.nonfinite_at_end:,} losses are" if many else "last loss is"
         return f"the {last} not finite"
     if facts.is_frozen:
-        is_logged = facts.records >= MIN_SINCE
-        return f"the loss {'does not move' if is_logged else 'is not logged'} any more"
+        return "the loss does not move any more"
+    if facts.has_overflowed:
+        return "no loss has come since the loss scale collapsed"
     if not facts.has_finite_state:
         return "a norm of the weights or of the optimizer's state is not finite"
     if facts.has_collapsed:

@@ -119,7 +119,7 @@ def _classify(facts: Facts) -> Classified:
     if facts.nonfinite_at_end >= DEAD_RECORDS:
         certainty = min(0.99, 0.8 + 0.05 * facts.nonfinite_at_end)
         return Classified(incident_class=IncidentClass.DEAD, certainty=certainty)
-    if facts.is_frozen or not facts.has_finite_state:
+    if facts.is_frozen or facts.has_overflowed or not facts.has_finite_state:
         return Classified(incident_class=IncidentClass.DEAD, certainty=0.9)
     if facts.nonfinite_fraction >= OFTEN:
         return Classified(incident_class=IncidentClass.LINGERING, certainty=0.8)
