@@ -52,7 +52,8 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
             checks.append(Check(last=onset - 1, within=NATS))
         if limit is not None:
             checks.append(Check(first=onset, last=until, max=limit))
-        if level is not None and level.gap > 0 and incident.incident_class in HIGHER:
+        is_higher = incident.incident_class in HIGHER and incident.facts.factor is None
+        if level is not None and level.gap > 0 and is_higher:
             # A trend that promised more than the level before is no measure of a fix.
             half = max(level.now - level.gap / 2, symptoms.loss_before)
             if half < level.now:

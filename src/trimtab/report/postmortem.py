@@ -135,8 +135,16 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     yield "why", wording.cause_text(diagnosis)
     yield "done", _done_in_short(diagnosis, run)
     yield "to do", diagnosis.action.instruction
+    following = _next_incident(diagnosis, run)
+    if following is not None:
+        yield "then", f"incident {following.number} begins at step {following.onset.step:,}"
     if diagnosis.dismissal:
         yield "note", diagnosis.dismissal
+
+
+def _next_incident(diagnosis: Diagnosis, run: RunReport) -> Incident | None:
+    later = (one.incident for one in run.incidents)
+    return next((one for one in later if one.onset.tick > diagnosis.incident.last.tick), None)
 
 
 def _time(diagnosis: Diagnosis, run: RunReport) -> str:
@@ -342,8 +350,8 @@ def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     # As long again as the incident took, and the textbook's 500 steps: a relapse shows by then.
     onset, until = incident.onset.step, 2 * incident.last.step - incident.onset.step + 500
     until = min(until, int(run.block.step.max())) if len(run.block) else until
-    later = (one.incident.onset.step - 1 for one in run.incidents)
-    until = min((step for step in later if step > incident.last.step), default=until)
+    following = _next_incident(diagnosis, run)
+    until = until if following is None else min(until, following.onset.step - 1)
     again = f"Run again with the fix{seed} to step {until:,}, then check:"
     if diagnosis.cause is Cause.BIT_FLIP:  # it comes by chance
         again = f"Only a test of the memory tells. After it, run to step {until:,}, then check:"

@@ -59,7 +59,8 @@ def test_rare_tokens_and_repeated_phrases_are_named(
     assert {row.row for row in batch.rows if row.reasons} == set(range(count))
     assert batch.rows[0].loss is not None  # the trainer records the losses of tokens
     text = postmortem(run_dir, incident)
-    assert f"| {batch.tokens[0].id} | {batch.tokens[0].count} |" in text
+    first = batch.tokens[0]
+    assert f"| {first.id} {first.text!r} | {first.count} |" in text
     assert f"of the batch at position {batch.data_position}" in text
 
 

@@ -211,25 +211,22 @@ def _not_known(case: Case, ranking: Ranking) -> Said:
     likely = [c for c in ranking.candidates if c.cause and c.probability >= WORTH_SAYING][:2]
     if not likely:
         return nothing._replace(fix=record)
-    like = " or ".join(
-        f"{item.cause.id} {item.cause.title} (about {10 * round(10 * item.probability)} %)"
-        for item in likely
-        if item.cause
-    )
-    tell = ""
     missing = _would_tell(ranking, case)
-    if missing:
-        tell = f" What would tell was not recorded: {listed(missing)}."
+    tell = f" What would tell was not recorded: {listed(missing)}." if missing else ""
+    shares = [(_named(item), 10 * round(10 * item.probability)) for item in likely]
+    if not any(item.favors for item in _evidence(likely[0], ranking)):
+        usual = " and ".join(f"about {share} % were {name}" for name, share in shares)
+        usual = f"Not known; of published incidents like it, {usual}.{tell}"
+        return nothing._replace(root_cause=usual, fix=record)
+    like = " or ".join(f"{name} (about {share} %)" for name, share in shares)
     return nothing._replace(
-        root_cause=f"Not known{_possibly(likely[0], ranking)} {like}.{tell}",
+        root_cause=f"Not known; possibly {like}.{tell}",
         fix=f"{_fix_if_so(likely[0], case)} {record}",
     )
 
 
-def _possibly(first: Candidate, ranking: Ranking) -> str:
-    """Return how the first causes are led in: no evidence for them is no possibility to act on."""
-    is_seen = any(item.favors for item in _evidence(first, ranking))
-    return "; possibly" if is_seen else "; of published incidents like it, most were"
+def _named(candidate: Candidate) -> str:
+    return f"{candidate.cause.id} {candidate.cause.title}" if candidate.cause else ""
 
 
 def _fix_if_so(candidate: Candidate, case: Case) -> str:

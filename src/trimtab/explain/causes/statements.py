@@ -298,8 +298,9 @@ def _fp16_overflow(case: Case) -> Said:
     found = case.seen("module_nonfinite").partition(";")[0]
     numbers = case.seen("scale_fell", "scale_frozen", "overflows", "finite_in_fp32")
     where = f": first in {found}" if found else ", or look for the layer whose activations grow"
+    when = case.at if case.context.incident.facts.records_before else "before this log begins"
     return Said(
-        _with(f"A value left the range of fp16 (65,504) {case.at}", found, numbers),
+        _with(f"A value left the range of fp16 (65,504) {when}", found, numbers),
         f"Train in bf16{where}; check that the scaler is updated at every step.",
         case.learnt("A loss scale that keeps falling says that step after step overflows", numbers),
     )

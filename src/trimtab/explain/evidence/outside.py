@@ -386,9 +386,15 @@ def rewards_equal(context: IncidentContext) -> YesNo | None:
     return True, f"reward {digits(lowest)} in every record"
 
 
+NEWLY = 0.25
+"""By how much the share of groups without signal must have grown to be what happened. Chosen."""
+
+
 @observation("Groups have no signal", source="equal rewards", symptoms=(Symptom.NO_SIGNAL,))
 def no_signal(no_signal_share: SignalView) -> YesNo:
-    return _last(no_signal_share) > 0.85, _text(no_signal_share)
+    """A policy that solves all it is asked has few of them before, too."""
+    risen = _last(no_signal_share) - no_signal_share.usual
+    return _last(no_signal_share) > 0.85 and risen > NEWLY, _text(no_signal_share)
 
 
 @observation("Responses are cut at once", source=_LAB)

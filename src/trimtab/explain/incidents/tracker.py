@@ -33,6 +33,7 @@ from trimtab.detect.state.hard_limits import SYMPTOMS
 from trimtab.explain.incidents.history import History, value_of
 from trimtab.explain.incidents.open_incident import (
     MAX_EVALUATIONS,
+    OVERFLOWS,
     OpenIncident,
 )
 from trimtab.explain.incidents.rules import IncidentRules, PauseRules, Ruling
@@ -165,7 +166,7 @@ class IncidentTracker:
         if alarms:
             incident.last_alarm = moment
         incident.calm += not alarms
-        ruling = self._observe(incident, row, self._pause_rules, is_calm=not alarms)
+        ruling = self._observe(incident, row, self._pause_rules, moment=moment, is_calm=not alarms)
         said = [one.change(transition, moment.tick) for one, transition in changes]
         if ruling.is_over:
             self._pause = None
@@ -206,7 +207,9 @@ class IncidentTracker:
         norms = [norm for name in _STATE_NORMS if (norm := value_of(block, at, name)) is not None]
         if norms:
             incident.has_finite_state = all(map(math.isfinite, norms))
-        ruling = self._observe(incident, row, self._rules, is_calm=not alarms, news=news)
+        ruling = self._observe(
+            incident, row, self._rules, moment=moment, is_calm=not alarms, news=news
+        )
         changes = [*given_up, *([incident.change(news, moment.tick)] if news else [])]
         if ruling.is_over:
             self._open, self._closed, self._since_closed = None, incident, 0
@@ -221,6 +224,7 @@ class IncidentTracker:
         row: Row | None,
         rules: IncidentRules,
         *,
+        moment: Moment,
         is_calm: bool,
         news: Transition | None = None,
     ) -> Ruling:
@@ -228,6 +232,8 @@ class IncidentTracker:
         if row is None:
             incident.missing += 1
             if incident.has_overflowed:
+                incident.num_rows += incident.missing if incident.missing == OVERFLOWS else 1
+                incident.last = moment
                 self._measure(incident)
             return rules.judge_missing(incident)
         incident.observe(row)

@@ -63,6 +63,9 @@ LARGE_CHANGE = 8.0
 """Times by which a learning rate that was changed on purpose may rise. Chosen: people multiply by 2
 to 5; accidents by 10 and more."""
 
+YOUNG_STEPS = 1000
+"""Steps after which a run has something to go back to, whatever a log shows of it. Chosen."""
+
 LEARNT = 0.95
 """The fraction of its first loss that a run must have come below to be worth going back to."""
 
@@ -272,7 +275,8 @@ def _target(incident: Incident, around: Surroundings) -> str | None:
         return around.checkpoint
     level, start = incident.facts.level, incident.facts.start_loss
     has_learnt = level is not None and start is not None and level.before < LEARNT * start
-    if incident.facts.records_before < PATIENCE and not has_learnt:
+    is_young = incident.onset.step < YOUNG_STEPS  # a log may begin long after its run
+    if incident.facts.records_before < PATIENCE and not has_learnt and is_young:
         return None
     return f"a checkpoint from before step {incident.onset.step:,}"
 
