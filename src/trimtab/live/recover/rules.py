@@ -168,9 +168,12 @@ class Edits:
     """The number of updates that had been made before the last edit; -1 without one."""
     is_frequent: bool = False
     """Whether there was another one shortly before it."""
+    first: int = -1
+    """The first of those that followed each other shortly, up to the last."""
 
     def add(self, update: int) -> "Edits":
-        return Edits(update, self.last >= 0 and update - self.last < FREQUENT_EDIT_UPDATES)
+        is_frequent = self.last >= 0 and update - self.last < FREQUENT_EDIT_UPDATES
+        return Edits(update, is_frequent, self.first if is_frequent else update)
 
     def would_be_lost(self, snapshot: int) -> bool:
         """Return whether a snapshot lacks an edit that code does not repeat by itself."""

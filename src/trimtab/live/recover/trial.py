@@ -210,7 +210,9 @@ class StateTrial:
             self._what_changed = "your code has announced a change"
         elif then is not None:
             since = list(self._rates)[-(tracked.num_updates - snapshot) :]
-            self._what_changed = what_changed(then, settings_of(groups), since)
+            # What a change does to the loss may show only after the next snapshot.
+            earlier = [found for step, found in self._settings.items() if step < snapshot]
+            self._what_changed = what_changed(then, settings_of(groups), since, earlier)
         return bool(self._what_changed)
 
     @torch.no_grad()
@@ -356,7 +358,8 @@ class StateTrial:
         self, trial: OpenTrial, tracked: TrackedOptimizer, findings: StateFindings
     ) -> str | None:
         """Return why the older state is not restored unasked; None if it is."""
-        if tracked.edits.would_be_lost(trial.snapshot):
+        edits = tracked.edits
+        if edits.would_be_lost(trial.snapshot) or edits.first >= trial.snapshot:
             return "your code has written weights or state since"
         if findings.trial_changed:
             return self._what_changed or "settings have changed on a rank"

@@ -156,12 +156,20 @@ def rates_of(groups: Groups) -> tuple[float, ...]:
     return tuple(float(r) if isinstance(r, int | float) else math.nan for r in rates)
 
 
-def what_changed(then: Groups, now: Groups, rates_since: Sequence[Sequence[float]]) -> str:
-    """Return what may have been done on purpose since a snapshot; nothing if nothing was."""
+def what_changed(
+    then: Groups,
+    now: Groups,
+    rates_since: Sequence[Sequence[float]],
+    earlier: Sequence[Groups] = (),
+) -> str:
+    """Return what may have been done on purpose since a snapshot; nothing if nothing was.
+
+    `earlier` are the settings of the snapshots before it.
+    """
     if _is_raised(then, rates_of(now)):
         return "the learning rate is raised"
     keys = {k for group in (*then, *now) for k in group} - {"lr", "initial_lr"}
-    pairs = list(zip(then, now, strict=True))
+    pairs = [pair for one in (then, *earlier) for pair in zip(one, now, strict=False)]
     if names := sorted(k for k in keys if any(a.get(k) != b.get(k) for a, b in pairs)):
         return f"your code has changed {', '.join(names)}"
     if sum(_is_raised(then, rates) for rates in rates_since) > MAX_RAISED:
