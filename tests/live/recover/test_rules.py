@@ -1,6 +1,7 @@
 """Refusals expire, and each is said: one never switches a proof off for the rest of a run."""
 
 from trimtab.live.recover.rules import (
+    FREQUENT_EDIT_UPDATES,
     MAX_UNDOS,
     PER_UPDATES,
     RETURN_STEPS,
@@ -40,6 +41,15 @@ def test_what_stands_still_again_has_a_cause() -> None:
     assert past.why_not(Proof.STUCK, 101 + RETURN_STEPS) is None
     assert "another copy of the weights" in str(past.why_not(Proof.STUCK, 120, [Edits(110)]))
     assert past.why_not(Proof.ORDERED, 101) is None
+
+
+def test_a_row_of_edits_has_a_beginning() -> None:
+    edits = Edits()
+    for update in (10, 11, 12):
+        edits = edits.add(update)
+    assert (edits.first, edits.last, edits.is_frequent) == (10, 12, True)
+    later = edits.add(12 + FREQUENT_EDIT_UPDATES)
+    assert (later.first, later.is_frequent) == (later.last, False)
 
 
 def test_what_is_not_finite_is_proof_only_where_training_does_not_go_on() -> None:

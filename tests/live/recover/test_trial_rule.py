@@ -104,6 +104,13 @@ def test_what_may_be_on_purpose(now: Any, rates: list[float], expected: str) -> 
     assert bool(found) == bool(expected)
 
 
+def test_what_was_changed_before_the_snapshot_may_show_only_after_it() -> None:
+    now = settings_of(groups(weight_decay=0.1))
+    assert what_changed(now, now, [(0.1,)]) == ""
+    earlier = [settings_of(groups())]
+    assert what_changed(now, now, [(0.1,)], earlier) == "your code has changed weight_decay"
+
+
 def test_a_rate_that_cannot_be_read_counts_as_raised() -> None:
     assert math.isnan(rates_of(groups(lr=object()))[0])
     settings = settings_of(groups(lr=object()))
