@@ -28,8 +28,8 @@ PICTURE = Path(__file__).parent.parent / "docs" / "margins.svg"
 SIDE, LABEL, GAP, TOP = 30, 62, 26, 76
 STYLE = (
     "text{font:11px sans-serif;fill:#444}.n{font-size:9px;text-anchor:middle}.r{text-anchor:end}"
-    ".b{fill:#c0392b}.e{fill:none;stroke:#bbb}"
-    "@media(prefers-color-scheme:dark){text{fill:#ccc}.e{stroke:#555}.b{fill:#ff7b6b}}"
+    ".b{fill:#c0392b}.e{fill:none;stroke:#bbb}.f{fill:#fff}"
+    "@media(prefers-color-scheme:dark){text{fill:#ccc}.e{stroke:#555}.f{fill:#fff}}"
 )
 
 Margins = dict[tuple[tuple[str, ...], float], Margin]
@@ -86,7 +86,8 @@ def _triangle(found: Margins, lr: float) -> Iterator[str]:
         where = f'x="{x}" y="{y}" width="{SIDE - 2}" height="{SIDE - 2}"'
         share = margin.num_failed / len(margin.losses)
         yield f'<rect class="b" {where} fill-opacity="{share:.2f}"/><rect class="e" {where}/>'
-        yield f'<text class="n" x="{x + 14}" y="{y + 18}">{margin.mean}</text>'
+        ink = "n f" if share > 0.5 else "n"
+        yield f'<text class="{ink}" x="{x + 14}" y="{y + 18}">{margin.mean}</text>'
 
 
 if __name__ == "__main__":
