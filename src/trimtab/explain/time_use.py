@@ -181,7 +181,7 @@ class TimeUse:
             for cause, seconds in self.seconds.items()
             if seconds >= 0.0005 * self.total
         ]
-        return f"{', '.join(parts)}; lost to instability: {100 * self.lost:.1f} %"
+        return f"{', '.join(parts)}; checkpoints, restarts and lost steps: {100 * self.lost:.1f} %"
 
 
 def compute_time_use(block: Block, incidents: Sequence[Incident] = ()) -> TimeUse | None:

@@ -1,5 +1,7 @@
 """Verification: what must hold in a run with the fix of an incident, and did not hold in it."""
 
+import math
+
 from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.causes import Cause
@@ -56,7 +58,7 @@ def verification_checks(diagnosis: Diagnosis, block: Block) -> list[Check]:
         if level is not None and level.gap > 0 and is_higher:
             # A trend that promised more than the level before is no measure of a fix.
             half = max(level.now - level.gap / 2, symptoms.loss_before)
-            if half < level.now:
+            if half < min(level.now, math.inf if limit is None else limit):
                 first, most = until - (until - onset) // 4, float(digits(half))
                 checks.append(Check(first=first, last=until, mean_max=most))
     if symptoms.grad_norm_before:

@@ -56,6 +56,8 @@ class RunReport:
         """Return what became of the run in one sentence: "Dead since step 900: roll back."."""
         dismissed = len(self.incidents) - len(self.undismissed)
         note = f"; {dismissed} dismissed" if dismissed else ""
+        if dismissed and not self.undismissed:
+            return f"Nothing to do: {counted(dismissed, 'incident')} dismissed."
         records, is_short = counted(len(self.block), "record"), len(self.block) < MIN_RECORDS
         if not self.undismissed:
             if is_short:

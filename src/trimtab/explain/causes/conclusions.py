@@ -118,7 +118,8 @@ RECORDED_BY: Mapping[str, str] = {
     "grad_norm": "`guard.clip_grad_norm_(1.0)` records it",
     **dict.fromkeys(OF_POLICY, "`guard.record(kl=..., eval_reward=...)` takes any number"),
     "loss_scale": "log `scaler.get_scale()`",
-    "dtype": '`trimtab.watch(..., facts={"dtype": "bf16"})` states it',
+    "dtype": '`trimtab.watch(..., facts={"dtype": "bf16"})` states it; for this log `--set '
+    "dtype=bf16` does",
     "fingerprint": _OF_BATCH,
     "token_rarity": _OF_BATCH,
     "unique_token_share": _OF_BATCH,

@@ -271,7 +271,7 @@ def lr_turned_up(lr: SignalView, context: IncidentContext) -> YesNo | None:
 
 
 @observation(
-    "The incident begins early in the run, or the run never learned",
+    "Few records come before the incident, or the run never learned",
     source="LR too high shows in the warm-up",
     symptoms=(Symptom.NO_LEARNING,),
     opening=True,
