@@ -26,7 +26,7 @@ def test_runs_that_are_over_are_judged_written_and_left(tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     lines = result.stdout.splitlines()
     assert lines[0].startswith("bad: step 1200: alarm: ")
-    assert "good: step 300: ended: closed; 0 incidents" in lines
+    assert "good: step 300: ended; 0 incidents" in lines
     assert (bad / "trimtab" / "verdict.json").exists()
     assert len(list((bad / "trimtab" / "incidents").iterdir())) == 2
 

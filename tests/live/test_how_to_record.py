@@ -10,7 +10,7 @@ import torch
 from tests.kit.tiny import batches, loss_of, make_model
 
 import trimtab
-from trimtab.explain.causes.conclusions import RECORDED_BY, how_to_record
+from trimtab.explain.causes.conclusions import OF_POLICY, RECORDED_BY, how_to_record
 from trimtab.journal import RunDirectory, read_journal
 
 
@@ -21,7 +21,8 @@ def train(run: Path, mode: str, record: Callable[..., Any], **options: Any) -> s
     with trimtab.watch(model, optimizer, run_dir=run, mode=mode, **options) as guard:
         for batch in batches(24):
             loss = loss_of(model, batch)
-            record(guard, loss=loss, batch=batch, count=batch.numel())
+            policy = dict.fromkeys(OF_POLICY, 0.5)
+            record(guard, loss=loss, batch=batch, count=batch.numel(), **policy)
             loss.backward()
             guard.clip_grad_norm_(1.0)
             optimizer.step()
@@ -36,7 +37,8 @@ def test_what_is_advised_records_the_signal(mode: str, tmp_path: Path) -> None:
         name: re.findall(r"`(guard\.record\(.*?\))`", text) for name, text in RECORDED_BY.items()
     }
     advised = {name: found[0] for name, found in calls.items() if found}
-    assert {"fingerprint", "token_rarity", "unique_token_share", "tokens"} == advised.keys()
+    of_batch = {"fingerprint", "token_rarity", "unique_token_share", "tokens"}
+    assert of_batch | set(OF_POLICY) == advised.keys()
     for number, call in enumerate(sorted(set(advised.values()))):
 
         def record(guard: Any, call: str = call, **names: Any) -> None:

@@ -333,7 +333,7 @@ def test_harm_that_never_showed_in_the_loss_is_not_said_to_be_helped(
     train(KINDS["plain"], tmp_path, "recover", steps=110, edits={60: bit})
     (outcome,) = (e for e in journal_of(tmp_path).events if e.kind == "undo outcome")
     assert outcome.facts["showed"] is False
-    assert "the harm never showed in the loss" in caplog.text
+    assert "is over: the loss is " in caplog.text
     assert "has helped" not in caplog.text
 
 

@@ -116,7 +116,7 @@ OF_POLICY = (EVAL_REWARD, KL, RESPONSE_LENGTH)
 
 RECORDED_BY: Mapping[str, str] = {
     "grad_norm": "`guard.clip_grad_norm_(1.0)` records it",
-    **dict.fromkeys(OF_POLICY, "`guard.record(kl=..., eval_reward=...)` takes any number"),
+    **{name: f"`guard.record(loss=loss, {name}={name})` records it" for name in OF_POLICY},
     "loss_scale": "log `scaler.get_scale()`",
     "dtype": '`trimtab.watch(..., facts={"dtype": "bf16"})` states it; for this log `--set '
     "dtype=bf16` does",

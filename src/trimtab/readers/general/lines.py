@@ -54,7 +54,8 @@ _DATE = (
 _SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+"
 _CLOCK = r"(?:\d++ days?, )?+\d{1,4}:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+(?![\d:])"
 _GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?!,?\d)(?:\.\d++)?+"
-_PLAIN = r"(?:\d++(?:\.(?!#)(?:\d++(?:f-?\d++|[dD][-+]\d\d)?+)?+)?+|\.\d++)(?:[eE][-+]?\d++)?+"
+# Not possessive inside, because Python before 3.11.4 loses what such groups have refused.
+_PLAIN = r"(?:\d++(?:\.(?!#)(?:\d++(?:f-?\d++|[dD][-+]\d\d)?)?)?|\.\d++)(?:[eE][-+]?\d++)?"
 _WORDS = (
     r"(?:(?:[nN]a[nN]|[iI]nf)(?:16|32)?+|NAN|[iI]nfinity|INF)(?!\w)(?! iterations)"
     r"|1\.#(?:INF|IND|[QS]NAN)\d*+"
