@@ -57,7 +57,7 @@ class RunReport:
         dismissed = len(self.incidents) - len(self.undismissed)
         note = f"; {dismissed} dismissed" if dismissed else ""
         if dismissed and not self.undismissed:
-            return f"Nothing to do: {counted(dismissed, 'incident')} dismissed."
+            return f"Nothing to do{note}."
         records, is_short = counted(len(self.block), "record"), len(self.block) < MIN_RECORDS
         if not self.undismissed:
             if is_short:
