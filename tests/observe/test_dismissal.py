@@ -61,7 +61,7 @@ def test_every_output_says_who_dismissed_an_incident_and_counts_it_as_open_nowhe
 
     # A report.
     report = diagnose(root)
-    assert report.verdict == "Healthy: no incident in 400 records; 1 dismissed."
+    assert report.verdict == "Nothing to do; 1 dismissed."
     assert report.tone == "good"
     assert report.to_dict()["incidents"][0]["dismissed_because"] == WHY
     assert SAID in shown(report_view(report, 200))
