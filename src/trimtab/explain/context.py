@@ -128,6 +128,12 @@ class IncidentContext:
         return self.onset_row + int(np.argmax(is_far)) if is_far.any() else self.last_row
 
     @property
+    def rows_of_rise(self) -> slice:
+        """The rows in which the loss begins to rise; large gradients after them follow from it."""
+        first, last = max(self.onset_row - 4, 0), max(self.far_up_row, self.onset_row) + 1
+        return slice(first, min(self.shown_row + 4, last))
+
+    @property
     def has_onset(self) -> bool:
         row = self.onset_row
         return row < len(self.block) and int(self.block.tick[row]) == self.incident.onset.tick

@@ -255,10 +255,10 @@ def event_text(event: Event) -> str:
             text = f"to step {facts.get('to_step')}: {text} ({facts['how_sure']})"
     elif event.kind == UNDO_OUTCOME:
         has_helped = "it has helped" if facts.get("helped") else "it has not helped"
-        if facts.get("helped") and facts.get("showed") is False:
-            has_helped = "the loss is at its level"
         before, after = (_value(facts.get(name)) for name in ("loss_before", "loss_after"))
-        text = f"{has_helped}: the loss is {after}, before the harm it was {before}"
+        text = f"the loss is {after}, before the harm it was {before}"
+        if facts.get("showed") is not False or not facts.get("helped"):
+            text = f"{has_helped}: {text}"
         if "gained" in facts:
             text += f"; it gained {_value(facts['gained'])}"
         if "because" in facts:

@@ -439,3 +439,10 @@ def test_a_scale_that_collapsed_with_no_loss_since_is_a_dead_run(
     assert [one.incident_class is IncidentClass.DEAD for one in found] == [is_dead]
     if is_dead:
         assert found[0].action.reason == "No loss has come since the loss scale collapsed."
+
+
+def test_a_loss_that_is_logged_less_often_than_the_scale_is_not_missing() -> None:
+    loss = [value if at % 20 == 0 else None for at, value in enumerate(falling_loss(3000))]
+    scale = [65536.0] * 2900 + [65536.0 / 2**halvings for halvings in range(20)] + [64.0] * 80
+    for one in diagnose({"loss": loss, "loss_scale": scale}).incidents:
+        assert one.incident_class is not IncidentClass.DEAD

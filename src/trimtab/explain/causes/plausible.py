@@ -332,9 +332,8 @@ def _burst_has_usual_loss(context: IncidentContext, answers: Answers) -> bool:
     was no harder than others, and the update did the harm."""
     if "gradient_long_tail" not in answers.yes:
         return False
-    norms, first = context.block.column(signals.GRAD_NORM), max(context.onset_row - 4, 0)
-    near = norms.values[first : context.shown_row + 4]
-    row = first + int(np.nanargmax(near))
+    rows = context.rows_of_rise
+    row = rows.start + int(np.nanargmax(context.block.column(signals.GRAD_NORM).values[rows]))
     loss, before = context.at(row, signals.LOSS), context.before(signals.LOSS, 64)
     return loss is not None and len(before) >= MIN_USUAL and loss <= float(before.max())
 

@@ -45,14 +45,14 @@ def loss_burst(loss: SignalView) -> YesNo:
     return high > 4 and later < 1, f"loss {high:.1f} sigma up, {later:.1f} later"
 
 
-LEFT = 0.4
+SHARE_LEFT = 0.4
 """What must be left of a rise after 16 records: else it comes back. Chosen."""
 
 
 @observation("The loss moves to a higher level at once", source=_LAB)
 def loss_level_up(loss: SignalView) -> YesNo:
     first, later = loss.median(0, 8), loss.median(16, 48)
-    is_level = later - loss.usual > LEFT * (first - loss.usual)
+    is_level = later - loss.usual > SHARE_LEFT * (first - loss.usual)
     is_up = loss.sigmas(first) > 1.5 and loss.sigmas(later) > 1
     return is_up and is_level, _course(loss, first, later)
 

@@ -66,11 +66,8 @@ LONG_TAIL = 30.0
     signal=GRAD_NORM,
 )
 def gradient_long_tail(context: IncidentContext) -> YesNo | None:
-    norms, onset = context.block.column(GRAD_NORM), context.onset_row
-    usual = norms[max(onset - 68, 0) : max(onset - 4, 0)]
-    # Once the loss is far up, a large norm follows from it.
-    last = min(context.shown_row + 4, max(context.far_up_row + 1, onset + 1))
-    near = norms[max(onset - 4, 0) : last]
+    norms, rows = context.block.column(GRAD_NORM), context.rows_of_rise
+    usual, near = norms[max(rows.start - 64, 0) : rows.start], norms[rows]
     if usual.finite.sum() < MIN_BEFORE or not near.finite.any():
         return None
     middle = float(np.median(usual.values[usual.finite]))
@@ -386,7 +383,7 @@ def rewards_equal(context: IncidentContext) -> YesNo | None:
     return True, f"reward {digits(lowest)} in every record"
 
 
-NEWLY = 0.25
+SHARE_GROWN = 0.25
 """By how much the share of groups without signal must have grown to be what happened. Chosen."""
 
 
@@ -394,7 +391,7 @@ NEWLY = 0.25
 def no_signal(no_signal_share: SignalView) -> YesNo:
     """A policy that solves all it is asked has few of them before, too."""
     risen = _last(no_signal_share) - no_signal_share.usual
-    return _last(no_signal_share) > 0.85 and risen > NEWLY, _text(no_signal_share)
+    return _last(no_signal_share) > 0.85 and risen > SHARE_GROWN, _text(no_signal_share)
 
 
 @observation("Responses are cut at once", source=_LAB)

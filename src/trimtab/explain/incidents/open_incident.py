@@ -80,6 +80,8 @@ class OpenIncident:
     """Records since the newest alarm, or since the last of a row of kept-out steps from it on."""
     nonfinite_in_row: int = 0
     """Losses in a row up to the newest that were not finite and not kept out."""
+    has_overflowed: bool = False
+    """Whether no loss has come since the loss scale collapsed."""
     missing: int = 0
     """Records without a loss since the newest one that had one."""
     num_rows: int = 0
@@ -126,7 +128,7 @@ class OpenIncident:
     def observe(self, row: Row) -> None:
         """Add a record."""
         self.num_rows += 1
-        self.missing = 0
+        self.missing, self.has_overflowed = 0, False
         if len(self.first_rows) < FIRST_ROWS:
             self.first_rows.append(row)
         else:
@@ -154,11 +156,19 @@ class OpenIncident:
             self.next_look = max(self.next_look + 1, min(grown, self.next_look + LOOK_RECORDS))
         return True
 
-    @property
-    def has_overflowed(self) -> bool:
-        """Whether no loss has come since the loss scale collapsed: the scaler skips every step."""
-        symptoms = {finding.symptom for finding in self.findings}
-        return self.missing >= OVERFLOWS and Symptom.SCALE_COLLAPSE in symptoms
+    def miss(self, moment: Moment) -> None:
+        """Count a record without a loss; where every step overflows there is none any more."""
+        self.missing += 1
+        if not self.has_overflowed:
+            symptoms = {finding.symptom for finding in self.findings}
+            # Losses may be logged less often than the scale.
+            is_late = moment.step - self.last.step >= OVERFLOWS * self.past.stride
+            if self.missing < OVERFLOWS or not is_late or Symptom.SCALE_COLLAPSE not in symptoms:
+                return
+            self.has_overflowed = True
+            self.num_rows += self.missing - 1
+        self.num_rows += 1
+        self.last = moment
 
     def measure(self, undone: int, *, has_undo_failed: bool) -> None:
         """Measure the facts at the last record."""

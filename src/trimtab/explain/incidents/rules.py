@@ -14,7 +14,7 @@ from trimtab.core.findings import NOT_FINITE, Finding, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.explain.incidents.history import History
-from trimtab.explain.incidents.open_incident import OVERFLOWS, OpenIncident
+from trimtab.explain.incidents.open_incident import OpenIncident
 from trimtab.explain.verdict.facts import Past, back_at
 from trimtab.explain.verdict.level import midmean
 from trimtab.explain.verdict.onset import date_onset
@@ -219,9 +219,9 @@ class IncidentRules:
 
     def judge_missing(self, incident: OpenIncident) -> Ruling:
         """Close an incident after as many records without a loss as it may last."""
-        if incident.missing == OVERFLOWS and incident.has_overflowed:
-            return Ruling(found=self.classify(incident))
-        return Ruling(is_over=True) if incident.missing > MISSING_RECORDS else GOES_ON
+        if incident.missing > MISSING_RECORDS:
+            return Ruling(is_over=True)
+        return Ruling(found=self.classify(incident)) if incident.has_overflowed else GOES_ON
 
     def at_end(self, incident: OpenIncident) -> Classified:
         """Return the class at the end of the log, by the facts at its last record.

@@ -33,7 +33,6 @@ from trimtab.detect.state.hard_limits import SYMPTOMS
 from trimtab.explain.incidents.history import History, value_of
 from trimtab.explain.incidents.open_incident import (
     MAX_EVALUATIONS,
-    OVERFLOWS,
     OpenIncident,
 )
 from trimtab.explain.incidents.rules import IncidentRules, PauseRules, Ruling
@@ -230,10 +229,8 @@ class IncidentTracker:
     ) -> Ruling:
         """Add a record to an incident; return what follows from it."""
         if row is None:
-            incident.missing += 1
+            incident.miss(moment)
             if incident.has_overflowed:
-                incident.num_rows += incident.missing if incident.missing == OVERFLOWS else 1
-                incident.last = moment
                 self._measure(incident)
             return rules.judge_missing(incident)
         incident.observe(row)
