@@ -442,7 +442,9 @@ def test_a_scale_that_collapsed_with_no_loss_since_is_a_dead_run(
 
 
 def test_a_loss_that_is_logged_less_often_than_the_scale_is_not_missing() -> None:
-    loss = [value if at % 20 == 0 else None for at, value in enumerate(falling_loss(3000))]
-    scale = [65536.0] * 2900 + [65536.0 / 2**halvings for halvings in range(20)] + [64.0] * 80
-    for one in diagnose({"loss": loss, "loss_scale": scale}).incidents:
-        assert one.incident_class is not IncidentClass.DEAD
+    length, first = 2912, 2872
+    loss = [value if at % 40 == 0 else None for at, value in enumerate(falling_loss(length))]
+    scale = [65536.0 / 2 ** max(at - first, 0) for at in range(length)]
+    (found,) = diagnose({"loss": loss, "loss_scale": scale}).incidents
+    assert Symptom.SCALE_COLLAPSE in found.incident.symptoms
+    assert found.incident_class is not IncidentClass.DEAD
