@@ -1,15 +1,15 @@
 """Runs to ship, sinks that keep what they get, and a shipper in a process of its own."""
 
+import contextlib
 import math
 import os
 import subprocess
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-from tests.kit import forked
 
 from trimtab.core.block import Block, Event
 from trimtab.core.config import ShipConfig
@@ -118,17 +118,22 @@ def ship(run: RunDirectory, *sinks: Sink, config: ShipConfig | None = None) -> b
         limit.cancel()
 
 
-def start_shipper(
+@contextlib.contextmanager
+def shipping(
     run: RunDirectory, *names: str, environment: Mapping[str, str] | None = None
-) -> forked.Forked:
-    """`trimtab ship` in a process of its own."""
+) -> Iterator[subprocess.Popen[bytes]]:
+    """`trimtab ship` in an interpreter of its own, which is killed at the end if it still runs."""
     options = [option for name in names for option in ("--to", name)]
-    return forked.Forked(
-        ["-m", "trimtab.cli", "ship", str(run.root), *options],
+    with subprocess.Popen(
+        [sys.executable, "-m", "trimtab.cli", "ship", str(run.root), *options],
         env={**os.environ, **(environment or {})},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
-    )
+    ) as shipper:
+        try:
+            yield shipper
+        finally:
+            shipper.kill()
 
 
 def wait_until(condition: Callable[[], bool], seconds: float = 30.0) -> None:

@@ -1,13 +1,13 @@
 """MLflow's REST interface: each point once, whatever happens to replies, server and shipper."""
 
+import contextlib
 import math
 import random
-import signal
 import time
 from pathlib import Path
 
 import pytest
-from tests.integrations.runs import append, ship, start_shipper, wait_until, write_run
+from tests.integrations.runs import append, ship, shipping, wait_until, write_run
 from tests.kit.servers import Mlflow, serving
 
 from trimtab.core.config import ShipConfig
@@ -188,24 +188,24 @@ def test_server_and_shipper_die_again_and_again_and_each_point_is_there_once(
     server = Mlflow()
     port = server.server_address[1]
     settings = {"MLFLOW_TRACKING_URI": server.url, "NO_PROXY": "127.0.0.1"}
-    with JournalWriter(run) as journal:
-        shipper = start_shipper(run, "mlflow", environment=settings)
-        for step in range(2000):
-            append(journal, step)
-            time.sleep(0.001)
-            if step in (600, 1300):
-                with serving(server):
-                    wait_until(lambda rows=server.metrics: len(rows) > 0, 90)  # type: ignore[misc]
-                    shipper.send_signal(signal.SIGKILL)
-                    shipper.wait()
-                    shipper = start_shipper(run, "mlflow", environment=settings)
-                    time.sleep(0.5)
-                # The server is closed in the middle of whatever it does, and comes back.
-                following = Mlflow(port)
-                following.runs, following.metrics = server.runs, server.metrics
-                server = following
-    with serving(server):
-        assert shipper.wait(60) == 0
+    with contextlib.ExitStack() as stack:
+        shipper = stack.enter_context(shipping(run, "mlflow", environment=settings))
+        with JournalWriter(run) as journal:
+            for step in range(2000):
+                append(journal, step)
+                time.sleep(0.001)
+                if step in (600, 1300):
+                    with serving(server):
+                        wait_until(lambda rows=server.metrics: len(rows) > 0, 90)  # type: ignore[misc]
+                        shipper.kill()
+                        shipper = stack.enter_context(shipping(run, "mlflow", environment=settings))
+                        time.sleep(0.5)
+                    # The server is closed in the middle of whatever it does, and comes back.
+                    following = Mlflow(port)
+                    following.runs, following.metrics = server.runs, server.metrics
+                    server = following
+        with serving(server):
+            assert shipper.wait(60) == 0
     assert len(server.runs) == 1
     losses = [row for row in server.metrics if row[1] == "trimtab/loss"]
     assert len(losses) == 2000
