@@ -111,6 +111,14 @@ def test_warm_up_cosine_steps_and_a_restart_from_nothing_are_no_jumps() -> None:
         assert alarms(StateJumps, block(LENGTH, lr=rate)) == []
 
 
+@pytest.mark.parametrize("start", [12, 20, 63])
+def test_early_on_only_a_rate_that_no_warm_up_has_is_a_jump(start: int) -> None:
+    steps = np.arange(LENGTH)
+    for factor, expected in ((3.0, []), (100.0, [start])):
+        rate = np.where(steps < start, 1e-5, factor * 1e-5)
+        assert [alarm.step for alarm in alarms(StateJumps, block(LENGTH, lr=rate))] == expected
+
+
 def test_announced_changes_and_new_attempts_are_no_jumps() -> None:
     jumped = moved(walk(), 1.5)
     changed = block(LENGTH, param_norm=jumped, events=[at("planned change", AT)])

@@ -206,6 +206,28 @@ def test_the_quality_of_values_that_are_not_raw_is_shown() -> None:
         assert ("recorded as smoothed" in text) is not is_raw
 
 
+def test_a_jump_of_the_rate_has_the_step_of_the_rate_though_the_loss_follows_a_step_later() -> None:
+    rate = np.where(np.arange(LENGTH) < AT - 1, 1e-3, 1.4e-3)
+    run = block_of({"loss": add_spike(falling_loss(LENGTH), AT, height=5.0), "lr": rate})
+    diagnosis = first(run)
+    assert diagnosis.incident.onset.step == int(run.step[AT])
+    said = next(one for one in diagnosis.hypotheses if one.cause is Cause.LR_DISCONTINUITY)
+    assert f"jumped at step {run.step[AT - 1]}: 0.001 -> 0.0014" in said.statement
+
+
+@pytest.mark.parametrize("at", [20, 60, 100, 300])
+def test_a_rate_that_is_multiplied_is_the_cause_however_early_it_happens(at: int) -> None:
+    time = np.arange(at + 40)
+    loss = 1 + 3 * np.exp(-time / 40) + np.random.default_rng(at).normal(scale=0.05, size=len(time))
+    loss[at + 1 :] *= 2.0 ** np.arange(1, len(time) - at)
+    norm = 0.5 * loss
+    run = block_of({"loss": loss, "grad_norm": norm, "lr": np.where(time < at, 1e-2, 1.0)})
+    diagnosis = first(run)
+    assert diagnosis.incident.onset.step == int(run.step[at])
+    assert diagnosis.cause is Cause.LR_DISCONTINUITY
+    assert f"jumped at step {run.step[at]}: 0.01 -> 1, 100 times" in diagnosis.root_cause
+
+
 @pytest.mark.parametrize("kind", [UNDO, NOT_UNDONE])
 def test_a_bit_that_was_seen_to_flip_names_the_cause(kind: str) -> None:
     run = spiked()

@@ -36,7 +36,7 @@ MIN_CELLS = 4
 """Cells that must be known before anything is judged."""
 
 MIN_EARLY = 8
-"""Changes that must be known before a fall is judged by its early floor."""
+"""Changes that must be known before one is judged by its early floor."""
 
 _VALUES_AT_ONCE = 8192
 """Values that are judged at once: they stay in the processor's cache."""
@@ -60,6 +60,8 @@ class JumpLimits:
     """Relative change under which nothing is a jump, however calm the signal is."""
     early_floor: float = math.inf
     """The same for a fall among the first changes, where not even 64 are known."""
+    early_rise: float = math.inf
+    """The same for a rise among the first changes."""
 
 
 class Jump(NamedTuple):
@@ -106,9 +108,11 @@ class JumpTest(Stateful):
         if size > self._top:
             times = self._limits.up if change > 0 else self._limits.down
             floor = self._limits.floor
-            if len(self._tops) < MIN_CELLS:  # so far only a clear fall is judged, if anything
-                is_early = change < 0 and (self._tops or self._in_cell >= MIN_EARLY)
-                floor = self._limits.early_floor if is_early else math.inf
+            if len(self._tops) < MIN_CELLS:  # so far only a clear change is judged, if anything
+                limits = self._limits
+                is_known = self._tops or self._in_cell >= MIN_EARLY
+                early = limits.early_rise if change > 0 else limits.early_floor
+                floor = early if is_known else math.inf
             if times is not None:
                 largest = max(self._highest, self._top)
                 limit = max(largest * times, floor)
@@ -265,9 +269,9 @@ RULES = {
         min_value=1e-3,
     ),
     # A smooth curve or a constant: the floor decides. A step down is a common schedule, and so is a
-    # return to the highest rate (warm restarts).
+    # return to the highest rate (warm restarts). Early on, ten times in a record is no warm-up.
     signals.LR: JumpRule(
-        limits=JumpLimits(up=4.0, down=4.0, floor=0.5),
+        limits=JumpLimits(up=4.0, down=4.0, floor=0.5, early_rise=9.0),
         up=Symptom.LR_JUMP,
         falls_harmlessly=True,
         returns_harmlessly=True,

@@ -92,18 +92,19 @@ class Case:
         """Return a lesson with where it was learnt, and the numbers behind it."""
         return _with(f"{lesson}, as {self.at}", *numbers)
 
-    def moved(self, signal: str) -> tuple[float, float] | None:
-        """Return a setting before and after its largest change near the onset; None without one."""
-        row, column = self.context.onset_row, self.context.block.column(signal)
-        near = slice(max(row - NEAR_RECORDS, 0), row + NEAR_RECORDS)
-        values = column.values[near][column.finite[near]]
+    def moved(self, signal: str) -> tuple[float, float, int] | None:
+        """Return a setting before and after its largest change near the onset, and that step."""
+        row, block = self.context.onset_row, self.context.block
+        near = block[max(row - NEAR_RECORDS, 0) : row + NEAR_RECORDS]
+        column = near.column(signal)
+        values, steps = column.values[column.finite], near.step[column.finite]
         if len(values) < 2 or not (values > 0).all() or not np.ptp(values):
             return None
         changes = np.abs(np.diff(np.log(values)))
-        at = int(np.argmax(changes))
-        if changes[at] < math.log(MOVED):
+        last = int(np.argmax(changes))
+        if changes[last] < math.log(MOVED):
             return None
-        return float(values[at]), float(values[at + 1])
+        return float(values[last]), float(values[last + 1]), int(steps[last + 1])
 
     def setting(self, name: str) -> float | None:
         """Return a setting of the run; None if it is not known."""
@@ -220,21 +221,22 @@ def _tokens_of(batch: BatchReport | None) -> str:
 @_of(Cause.LR_DISCONTINUITY)
 def _lr_discontinuity(case: Case) -> Said:
     moved, jump, back = case.moved(LR), case.seen("lr_jumped"), "the rate before it"
-    remedy = ""
+    at, remedy = case.at, ""
     resumed = ", and restore the scheduler's state at a resume" if case.seen("resumes") else ""
     if moved is not None:
-        before, now = moved
+        before, now, step = moved
+        at = f"at step {step:,}"
         times = max(now / before, before / now)
         jump = f"{digits(before)} -> {digits(now)}, {digits(times)} times"
         back = digits(before)
         rates = case.context.during(LR)
         last = rates.values[rates.finite][:SOON_RECORDS][-1:]
         if len(last) and 1 / LIKE < last[0] / before < LIKE < times:
-            remedy = f"Find what raised the rate to {digits(now)} {case.at}; it went back by itself"
+            remedy = f"Find what raised the rate to {digits(now)} {at}; it went back by itself"
     if not remedy:
-        remedy = f"Make the schedule continuous {case.at}: stay near {back}, or warm up from it"
+        remedy = f"Make the schedule continuous {at}: stay near {back}, or warm up from it"
     return Said(
-        _with(f"The learning rate jumped {case.at}", jump, case.loss),
+        _with(f"The learning rate jumped {at}", jump, case.loss),
         f"{remedy}{resumed}.",
         case.learnt("A jump of the learning rate shows in the loss", jump),
     )

@@ -237,15 +237,19 @@ def lr_jumped(lr: SignalView, context: IncidentContext) -> YesNo:
     """Is one change, up to where the incident shows, far larger than those before?"""
     if begins_again(context):
         return False, "the learning rate begins again from 0: a warm-up, no jump"
-    values = np.concatenate((lr.before, lr.soon(2)))
-    moves = np.abs(np.diff(np.log(np.clip(values, *RATES))))
-    near, earlier = moves[-6:], moves[:-6]
-    usual = float(np.median(earlier)) if len(earlier) else 0.0
-    largest = float(near.max())
+    largest, usual = largest_move(lr)
     text = (
         f"largest change of the learning rate in a record: {digits(float(np.exp(largest)))} times"
     )
     return largest > np.log(LR_JUMP) and largest > 3 * usual, text
+
+
+def largest_move(lr: SignalView) -> tuple[float, float]:
+    """Return the largest change of the rate near the incident and its usual one, as logarithms."""
+    values = np.concatenate((lr.before, lr.soon(2)))
+    moves = np.abs(np.diff(np.log(np.clip(values, *RATES))))
+    near, earlier = moves[-6:], moves[:-6]
+    return float(near.max()), float(np.median(earlier)) if len(earlier) else 0.0
 
 
 @observation(

@@ -15,7 +15,8 @@ from trimtab.core.findings import Symptom
 from trimtab.core.signals import EVAL_REWARD, GRAD_NORM, LOSS, LR, PARAM_NORM, REWARD, UPDATE_NORM
 from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence.checks import nonfinite_loss
+from trimtab.explain.evidence.checks import begins_again, nonfinite_loss
+from trimtab.explain.evidence.curves import largest_move
 from trimtab.explain.evidence.observation import MIN_BEFORE, SignalView, YesNo, observation
 
 
@@ -24,6 +25,9 @@ def bit_flipped(proof_of_hardware: str) -> YesNo:
     """Has the guard found a tensor that changed while no code wrote to it?"""
     return True, proof_of_hardware
 
+
+RATE_MULTIPLIED = 10.0
+"""Times the learning rate of the record before. Chosen: schedules move in steps of 2 to 10."""
 
 _UPDATES = 16
 """Records of the update norm that say how far a step moves the weights; also the most steps that
@@ -54,6 +58,16 @@ def moved_from_outside(
     furthest, name = max(found)
     text = f"{name} moves as far as {furthest:.3g} of its updates"
     return furthest > _LARGEST_UPDATE * _UPDATES, text
+
+
+@observation(
+    "The learning rate is ten times what it was a record before", source="no schedule does that"
+)
+def rate_multiplied(lr: SignalView, context: IncidentContext) -> YesNo:
+    """Is one change, up to where the incident shows, a factor that is no step of a schedule?"""
+    largest, usual = largest_move(lr)
+    is_far = largest >= math.log(RATE_MULTIPLIED) and largest > 3 * usual
+    return is_far and not begins_again(context), f"{digits(math.exp(largest))} times in a record"
 
 
 LONG_TAIL = 30.0

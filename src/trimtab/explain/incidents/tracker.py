@@ -281,7 +281,8 @@ class IncidentTracker:
         rows = [*self._history.rows, row]
         first = self._first_sign(row.tick, alarms, rows)
         began_with_resume = any(alarm.symptom in NOT_RESTORED for alarm in alarms)
-        if is_loud and not row.is_kept_out and not began_with_resume:
+        may_have_risen = is_loud or any(a.symptom is Symptom.GRADIENT_SPIKE for a in alarms)
+        if may_have_risen and not row.is_kept_out and not began_with_resume:
             first = self._rules.date_onset(rows, first)
         # What was another incident does not belong to this one.
         first = max(first, sum(earlier.tick <= self._history.last_end for earlier in rows[:-1]))
