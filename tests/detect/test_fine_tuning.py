@@ -45,6 +45,13 @@ def test_a_run_whose_own_loss_rises_is_not_overfitting() -> None:
     assert evaluated(1.5, 1.4, 1.6, 1.8, 2.0, 2.2, fall=-1.0) == []
 
 
+def test_a_rise_of_both_losses_between_two_evaluations_is_not_overfitting() -> None:
+    loss = np.append(np.linspace(2.4, 1.6, 24), [8.3, 8.4, 8.4, 8.5])
+    held_out = np.append(np.linspace(2.45, 1.7, 24), [8.4, 8.5, 8.5, 8.6])
+    run = block(len(loss), loss=loss, eval_loss=held_out)
+    assert findings(HeldOut, run) == []
+
+
 @pytest.mark.parametrize(
     ("signals", "after"),
     [

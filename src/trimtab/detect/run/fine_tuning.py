@@ -122,6 +122,8 @@ class HeldOut(Detector):
             self._best, self._best_loss, self._best_step = value, loss, record.step
             self._is_noted = self._is_reported = False
         now = min(self._latest)
+        # Where few losses come between evaluations, most of these are older than the rise.
+        loss = max(loss, median(list(self._losses)[-IN_A_ROW:]))
         is_worse = now > (1 + HARM) * self._first and loss < self._first_loss
         if is_worse and not self._is_reported:
             self._is_noted = self._is_reported = True
