@@ -90,13 +90,21 @@ def describe(change: IncidentChange, diagnosis: Diagnosis) -> str:
         do = f"do: {clause(diagnosis.action.instruction)}"
         cause = f"cause: {_IN_BRACKETS.sub('', short_cause(diagnosis)).replace('about ', '')}"
     head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
-    # Where all has no room, the class goes first: it comes again, at the end.
-    for parts in ((what, named, do, cause), (what, do, cause), (what, named, do), (what, do)):
+    # Where all has no room, the class goes first: it comes again, at the end. An instruction is
+    # never cut: its end is the step to go back to.
+    line = head
+    for parts in (
+        (what, named, do, cause),
+        (what, do, cause),
+        (what, named, do),
+        (what, do),
+        (do,),
+    ):
         words = "; ".join(filter(None, parts))
         line = f"{head}: {words}" if words else head
         if len(line) <= MAX_CHARS:
-            return line
-    return f"{line[: MAX_CHARS - 1]}…"
+            break
+    return line
 
 
 def dismissal_text(event: Event) -> str:
