@@ -86,7 +86,7 @@ SILENT, RECOVERED, OPEN = IncidentClass.SILENT, IncidentClass.RECOVERED, Inciden
 def test_a_hundred_healthy_steps_prove_a_checkpoint() -> None:
     early = judge(entry(200), history((0, 298)))
     assert (early.verdict, early.in_doubt) == (Verdict.UNPROVEN, False)
-    assert early.reason == "99 healthy steps after it, 100 prove it"
+    assert early.reason == "99 of the 100 healthy steps that prove it"
     assert judge(entry(200), history((0, 299))).verdict is Verdict.PROVEN
 
 

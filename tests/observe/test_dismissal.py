@@ -18,7 +18,7 @@ from trimtab.diagnosis import diagnose
 from trimtab.integrations.alerts.alert import AlertState, RunAlerts
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.prometheus_sink import RunMetrics
-from trimtab.journal import RunDirectory
+from trimtab.journal import RunDirectory, add_note
 from trimtab.journal.news import INCIDENT, read_news
 from trimtab.observe.observed_run import ObservedRun
 from trimtab.observe.run_stream import RunStream
@@ -47,6 +47,8 @@ def test_every_output_says_who_dismissed_an_incident_and_counts_it_as_open_nowhe
     before = diagnose(root)
     assert len(before.incidents) == 1
     assert runner.invoke(app, ["diagnose", str(root)]).exit_code == 1
+    missing = runner.invoke(app, ["note", str(root), WHY, "--dismiss", "9"])
+    assert (missing.exit_code, "has no incident 9; it has: 1" in missing.output) == (2, True)
     assert runner.invoke(app, ["note", str(root), WHY, "--dismiss", "1"]).exit_code == 0
     assert observed.poll(), "the notes have grown"
 
@@ -104,7 +106,7 @@ def test_a_dismissal_of_an_incident_that_there_is_not_is_a_note_and_nothing_else
     tmp_path: Path,
 ) -> None:
     root = write_run(block_of({"loss": falling_loss(400)}), tmp_path / "x1")
-    assert CliRunner().invoke(app, ["note", str(root), WHY, "--dismiss", "7"]).exit_code == 0
+    add_note(RunDirectory(root), WHY, dismiss=7)
     observed = ObservedRun(RunDirectory(root))
     observed.poll()
     assert not [e for e in read_news(RunDirectory(root)) if e.kind == "incident"]

@@ -168,7 +168,7 @@ def test_a_clean_run_says_so() -> None:
     calm = block_of({"loss": 2.0 + np.tile([0.01, -0.01], 300)})
     assert drawn(report_of(calm)).startswith("Healthy: no incident in 600 records.")
     few = report_of(calm[:12]).verdict
-    assert few == "No incident in 12 records, which are few to be sure of it."
+    assert few == "No incident found, but 12 records are too few to be sure."
 
 
 def test_the_verdict_is_that_of_the_worst_incident() -> None:

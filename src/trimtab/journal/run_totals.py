@@ -38,7 +38,7 @@ class RunTotals:
         self._lost: set[int] = set()
         """Steps of this attempt that were discarded or undone: one may be both."""
         self.num_nonfinite = 0
-        """Losses in a row, up to the last one, that are not finite."""
+        """Losses in a row, up to the last one, that are not finite; discarded ones do not count."""
         self.last_step = -1
         self.last_tick = -1
         self.latest: dict[str, float] = {}
@@ -81,7 +81,7 @@ class RunTotals:
             if known.any():
                 self.latest[name] = float(column.values[known][-1])
         loss = block.column(signals.LOSS)
-        is_finite = loss.finite[loss.present]
+        is_finite = loss.finite[loss.present & ~is_discarded]
         # Counted from the end; a block without any finite loss goes on with what was before it.
         if is_finite.any():
             self.num_nonfinite = int(np.argmax(is_finite[::-1]))

@@ -194,7 +194,7 @@ def _by_healthy_steps(
     healthy = max(healthy, 0)
     if healthy >= PROVEN_AFTER_STEPS:
         return _with(entry, Verdict.PROVEN, f"{healthy:,} healthy steps after it")
-    reason = f"{healthy:,} healthy steps after it, {PROVEN_AFTER_STEPS} prove it"
+    reason = f"{healthy:,} of the {PROVEN_AFTER_STEPS} healthy steps that prove it"
     return _with(entry, Verdict.UNPROVEN, reason)
 
 

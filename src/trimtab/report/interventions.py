@@ -10,7 +10,14 @@ from itertools import groupby
 from typing import Any
 
 from trimtab.core.block import Block, Event
-from trimtab.core.events import NOTE, RELAUNCH, SETTING_CHANGED, UNDO, UNDO_OUTCOME
+from trimtab.core.events import (
+    NOTE,
+    RELAUNCH,
+    ROLLBACK_PROPOSED,
+    SETTING_CHANGED,
+    UNDO,
+    UNDO_OUTCOME,
+)
 from trimtab.core.text import counted, digits
 from trimtab.explain.measures import loss_change
 from trimtab.report.wording import event_text
@@ -34,7 +41,7 @@ class Intervention:
 
 
 def find_interventions(block: Block) -> list[Intervention]:
-    """Return every act on a run, in the order of its events."""
+    """Return every act on a run, in the order of steps."""
     outcomes = {
         e.facts.get("undone_at"): event_text(e) for e in block.events if e.kind == UNDO_OUTCOME
     }
@@ -45,7 +52,7 @@ def find_interventions(block: Block) -> list[Intervention]:
         known = outcomes.get(first.step) if kind == UNDO else None
         outcome = known or _measured(block, first)
         found.append(Intervention(step=first.step, **words, outcome=outcome))
-    return found
+    return sorted(found, key=lambda one: one.step)
 
 
 def _acts(events: Sequence[Event]) -> Iterator[tuple[str, list[Event]]]:
@@ -137,6 +144,9 @@ _WORDS: Mapping[str, Callable[[Sequence[Event]], _Words]] = {
         expected="updates of the usual size",
     ),
     UNDO: _undo,
+    ROLLBACK_PROPOSED: lambda events: _act(
+        "an older state proposed, not restored", reason=event_text(events[0])
+    ),
     RELAUNCH: lambda events: _act(
         "ended for a relaunch from a proven checkpoint",
         reason=_text(events[0].facts, "reason"),

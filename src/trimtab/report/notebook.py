@@ -24,8 +24,8 @@ def report_card(report: RunReport) -> Html:
     origin = tag("span", wording.origin_text(report), class_="trimtab-mute")
     source = tag("div", tag("b", clip(report.source)), " ", origin)
     parts = [source, RunCurve.from_report(report).draw()]
-    if discarded := wording.discards_text(report.block):
-        parts.append(tag("div", discarded, class_="warn"))
+    acts = (wording.discards_text(report.block), wording.proposal_text(report.block))
+    parts += [tag("div", clip(text), class_="warn") for text in acts if text]
     groups = wording.group_alike(report.by_severity())
     cards = fitting((_incident(alike, report) for alike in groups), MAX_BYTES // 2)
     if left_out := sum(map(len, groups[len(cards) :])):

@@ -61,7 +61,7 @@ class RunReport:
         records, is_short = counted(len(self.block), "record"), len(self.block) < MIN_RECORDS
         if not self.undismissed:
             if is_short:
-                return f"No incident in {records}, which are few to be sure of it{note}."
+                return f"No incident found, but {records} are too few to be sure{note}."
             return f"Healthy: no incident in {records}{note}."
         worst = self.by_severity()[0]
         more = len(self.undismissed) - 1

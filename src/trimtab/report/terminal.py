@@ -63,8 +63,8 @@ def report_view(report: RunReport, width: int, *, questions: bool = False) -> Re
         _heading(report, width),
         *_curves(block, onsets, width),
     ]
-    if discarded := wording.discards_text(block):
-        parts.append(Text(discarded, style="yellow"))
+    acts = (wording.discards_text(block), wording.proposal_text(block))
+    parts += [Text(printable(text), style="yellow") for text in acts if text]
     parts += [Text(f"note: {printable(note)}", style="dim") for note in report.notes]
     if not report.incidents:
         return Group(*parts)

@@ -138,6 +138,12 @@ def discards_text(block: Block) -> str:
     return f"{steps} discarded, kept out of the weights: {discards.where()}"
 
 
+def proposal_text(block: Block) -> str:
+    """Return the latest offer of an older state; "" if there was none."""
+    offers = [event for event in block.events if event.kind == ROLLBACK_PROPOSED]
+    return f"step {offers[-1].step:,}: {event_text(offers[-1])}" if offers else ""
+
+
 def losses_text(diagnosis: Diagnosis) -> str:
     symptoms = diagnosis.symptoms
     return f"{digits(symptoms.loss_before)} -> {digits(symptoms.loss_peak)}"

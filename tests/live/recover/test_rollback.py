@@ -188,6 +188,10 @@ def test_what_cannot_be_meant_is_refused(run: Path, options: tuple[object, ...],
     assert said in " ".join(refused(run, *options).split())
 
 
+def test_a_checkpoint_is_found_by_the_last_step_before_it_as_trainers_name_it(run: Path) -> None:
+    assert "Back to step 20" in ask(run, "--to", 19)
+
+
 def test_nothing_is_asked_for_without_a_yes(run: Path) -> None:
     result = CliRunner().invoke(app, ["rollback", str(run), "--to", "10"], input="\n")
     assert result.exit_code == 1

@@ -1,6 +1,7 @@
 """The trial of states on one process: what it restores, proposes and leaves alone, bit for bit."""
 
 import inspect
+import io
 import logging
 import tempfile
 import time
@@ -13,6 +14,7 @@ from unittest import mock
 
 import pytest
 import torch
+from rich.console import Console
 from tests.kit.cases import some_of
 from tests.kit.tiny import journal_of
 from torch import nn, optim
@@ -23,8 +25,11 @@ from trimtab.core.block import Event
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError
 from trimtab.core.events import ROLLBACK_PROPOSED, TRIAL, UNDO, UNDO_OUTCOME
+from trimtab.diagnosis import diagnose
 from trimtab.live.recover.trial import StateTrial
 from trimtab.live.recover.trial_rule import LossLevel, Outcome, TrialSchedule
+from trimtab.report.run_report import RunReport
+from trimtab.report.terminal import report_view
 from trimtab.state.batches import RememberedBatches
 from trimtab.state.snapshots import Snapshots
 
@@ -215,6 +220,13 @@ def test_what_may_be_on_purpose_is_proposed_only(
     assert run.events(UNDO) == []
     (asked,) = run.events(ROLLBACK_PROPOSED)
     assert why in asked.facts["because"]
+    assert asked.facts["sentence"] in _shown(diagnose(tmp_path))
+
+
+def _shown(report: RunReport) -> str:
+    console = Console(width=400, file=io.StringIO(), record=True)
+    console.print(report_view(report, 400))
+    return console.export_text()
 
 
 def test_other_data_are_left_alone(tmp_path: Path) -> None:

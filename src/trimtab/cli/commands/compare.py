@@ -200,7 +200,7 @@ def _state_lines(found: "StateDifference | None") -> list[str]:
     """Say from where on weights or optimizer differ, if both runs have checksums of them."""
     if found is None:
         return []
-    checked = f"{found.num_compared:,} common steps with checksums"
+    checked = f"{counted(found.num_compared, 'common step')} with checksums"
     if found.differs_at is None:
         return [f"weights and optimizer state are equal, bit for bit, at all {checked}"]
     names = ", ".join(name.replace("_hash/", " of ") for name in found.signals)
@@ -217,7 +217,8 @@ def _first_differences(differences: "Sequence[FirstDifference]") -> str:
         for one in differences[:MAX_DIFFERENCES]
     )
     more = len(differences) - MAX_DIFFERENCES
-    return printable(f"first difference: {named}" + (f"; {more} more signals" if more > 0 else ""))
+    rest = f"; {counted(more, 'more signal')}" if more > 0 else ""
+    return printable(f"first difference: {named}{rest}")
 
 
 def _unequal(one: "FirstDifference") -> str:

@@ -410,7 +410,15 @@ def note(
     """
     # Imported here so that `trimtab --help` does not wait for numpy.
     from trimtab.cli.output import find_run
+    from trimtab.core.errors import ConfigError
+    from trimtab.diagnosis import diagnose
     from trimtab.journal import add_note
 
-    step = add_note(find_run(run), text, incident, dismiss=dismiss)
+    directory = find_run(run)
+    if named := [number for number in (incident, dismiss) if number is not None]:
+        known = [one.incident.number for one in diagnose(directory.root).incidents]
+        if missing := [number for number in named if number not in known]:
+            numbers = ", ".join(map(str, sorted(known))) or "none"
+            raise ConfigError(f"the run has no incident {missing[0]}; it has: {numbers}")
+    step = add_note(directory, text, incident, dismiss=dismiss)
     typer.echo(f"noted at step {step}")

@@ -118,13 +118,19 @@ def _choose(index: "CheckpointIndex", to: int, *, anyway: bool) -> "CheckpointEn
     from trimtab.journal.checkpoints.index import Verdict
     from trimtab.journal.checkpoints.manifest import find_damage
 
+    # A Trainer's checkpoint-100 goes on with step 101, and is asked for as 100.
+    last = to if any(one.step == to for one in index.entries) else to + 1
     older = sorted(
-        (one for one in index.entries if one.step <= to),
+        (one for one in index.entries if one.step <= last),
         key=lambda one: (one.step, one.facts.serial),
     )
     if not older:
-        known = ", ".join(f"{one.step:,}" for one in index.entries) or "none"
-        raise RestoreError(f"no checkpoint is from step {to:,} or before; there are: {known}")
+        known = ", ".join(f"{one.step:,}" for one in index.entries)
+        raise RestoreError(
+            f"no checkpoint is from step {to:,} or before; there are: {known}"
+            if known
+            else "no checkpoint of this run is known; `watch(..., checkpoints=...)` records them"
+        )
     if older[-1].verdict is Verdict.BAD and not anyway:
         sound = [one.step for one in older if one.verdict is not Verdict.BAD]
         raise RestoreError(
