@@ -271,3 +271,22 @@ def test_no_file_outside_is_read_and_damage_is_said(tmp_path: Path) -> None:
     (tmp_path / "zero_pp_rank_0_mp_rank_00_optim_states.pt").touch()
     with pytest.raises(RestoreError, match="ds_to_universal"):
         LogicalState.read(tmp_path)
+
+
+def test_a_pair_of_which_nothing_is_compared_or_a_name_means_two_things_is_not_the_same(
+    tmp_path: Path,
+) -> None:
+    ones, twos = torch.ones(4), torch.full((4,), 2.0)
+    moments = {"optimizer": {"state": {0: {"exp_avg": ones}}, "param_groups": []}}
+    wrapped = {"model": {"module.w": ones, "w": twos}}
+    both = {"model": {"w": ones}, "state_dict": {"w": twos}}
+    huge = {"model": {"w": torch.ones(1).expand(2**30)}}
+    for content, said in (
+        (moments, "holds weights"),
+        (wrapped, "two different entries for weights.w"),
+        (both, "two different entries for weights.w"),
+        (huge, "of which 4 are stored"),
+    ):
+        torch.save(content, path := tmp_path / "x.pt")
+        result = CliRunner().invoke(app, ["checkpoints", "same", str(path), str(path), "--weights"])
+        assert (result.exit_code, said in result.output.replace("\n", " ")) == (3, True)

@@ -82,7 +82,7 @@ def same(
 
     Exit code: 0 they are the same, 1 they differ, 2 usage error, 3 one cannot be read.
     """
-    from trimtab.core.errors import MissingExtra
+    from trimtab.core.errors import MissingExtra, RestoreError
     from trimtab.core.text import printable
 
     try:
@@ -92,6 +92,8 @@ def same(
     states = [LogicalState.read(path) for path in (one, other)]
     found = states[0].differences(states[1])
     if weights:
+        if not any(name.startswith("weights.") for state in states for name in state.entries):
+            raise RestoreError("neither checkpoint holds weights, so nothing was compared")
         found = {name: pair for name, pair in found.items() if name.startswith("weights.")}
     for name, pair in found.items():
         first, second = (str(entry or "missing") for entry in pair)

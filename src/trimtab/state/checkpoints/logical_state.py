@@ -52,6 +52,9 @@ class Digest:
         return f"{self.kind} {self.content[:8]}" if self.kind else self.content[:60]
 
 
+MAX_EXPANDED = 2**28
+"""Bytes up to which a tensor may be larger than what is stored of it. Chosen."""
+
 Difference = tuple[Digest | None, Digest | None]
 """An entry of one checkpoint and of the other; None is missing."""
 
@@ -101,7 +104,9 @@ class LogicalState:
             is_number = last == "step" or name.startswith("options.")
             if is_number and isinstance(value, Tensor) and value.numel() == 1:
                 value = value.item()  # optimizers keep it in either way
-            self.entries[name] = _digest(value)
+            digest = _digest(value)
+            if self.entries.setdefault(name, digest) != digest:
+                raise RestoreError(f"the checkpoint has two different entries for {name}")
 
 
 def _name(keys: Keys, *, is_flat: bool) -> str:
@@ -131,6 +136,9 @@ def _unwrapped(name: str) -> str:
 def _digest(value: Any) -> Digest:
     if not isinstance(value, Tensor):
         return Digest("", _text(value))
+    stored, size = value.untyped_storage().nbytes(), value.numel() * value.element_size()
+    if size > max(stored, MAX_EXPANDED):  # expanded: a small file may claim any size
+        raise RestoreError(f"a tensor claims {size:,} bytes, of which {stored:,} are stored")
     plain = value.detach().contiguous().reshape(-1).view(torch.uint8)
     content = hashlib.blake2b(plain.numpy().data, digest_size=16).hexdigest()
     return Digest(f"{str(value.dtype).removeprefix('torch.')} {list(value.shape)}", content)
