@@ -176,12 +176,14 @@ class TimeUse:
         return sum(self.seconds.values())
 
     def __str__(self) -> str:
-        parts = [
-            f"{100 * seconds / self.total:.1f} % {cause}"
+        shown = {
+            cause: f"{100 * seconds / self.total:.1f} % {cause}"
             for cause, seconds in self.seconds.items()
             if seconds >= 0.0005 * self.total
-        ]
-        return f"{', '.join(parts)}; checkpoints, restarts and lost steps: {100 * self.lost:.1f} %"
+        }
+        has_sum = len(shown.keys() & INSTABILITY) > 1
+        more = f"; lost in all: {100 * self.lost:.1f} %" if has_sum else ""
+        return f"{', '.join(shown.values())}{more}"
 
 
 def compute_time_use(block: Block, incidents: Sequence[Incident] = ()) -> TimeUse | None:

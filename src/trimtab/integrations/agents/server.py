@@ -95,4 +95,5 @@ def _reported(kind: type[Exception]) -> Iterator[None]:
         yield
     except (TrimtabError, OSError) as error:
         said = str(error) if isinstance(error, TrimtabError) else "it cannot be read"
-        raise kind(printable(said.replace("\n", " ")[:MAX_ERROR_CHARS])) from error
+        text = printable(said.replace("\n", " ")[:MAX_ERROR_CHARS])
+        raise kind(f"{text} (untrusted: an error may quote the file)") from error
