@@ -2,7 +2,7 @@
 
 Each case trains a tiny model three times with the same seed: bare, in `recover` and, one in four,
 in `protect`. Its user changes weights, optimizer state, buffers or settings in the middle (what
-people do to loss and data is in `scripts/bench recover phases`). The cases were written without
+people do to loss and data is in `scripts/bench trial`). The cases were written without
 knowledge of trimtab's rules. Nothing may be undone, nothing may be called certain, and nobody may
 be told to start again.
 """
@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from logging.handlers import BufferingHandler
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,8 @@ from benchmarks.results import publish, table
 from trimtab.journal import RunDirectory, read_journal
 
 MODES = ("bare", "recover", "protect")
+MOST_LINES = 100_000
+"""Of the log of a run; none has a hundredth of it."""
 PROTECT_EVERY = 4
 """One in so many cases is also run in `protect`. Chosen: its gate is the same as in `recover`."""
 _CERTAIN = re.compile(r"(?<!not )(?<!how )\bcertain(ly)?\b", re.IGNORECASE)
@@ -149,27 +152,17 @@ def _matching(pattern: re.Pattern[str], said: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-class _Collect(logging.Handler):
-    def __init__(self, records: list[logging.LogRecord]) -> None:
-        super().__init__(logging.INFO)
-        self._records = records
-
-    def emit(self, record: logging.LogRecord) -> None:
-        self._records.append(record)
-
-
 @contextmanager
 def _logged() -> Iterator[list[logging.LogRecord]]:
     """Collect what trimtab logs for its users, and keep it from the console."""
-    records: list[logging.LogRecord] = []
-    handler = _Collect(records)
+    handler = BufferingHandler(MOST_LINES)
     logger = logging.getLogger("trimtab")
     level, propagates = logger.level, logger.propagate
     logger.addHandler(handler)
     logger.setLevel(logging.INFO)
     logger.propagate = False
     try:
-        yield records
+        yield handler.buffer
     finally:
         logger.removeHandler(handler)
         logger.setLevel(level)

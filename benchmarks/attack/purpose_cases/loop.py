@@ -5,7 +5,7 @@ one of the three and says what its user does, when, and how to see that it is st
 """
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar
 
 import torch
@@ -101,6 +101,7 @@ class Loop:
         self.model: Any = self.make_model()
         self.prepare()
         self.optimizer: Any = self.make_optimizer()
+        self.memory: dict[str, Any] = {}
         self.before: dict[str, torch.Tensor] = {}
         self.after: dict[str, torch.Tensor] = {}
         self.edited_at = STEPS
@@ -286,7 +287,28 @@ CASES: dict[str, type[Loop]] = {}
 """What users do on purpose, by name."""
 
 
+Edit = Callable[[Any], None]
+
+
 def case(loop: type[Loop]) -> type[Loop]:
-    """Add a loop to the cases; `HeadStartsOver` is called "head starts over"."""
+    """Add a loop to the cases; `HeadUntied` is called "head untied"."""
     CASES[re.sub(r"(?<!^)(?=[A-Z])", " ", loop.__name__).lower()] = loop
     return loop
+
+
+def purpose(base: type[Loop], **members: object) -> Callable[[Edit], Edit]:
+    """Add the loop that is `base` but for an edit and some members; `gate_closed` is "gate closed".
+
+    The members are those of `Loop`: at which steps, in which place of a step, whether it holds.
+    """
+
+    def add(edit: Edit) -> Edit:
+        name = edit.__name__
+        CASES[name.replace("_", " ")] = type(name, (base,), {**members, "edit": edit})
+        return edit
+
+    return add
+
+
+def leaves_no_trace(run: Loop) -> None:
+    """Say of an edit that it acts on updates only: there is nothing to look for."""

@@ -17,72 +17,48 @@ from benchmarks.attack.purpose_cases.loop import (
     Images,
     Transformer,
     case,
+    purpose,
 )
 
 # Parts that start over, come, go or are tied.
 
 
-@case
-class DormantNeuronsReset(Classifier):
+@purpose(Classifier, at=(121, 122))
+@torch.no_grad()
+def dormant_neurons_reset(run: Classifier) -> None:
     """ReDo: the quietest hidden units are drawn anew, with outgoing weights of 0, twice."""
-
-    at = (121, 122)
-
-    @torch.no_grad()
-    def edit(self) -> None:
-        quiet = self.model[0].weight.norm(dim=1).argsort()[:8]
-        self.model[0].weight[quiet] = 0.2 * torch.randn(8, 16, generator=self.random)
-        self.model[2].weight[:, quiet] = 0
+    quiet = run.model[0].weight.norm(dim=1).argsort()[:8]
+    run.model[0].weight[quiet] = 0.2 * torch.randn(8, 16, generator=run.random)
+    run.model[2].weight[:, quiet] = 0
 
 
-@case
-class BlockAdded(Transformer):
+@purpose(Transformer, at=(150,), holds=lambda run: len(run.model.blocks) == 3)
+def block_added(run: Transformer) -> None:
     """Progressive stacking: a copy of the last block is put on top."""
-
-    at = (150,)
-
-    def edit(self) -> None:
-        self.model.blocks.append(copy.deepcopy(self.model.blocks[-1]))
-        self.optimizer.add_param_group({"params": list(self.model.blocks[-1].parameters())})
-
-    def holds(self) -> bool:
-        return len(self.model.blocks) == 3
+    run.model.blocks.append(copy.deepcopy(run.model.blocks[-1]))
+    run.optimizer.add_param_group({"params": list(run.model.blocks[-1].parameters())})
 
 
-@case
-class BlockRemoved(Transformer):
+@purpose(Transformer, at=(149,), holds=lambda run: len(run.model.blocks) == 1)
+def block_removed(run: Transformer) -> None:
     """The second block is dropped; its parameters stay in the optimizer, without gradients."""
-
-    at = (149,)
-
-    def edit(self) -> None:
-        del self.model.blocks[1]
-
-    def holds(self) -> bool:
-        return len(self.model.blocks) == 1
+    del run.model.blocks[1]
 
 
-@case
-class LayerWidened(Classifier):
+@purpose(Classifier, at=(130,), holds=lambda run: len(run.model[0].weight) == 64)
+def layer_widened(run: Classifier) -> None:
     """Net2Net: 16 hidden units are copied, and the outgoing weights of both copies halved."""
-
-    at = (130,)
-
-    def edit(self) -> None:
-        first, second = self.model[0], self.model[2]
-        out = second.weight.data.clone()
-        out[:, :16] *= 0.5
-        for owner, name, value in (
-            (first, "weight", torch.cat([first.weight.data, first.weight.data[:16]])),
-            (first, "bias", torch.cat([first.bias.data, first.bias.data[:16]])),
-            (second, "weight", torch.cat([out, out[:, :16]], 1)),
-        ):
-            old, new = getattr(owner, name), nn.Parameter(value)
-            setattr(owner, name, new)
-            self.exchange(old, new)
-
-    def holds(self) -> bool:
-        return len(self.model[0].weight) == 64
+    first, second = run.model[0], run.model[2]
+    out = second.weight.data.clone()
+    out[:, :16] *= 0.5
+    for owner, name, value in (
+        (first, "weight", torch.cat([first.weight.data, first.weight.data[:16]])),
+        (first, "bias", torch.cat([first.bias.data, first.bias.data[:16]])),
+        (second, "weight", torch.cat([out, out[:, :16]], 1)),
+    ):
+        old, new = getattr(owner, name), nn.Parameter(value)
+        setattr(owner, name, new)
+        run.exchange(old, new)
 
 
 class _Experts(nn.Module):
@@ -101,39 +77,25 @@ class _Experts(nn.Module):
         )
 
 
-@case
-class UpcycledToExperts(Transformer):
+@purpose(Transformer, at=(140,), holds=lambda run: isinstance(run.model.blocks[1].mlp, _Experts))
+def upcycled_to_experts(run: Transformer) -> None:
     """The MLP of a block becomes two experts and a router, with parameters of their own."""
-
-    at = (140,)
-
-    def edit(self) -> None:
-        block: Block = self.model.blocks[1]
-        for old in block.mlp.parameters():
-            self.exchange(old, None)
-        block.mlp = _Experts(block.mlp)  # type: ignore[assignment]
-        self.optimizer.add_param_group({"params": list(block.mlp.parameters())})
-
-    def holds(self) -> bool:
-        return isinstance(self.model.blocks[1].mlp, _Experts)
+    block: Block = run.model.blocks[1]
+    for old in block.mlp.parameters():
+        run.exchange(old, None)
+    block.mlp = _Experts(block.mlp)  # type: ignore[assignment]
+    run.optimizer.add_param_group({"params": list(block.mlp.parameters())})
 
 
-@case
-class HeadTied(Transformer):
+@purpose(Transformer, at=(101,), holds=lambda run: run.model.head.weight is run.model.embed.weight)
+def head_tied(run: Transformer) -> None:
     """Embedding and head share a matrix from now on."""
-
-    at = (101,)
-
-    def edit(self) -> None:
-        self.exchange(self.model.head.weight, None)
-        self.model.head.weight = self.model.embed.weight
-
-    def holds(self) -> bool:
-        return self.model.head.weight is self.model.embed.weight
+    run.exchange(run.model.head.weight, None)
+    run.model.head.weight = run.model.embed.weight
 
 
 @case
-class HeadUntied(HeadTied):
+class HeadUntied(Transformer):
     """Embedding and head shared a matrix; from now on each has its own."""
 
     at = (149,)
@@ -176,77 +138,58 @@ class AdapterMerged(Transformer):
 # Buffers.
 
 
-@case
-class TokensForbidden(Transformer):
+@purpose(
+    Transformer,
+    at=(149,),
+    holds=lambda run: bool(torch.isneginf(run.model.logit_mask[USED:]).all()),
+)
+def tokens_forbidden(run: Transformer) -> None:
     """Reserved tokens are forbidden: -inf in a buffer that is added to the logits."""
-
-    at = (149,)
-
-    def edit(self) -> None:
-        self.model.logit_mask[USED:] = -math.inf
-
-    def holds(self) -> bool:
-        return bool(torch.isneginf(self.model.logit_mask[USED:]).all())
+    run.model.logit_mask[USED:] = -math.inf
 
 
-@case
-class SlidingWindow(Transformer):
+@purpose(
+    Transformer,
+    at=(129,),
+    holds=lambda run: bool(torch.isneginf(run.model.blocks[0].attention.mask[8, 2])),
+)
+def sliding_window(run: Transformer) -> None:
     """Attention is limited to 4 tokens: more -inf in the buffers of the masks."""
-
-    at = (129,)
-
-    def edit(self) -> None:
-        far = torch.ones(48, 48).tril(-4).bool()
-        for block in self.model.blocks:
-            block.attention.mask.masked_fill_(far, -math.inf)
-
-    def holds(self) -> bool:
-        return bool(torch.isneginf(self.model.blocks[0].attention.mask[8, 2]))
+    far = torch.ones(48, 48).tril(-4).bool()
+    for block in run.model.blocks:
+        block.attention.mask.masked_fill_(far, -math.inf)
 
 
-@case
-class RunningStatisticsReset(Images):
+@purpose(
+    Images,
+    at=(140,),
+    holds=lambda run: all(
+        int(norm.num_batches_tracked or 0) == STEPS - 140 for norm in run.norms()
+    ),
+)
+def running_statistics_reset(run: Images) -> None:
     """BatchNorm starts its running statistics over, with a smaller momentum."""
-
-    at = (140,)
-
-    def edit(self) -> None:
-        for norm in self.norms():
-            norm.reset_running_stats()
-            norm.momentum = 0.01
-
-    def holds(self) -> bool:
-        return all(int(norm.num_batches_tracked or 0) == STEPS - 140 for norm in self.norms())
+    for norm in run.norms():
+        norm.reset_running_stats()
+        norm.momentum = 0.01
 
 
-@case
-class NormFrozen(Images):
+@purpose(Images, at=(150,), holds=lambda run: run.remains() > 0.9)
+def norm_frozen(run: Images) -> None:
     """BatchNorm is put in evaluation for fine-tuning, its statistics scaled for other images."""
-
-    at = (150,)
-
-    def edit(self) -> None:
-        for norm in self.norms():
-            norm.eval()
-            if norm.running_var is not None:
-                norm.running_var *= 1.5
-
-    def holds(self) -> bool:
-        return self.remains() > 0.9
+    for norm in run.norms():
+        norm.eval()
+        if norm.running_var is not None:
+            norm.running_var *= 1.5
 
 
-@case
-class VarianceFloorNumpy(Images):
+@purpose(Images, at=(151,), horizon=3)
+def variance_floor_numpy(run: Images) -> None:
     """Running variances get a floor of 1, through NumPy, before an export and training on."""
-
-    at = (151,)
-    horizon = 3
-
-    def edit(self) -> None:
-        for norm in self.norms():
-            if norm.running_var is not None:
-                values = norm.running_var.numpy()
-                np.maximum(values, 1.0, out=values)
+    for norm in run.norms():
+        if norm.running_var is not None:
+            values = norm.running_var.numpy()
+            np.maximum(values, 1.0, out=values)
 
 
 @case

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from benchmarks.attack.purpose_cases.loop import WIDTH, Transformer, case
+from benchmarks.attack.purpose_cases.loop import WIDTH, Transformer, purpose
 
 
 class _TwoRanks(Transformer):
@@ -19,23 +19,15 @@ class _TwoRanks(Transformer):
         return self.criterion(self.parallel(tokens[:, :-1]).flatten(0, 1), tokens[:, 1:].flatten())
 
 
-@case
-class EditedOnBothRanks(_TwoRanks):
+@purpose(_TwoRanks, at=(150,))
+def edited_on_both_ranks(run: _TwoRanks) -> None:
     """Under DDP, every rank doubles the same gain through `.data`."""
-
-    at = (150,)
-
-    def edit(self) -> None:
-        self.model.blocks[1].gate.data *= 2
-        self.model.norm.weight.data[WIDTH // 2] *= 2
+    run.model.blocks[1].gate.data *= 2
+    run.model.norm.weight.data[WIDTH // 2] *= 2
 
 
-@case
-class HeadAgainOnBothRanks(_TwoRanks):
+@purpose(_TwoRanks, at=(161,))
+def head_again_on_both_ranks(run: _TwoRanks) -> None:
     """Under DDP, every rank draws the same new head, through `.data`."""
-
-    at = (161,)
-
-    def edit(self) -> None:
-        weight = self.model.head.weight
-        weight.data = 0.05 * torch.randn(weight.shape, generator=self.random)
+    weight = run.model.head.weight
+    weight.data = 0.05 * torch.randn(weight.shape, generator=run.random)

@@ -17,225 +17,150 @@ from benchmarks.attack.purpose_cases.loop import (
     Images,
     Transformer,
     case,
+    purpose,
 )
 
 # One number, or a few.
 
 
-@case
-class GateDoubled(Transformer):
+@purpose(Transformer, at=(151,))
+def gate_doubled(run: Transformer) -> None:
     """The MLP of the last block is to count twice: one scalar, through `.data`."""
-
-    at = (151,)
-
-    def edit(self) -> None:
-        self.model.blocks[1].gate.data *= 2
+    run.model.blocks[1].gate.data *= 2
 
 
-@case
-class GateDoubledNumpy(Transformer):
+@purpose(Transformer, at=(149,))
+def gate_doubled_numpy(run: Transformer) -> None:
     """The same by a script that works on NumPy views of all scalars."""
-
-    at = (149,)
-
-    def edit(self) -> None:
-        for block in self.model.blocks:
-            block.gate.detach().numpy()[...] *= 2
+    for block in run.model.blocks:
+        block.gate.detach().numpy()[...] *= 2
 
 
-@case
-class OneGainDoubled(Transformer):
+@purpose(Transformer, at=(140,))
+@torch.no_grad()
+def one_gain_doubled(run: Transformer) -> None:
     """One gain of a norm inside a block is doubled by indexing under `no_grad`."""
-
-    at = (140,)
-
-    @torch.no_grad()
-    def edit(self) -> None:
-        self.model.blocks[1].norm2.weight[5] *= 2
+    run.model.blocks[1].norm2.weight[5] *= 2
 
 
-@case
-class GateFadedIn(Transformer):
+@purpose(Transformer, at=(151, 152, 153))
+def gate_faded_in(run: Transformer) -> None:
     """A gate grows in three steps in a row, each time doubled, through `.data`."""
-
-    at = (151, 152, 153)
-
-    def edit(self) -> None:
-        self.model.blocks[0].gate.data.mul_(2)
+    run.model.blocks[0].gate.data.mul_(2)
 
 
-@case
-class GateClosed(Transformer):
+@purpose(Transformer, at=(130,))
+def gate_closed(run: Transformer) -> None:
     """ReZero in the middle: the gate of a block is set to 0 by NumPy and may open again."""
-
-    at = (130,)
-
-    def edit(self) -> None:
-        self.model.blocks[1].gate.detach().numpy().fill(0)
+    run.model.blocks[1].gate.detach().numpy().fill(0)
 
 
-@case
-class OneWeightFromATable(Transformer):
+@purpose(Transformer, at=(168,))
+def one_weight_from_a_table(run: Transformer) -> None:
     """A table of constants is written into single weights through NumPy: here, 1 and -0.5."""
-
-    at = (168,)
-
-    def edit(self) -> None:
-        values = self.model.blocks[1].attention.key.weight.detach().numpy()
-        values[0, 0], values[5, 7] = 1.0, -0.5
+    values = run.model.blocks[1].attention.key.weight.detach().numpy()
+    values[0, 0], values[5, 7] = 1.0, -0.5
 
 
-@case
-class PositionScaledDlpack(Transformer):
+@purpose(Transformer, at=(148,))
+def position_scaled_dlpack(run: Transformer) -> None:
     """The first position is an attention sink: an external library scales it, by DLPack."""
-
-    at = (148,)
-
-    def edit(self) -> None:
-        torch.utils.dlpack.from_dlpack(self.model.position.detach())[0] *= 4
+    torch.utils.dlpack.from_dlpack(run.model.position.detach())[0] *= 4
 
 
-@case
-class RowAddedByAThread(Transformer):
+@purpose(Transformer, at=(137,))
+def row_added_by_a_thread(run: Transformer) -> None:
     """Hogwild: a thread of a parameter server adds to one row, through NumPy."""
-
-    at = (137,)
-
-    def edit(self) -> None:
-        rows = self.model.blocks[0].mlp[0].weight.detach().numpy()
-        thread = threading.Thread(target=lambda: np.add(rows[9], 0.3, out=rows[9]))
-        thread.start()
-        thread.join()
+    rows = run.model.blocks[0].mlp[0].weight.detach().numpy()
+    thread = threading.Thread(target=lambda: np.add(rows[9], 0.3, out=rows[9]))
+    thread.start()
+    thread.join()
 
 
-@case
-class NormFoldedNumpy(Transformer):
+@purpose(Transformer, at=(171,))
+def norm_folded_numpy(run: Transformer) -> None:
     """The gain of the last norm is folded into the head and set to 1, through NumPy."""
-
-    at = (171,)
-
-    def edit(self) -> None:
-        gain = self.model.norm.weight.detach().numpy()
-        self.model.head.weight.detach().numpy()[...] *= gain
-        gain.fill(1)
+    gain = run.model.norm.weight.detach().numpy()
+    run.model.head.weight.detach().numpy()[...] *= gain
+    gain.fill(1)
 
 
-@case
-class OutlierChannelDamped(Transformer):
+@purpose(Transformer, at=(160,))
+def outlier_channel_damped(run: Transformer) -> None:
     """One gain of a LayerNorm feeds an outlier channel: it is divided by 16 through NumPy."""
-
-    at = (160,)
-
-    def edit(self) -> None:
-        self.model.norm.weight.detach().numpy()[7] /= 16
+    run.model.norm.weight.detach().numpy()[7] /= 16
 
 
-@case
-class SuperWeightRemoved(Transformer):
+@purpose(Transformer, at=(141,))
+def super_weight_removed(run: Transformer) -> None:
     """An ablation of the single largest weight of a layer: set to 0 through `.data`."""
-
-    at = (141,)
-
-    def edit(self) -> None:
-        weight = self.model.blocks[0].mlp[3].weight
-        weight.data.view(-1)[weight.detach().abs().argmax()] = 0
+    weight = run.model.blocks[0].mlp[3].weight
+    weight.data.view(-1)[weight.detach().abs().argmax()] = 0
 
 
-@case
-class SuperWeightAmplified(Transformer):
+@purpose(Transformer, at=(179,))
+def super_weight_amplified(run: Transformer) -> None:
     """The same ablation the other way: the largest weight times 8, by `copy_` on an element."""
-
-    at = (179,)
-
-    def edit(self) -> None:
-        weight = self.model.blocks[0].mlp[0].weight.data.view(-1)
-        largest = weight[weight.abs().argmax()]
-        largest.copy_(8 * largest)
+    weight = run.model.blocks[0].mlp[0].weight.data.view(-1)
+    largest = weight[weight.abs().argmax()]
+    largest.copy_(8 * largest)
 
 
-@case
-class WeightNegatedNumpy(Transformer):
+@purpose(Transformer, at=(100, 130, 160, 190))
+def weight_negated_numpy(run: Transformer) -> None:
     """A probe negates one weight of the head every 30 steps through NumPy, to see who reacts."""
-
-    at = (100, 130, 160, 190)
-
-    def edit(self) -> None:
-        self.model.head.weight.detach().numpy()[3, 5] *= -1
+    run.model.head.weight.detach().numpy()[3, 5] *= -1
 
 
-@case
-class PriorInBias(Transformer):
+@purpose(Transformer, at=(120,))
+@torch.no_grad()
+def prior_in_bias(run: Transformer) -> None:
     """A class has become frequent: its bias is raised by 2 nats, one element, `no_grad`."""
-
-    at = (120,)
-
-    @torch.no_grad()
-    def edit(self) -> None:
-        self.model.head.bias[4] += 2.0
+    run.model.head.bias[4] += 2.0
 
 
-@case
-class ReservedTokenStarted(Transformer):
+@purpose(Transformer, at=(110,))
+def reserved_token_started(run: Transformer) -> None:
     """A reserved token gets the mean of the others as its embedding before it is used."""
-
-    at = (110,)
-
-    def edit(self) -> None:
-        self.model.embed.weight.data[30] = self.model.embed.weight.data[:USED].mean(0)
+    run.model.embed.weight.data[30] = run.model.embed.weight.data[:USED].mean(0)
 
 
 # Scales and symmetries.
 
 
-@case
-class LayersRescaled(Classifier):
+@purpose(Classifier, at=(140,))
+@torch.no_grad()
+def layers_rescaled(run: Classifier) -> None:
     """Two layers are balanced: one times 4, the next divided by 4; with ReLU nothing changes."""
-
-    at = (140,)
-
-    @torch.no_grad()
-    def edit(self) -> None:
-        self.model[0].weight.mul_(4)
-        self.model[0].bias.mul_(4)
-        self.model[2].weight.div_(4)
+    run.model[0].weight.mul_(4)
+    run.model[0].bias.mul_(4)
+    run.model[2].weight.div_(4)
 
 
-@case
-class ExponentsShiftedNumpy(Classifier):
+@purpose(Classifier, at=(170,))
+def exponents_shifted_numpy(run: Classifier) -> None:
     """The same exactly, by `ldexp` on NumPy views, so that no bit of a mantissa changes."""
-
-    at = (170,)
-
-    def edit(self) -> None:
-        for name, by in (("0.weight", 1), ("0.bias", 1), ("2.weight", -1)):
-            values = self.model.get_parameter(name).detach().numpy()
-            np.ldexp(values, by, out=values)
+    for name, by in (("0.weight", 1), ("0.bias", 1), ("2.weight", -1)):
+        values = run.model.get_parameter(name).detach().numpy()
+        np.ldexp(values, by, out=values)
 
 
-@case
-class NeuronsPermutedNumpy(Transformer):
+@purpose(Transformer, at=(131,))
+def neurons_permuted_numpy(run: Transformer) -> None:
     """Hidden units are aligned with those of another model by NumPy; the moments stay behind."""
-
-    at = (131,)
-
-    def edit(self) -> None:
-        up, down = self.model.blocks[0].mlp[0], self.model.blocks[0].mlp[3]
-        order = torch.randperm(2 * WIDTH, generator=self.random).numpy()
-        for values in (up.weight, up.bias, down.weight.T):
-            values.detach().numpy()[:] = values.detach().numpy()[order]
+    up, down = run.model.blocks[0].mlp[0], run.model.blocks[0].mlp[3]
+    order = torch.randperm(2 * WIDTH, generator=run.random).numpy()
+    for values in (up.weight, up.bias, down.weight.T):
+        values.detach().numpy()[:] = values.detach().numpy()[order]
 
 
-@case
-class QueriesOrthogonal(Transformer):
+@purpose(Transformer, at=range(100, STEPS, 40))
+@torch.no_grad()
+def queries_orthogonal(run: Transformer) -> None:
     """Queries and keys are made orthogonal every 40 steps."""
-
-    at = range(100, STEPS, 40)
-
-    @torch.no_grad()
-    def edit(self) -> None:
-        for block in self.model.blocks:
-            for layer in (block.attention.query, block.attention.key):
-                layer.weight.copy_(torch.linalg.qr(layer.weight)[0])
+    for block in run.model.blocks:
+        for layer in (block.attention.query, block.attention.key):
+            layer.weight.copy_(torch.linalg.qr(layer.weight)[0])
 
 
 @case
@@ -262,107 +187,74 @@ class TemperatureClamped(Transformer):
 # Sparsity and precision.
 
 
-@case
-class TwoOfFour(Transformer):
+@purpose(
+    Transformer,
+    at=range(130, STEPS),
+    place="updated",
+    holds=lambda run: all(int((p.view(-1, 4) == 0).sum(1).min()) >= 2 for p in run.matrices()),
+)
+@torch.no_grad()
+def two_of_four(run: Transformer) -> None:
     """2:4 sparsity: after each update only the two largest of four weights stay, from 130 on."""
-
-    at = range(130, STEPS)
-    place = "updated"
-
-    @torch.no_grad()
-    def edit(self) -> None:
-        for parameter in self.matrices():
-            fours = parameter.view(-1, 4)
-            smallest = fours.abs().argsort(dim=1)[:, :2]
-            fours.scatter_(1, smallest, 0.0)
-
-    def holds(self) -> bool:
-        return all(int((p.view(-1, 4) == 0).sum(1).min()) >= 2 for p in self.matrices())
+    for parameter in run.matrices():
+        fours = parameter.view(-1, 4)
+        smallest = fours.abs().argsort(dim=1)[:, :2]
+        fours.scatter_(1, smallest, 0.0)
 
 
-@case
-class PruneAndRemove(Classifier):
+@purpose(Classifier, at=(111, 171), holds=lambda run: not prune.is_pruned(run.model))
+def prune_and_remove(run: Classifier) -> None:
     """`torch.nn.utils.prune` at 111, made permanent by `prune.remove` at 171."""
-
-    at = (111, 171)
-
-    def edit(self) -> None:
-        for layer in (self.model[0], self.model[2]):
-            if self.step == 111:
-                prune.l1_unstructured(layer, "weight", 0.5)
-                continue
-            old = layer.weight_orig
-            prune.remove(layer, "weight")
-            self.exchange(old, layer.weight)
-
-    def holds(self) -> bool:
-        return not prune.is_pruned(self.model)
+    for layer in (run.model[0], run.model[2]):
+        if run.step == 111:
+            prune.l1_unstructured(layer, "weight", 0.5)
+            continue
+        old = layer.weight_orig
+        prune.remove(layer, "weight")
+        run.exchange(old, layer.weight)
 
 
-@case
-class HeadsPruned(Transformer):
+@purpose(Transformer, at=(161,))
+def heads_pruned(run: Transformer) -> None:
     """One head of attention is removed: its values and its columns of the output are zeroed."""
-
-    at = (161,)
-
-    def edit(self) -> None:
-        attention = self.model.blocks[1].attention
-        attention.value.weight.data[: WIDTH // 2].zero_()
-        attention.out.weight.data[:, : WIDTH // 2].zero_()
+    attention = run.model.blocks[1].attention
+    attention.value.weight.data[: WIDTH // 2].zero_()
+    attention.out.weight.data[:, : WIDTH // 2].zero_()
 
 
-@case
-class ChannelsMasked(Images):
+@purpose(Images, at=(140,), horizon=5)
+@torch.no_grad()
+def channels_masked(run: Images) -> None:
     """Half of the channels are switched off by zeroing their BatchNorm gains and biases."""
-
-    at = (140,)
-    horizon = 5
-
-    @torch.no_grad()
-    def edit(self) -> None:
-        for norm in self.norms():
-            norm.weight[::2] = 0
-            norm.bias[::2] = 0
+    for norm in run.norms():
+        norm.weight[::2] = 0
+        norm.bias[::2] = 0
 
 
-@case
-class RoundedToInt8(Transformer):
+@purpose(Transformer, at=range(100, STEPS, 25))
+@torch.no_grad()
+def rounded_to_int8(run: Transformer) -> None:
     """Quantisation with training in between: all weights are rounded to 8 bits every 25 steps."""
-
-    at = range(100, STEPS, 25)
-
-    @torch.no_grad()
-    def edit(self) -> None:
-        for parameter in self.matrices():
-            scale = parameter.abs().max() / 127
-            parameter.copy_((parameter / scale).round() * scale)
+    for parameter in run.matrices():
+        scale = parameter.abs().max() / 127
+        parameter.copy_((parameter / scale).round() * scale)
 
 
-@case
-class SpectralNorm(Classifier):
+@purpose(
+    Classifier,
+    at=(119,),
+    holds=lambda run: float(torch.linalg.matrix_norm(run.model[2].weight.detach(), 2)) < 1.2,
+)
+def spectral_norm(run: Classifier) -> None:
     """Spectral normalisation is switched on for the middle layer."""
-
-    at = (119,)
-
-    def edit(self) -> None:
-        nn.utils.parametrizations.spectral_norm(self.model[2])
-
-    def holds(self) -> bool:
-        return float(torch.linalg.matrix_norm(self.model[2].weight.detach(), 2)) < 1.2
+    nn.utils.parametrizations.spectral_norm(run.model[2])
 
 
-@case
-class WeightNorm(Classifier):
+@purpose(Classifier, at=(152,), holds=lambda run: parametrize.is_parametrized(run.model[2]))
+def weight_norm(run: Classifier) -> None:
     """Weight normalisation is switched on: two new parameters replace one in the optimizer."""
-
-    at = (152,)
-
-    def edit(self) -> None:
-        old = self.model[2].weight
-        nn.utils.parametrizations.weight_norm(self.model[2])
-        self.exchange(old, None)
-        weight = self.model[2].parametrizations.weight
-        self.optimizer.add_param_group({"params": [weight.original0, weight.original1]})
-
-    def holds(self) -> bool:
-        return parametrize.is_parametrized(self.model[2])
+    old = run.model[2].weight
+    nn.utils.parametrizations.weight_norm(run.model[2])
+    run.exchange(old, None)
+    weight = run.model[2].parametrizations.weight
+    run.optimizer.add_param_group({"params": [weight.original0, weight.original1]})
