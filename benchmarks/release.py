@@ -55,7 +55,7 @@ MEASUREMENTS = (
     Measurement("recover flips --flips 300 --folder FOLDER"),
     Measurement("recover faults --seeds 5 --folder FOLDER"),
     Measurement("recover schedules --schedules 500 --seconds 600 --folder FOLDER"),
-    Measurement("gate FOLDER"),
+    Measurement("gate"),
     Measurement("resume_audit"),
     Measurement("check_objects"),
     Measurement("corpus speed"),

@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.detect.intervals import share_of
 from benchmarks.results import Headline, publish, table
-from benchmarks.zoo.recording import load, save
+from benchmarks.zoo.records import load, save
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.signals import REWARD

@@ -11,8 +11,6 @@ from trimtab.explain.evidence import ALL_OBSERVATIONS
 
 Ranked = Sequence[tuple[Case, Ranking]]
 
-TARGET_FIRST, TARGET_THREE, TARGET_CALIBRATION = 0.85, 0.97, 0.8
-
 _HEAVY = math.log(2)
 """An observation with this weight doubles the odds."""
 
@@ -21,7 +19,7 @@ _BINS = ((0.0, 0.2), (0.2, 0.4), (0.4, 0.6), (0.6, 0.8), (0.8, 1.01))
 
 def summary(name: str, ranked: Ranked) -> tuple[str, ...]:
     """One line: what was measured, right first, right in the first three."""
-    first = sum(_first(ranking).cause is case.cause for case, ranking in ranked)
+    first = sum(ranking.first.cause is case.cause for case, ranking in ranked)
     three = sum(
         case.cause in [candidate.cause for candidate in ranking.candidates[:3]]
         for case, ranking in ranked
@@ -45,7 +43,7 @@ def calibration(ranked: Ranked) -> str:
         inside = [
             case.cause is first.cause
             for case, ranking in ranked
-            if (first := _first(ranking)).cause and low <= first.probability < high
+            if (first := ranking.first).cause and low <= first.probability < high
         ]
         rows.append(
             (f"{100 * low:.0f} to {min(100 * high, 100):.0f} %", str(len(inside)), _of(inside))
@@ -61,9 +59,9 @@ def confusion(ranked: Ranked) -> str:
     for cause in sorted({case.cause for case, _ in ranked if case.cause}, key=lambda c: c.id):
         mine = [(case, ranking) for case, ranking in ranked if case.cause is cause]
         wrong = Counter(
-            (id_of(_first(ranking)), case.kind, case.grade)
+            (id_of(ranking.first), case.kind, case.grade)
             for case, ranking in mine
-            if _first(ranking).cause is not cause
+            if ranking.first.cause is not cause
         )
         taken = ", ".join(f"{id} {n}x ({kind} {grade})" for (id, kind, grade), n in wrong.items())
         right = len(mine) - sum(wrong.values())
@@ -82,10 +80,6 @@ def speaks_for(weights: Weights) -> str:
         said = "; ".join(f"{ALL_OBSERVATIONS[id].statement} {heavy[id]:+.1f}" for id in chosen[:4])
         rows.append((f"{cause.id} {cause.title}", said))
     return table(("cause", "evidence for it"), rows)
-
-
-def _first(ranking: Ranking) -> Candidate:
-    return ranking.first
 
 
 def id_of(candidate: Candidate | None) -> str:

@@ -17,6 +17,7 @@ import numpy as np
 
 from benchmarks.causes.playbook import playbook_incidents
 from benchmarks.results import Headline, table
+from trimtab.core.block import Block
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incident_facts import Facts
 from trimtab.core.incidents import Incident, IncidentClass, Moment
@@ -150,13 +151,10 @@ def is_held_back(story: Mapping[str, Any]) -> bool:
 
 def judge_story(folder: Path, story: Mapping[str, Any], *, given: bool) -> Judged:
     """Judge a story's series; `given`: with the incident opened at the labelled step."""
-    run = _run_of(folder, story)
-    facts = RunFacts(dtype=_dtype(story["dtype"]), trainer=str(story["framework"]))
-    judge = Judge(plugins=False)
-    judge.update(run.block)
-    judge.finish()
+    run = run_of(folder, story)
+    judge = _judged(run.block)
     incident = _given(story, run) if given else _main_incident(judge)
-    diagnosis = judge.explain(incident, run.block, facts) if incident else None
+    diagnosis = judge.explain(incident, run.block, _facts_of(story)) if incident else None
     truth = story["truth"]
     ranking = story["from_signals_alone"]["ranking"][:3]
     also = tuple(a for a in truth.get("also") or () if a[:1] == "F" and a[1:3].isdigit())
@@ -176,11 +174,8 @@ def judge_story(folder: Path, story: Mapping[str, Any], *, given: bool) -> Judge
 
 def story_report(folder: Path, story: Mapping[str, Any]) -> RunReport:
     """Return trimtab's report on a story's series."""
-    run = _run_of(folder, story)
-    facts = RunFacts(dtype=_dtype(story["dtype"]), trainer=str(story["framework"]))
-    judge = Judge(plugins=False)
-    judge.update(run.block)
-    judge.finish()
+    run, facts = run_of(folder, story), _facts_of(story)
+    judge = _judged(run.block)
     return RunReport(
         source=story["id"],
         format=run.format,
@@ -189,6 +184,17 @@ def story_report(folder: Path, story: Mapping[str, Any]) -> RunReport:
         block=run.block,
         facts=facts,
     )
+
+
+def _judged(block: Block) -> Judge:
+    judge = Judge(plugins=False)
+    judge.update(block)
+    judge.finish()
+    return judge
+
+
+def _facts_of(story: Mapping[str, Any]) -> RunFacts:
+    return RunFacts(dtype=_dtype(story["dtype"]), trainer=str(story["framework"]))
 
 
 def said_in(diagnosis: Diagnosis | None) -> tuple[tuple[str, float], ...]:
@@ -229,7 +235,7 @@ def story_text(folder: Path, story: Mapping[str, Any]) -> str:
     return "\n".join(text) + "\n"
 
 
-def _run_of(folder: Path, story: Mapping[str, Any]) -> Run:
+def run_of(folder: Path, story: Mapping[str, Any]) -> Run:
     """Read a story's rows with trimtab's reader."""
     with tempfile.TemporaryDirectory() as name:
         path = Path(name) / "log.csv"
@@ -241,9 +247,8 @@ def _given(story: Mapping[str, Any], run: Run) -> Incident:
     """Return the incident as the team described it."""
     block = run.block
     onset, end = ONSETS.get(story["id"], (int(block.step[0]), None))
-    # Segments of a run that was restarted have the same steps: the last of them counts.
-    row = int(np.flatnonzero(block.step >= onset)[-1 if "birdjepa" in story["id"] else 0])
-    if "birdjepa" in story["id"]:
+    row = int(np.flatnonzero(block.step >= onset)[0])
+    if "birdjepa" in story["id"]:  # segments of a restarted run have the same steps: the last one
         row = int(np.flatnonzero(block.step == onset)[-1])
     last = len(block) - 1
     stop = last if end is None else int(np.flatnonzero(block.step <= end)[-1])
@@ -282,7 +287,7 @@ def _given(story: Mapping[str, Any], run: Run) -> Incident:
 
 
 def _main_incident(judge: Judge) -> Incident | None:
-    """Return the incident that a reader would look at: the longest one."""
+    """Return the longest incident, which a reader would look at."""
     return max(judge.incidents, key=lambda item: item.records, default=None)
 
 
@@ -317,9 +322,7 @@ def judge_public(folder: Path, split: str) -> Iterator[Judged]:
             continue
         about = manifest[name]
         run = read_log(folder / f"{name}.csv")
-        judge = Judge(plugins=False)
-        judge.update(run.block)
-        judge.finish()
+        judge = _judged(run.block)
         for incident in judge.incidents:
             diagnosis = judge.explain(incident, run.block, run.facts)
             yield Judged(
@@ -339,9 +342,7 @@ def judge_public(folder: Path, split: str) -> Iterator[Judged]:
 def judge_playbook() -> Iterator[Judged]:
     """Judge every variant of the playbook's incidents."""
     for drawn in playbook_incidents():
-        judge = Judge(plugins=False)
-        judge.update(drawn.block)
-        judge.finish()
+        judge = _judged(drawn.block)
         incident = _main_incident(judge)
         diagnosis = judge.explain(incident, drawn.block, drawn.facts) if incident else None
         yield Judged(
@@ -384,13 +385,12 @@ def report(data: Path) -> tuple[str, list[Headline]]:
         for item in (*given, *few, *drawn)
         if item.named is not None and item.first == 0
     ]
-    named = sum(item.named is not None for item in public)
     text = "\n\n".join(
         [
             "Right in three: of those that a careful engineer could know. A cause outside of the "
             "catalogue is right where none was named; one that can be defended counts half. Of "
             f"{len(public)} incidents of public logs, whose causes are not known, a cause is named "
-            f"in {named}.",
+            f"in {sum(item.named is not None for item in public)}.",
             table(head, list(rows.values())),
             f"Named and wrong: {', '.join(wrong) or 'none'}.",
             calibration(certain),

@@ -9,6 +9,9 @@ import argparse
 from collections import defaultdict
 from pathlib import Path
 
+from tests.kit.public_runs import DATA
+
+from benchmarks.causes.stories import read_stories, run_of
 from benchmarks.detect.intervals import share_of
 from benchmarks.judge.drawn import Drawn, bad_starts, playbook
 from benchmarks.judge.measure import (
@@ -17,7 +20,6 @@ from benchmarks.judge.measure import (
     judge_drawn,
     measure_faults,
     measure_healthy,
-    stories,
 )
 from benchmarks.judge.worlds import cache_folder, fault_worlds, generate, healthy_worlds
 from benchmarks.results import Headline, publish, table
@@ -59,13 +61,15 @@ def kinds_section(folder: Path, halves: tuple[str, ...]) -> tuple[str, list[Head
     for rules in ("trimtab", "textbook"):
         for half in halves:
             found = last[rules] = measure_healthy(healthy_worlds(SEEDS), folder, half, rules)
-            name, rate = found.worst
-            kinds, worst = len(found.by_kind), f"{rate:.1f} ({name})"
+            worst_kind, rate = found.worst
+            kinds, worst = len(found.by_kind), f"{rate:.1f} ({worst_kind})"
             counts = (f"{found.steps:,}", found.incidents, f"{found.rate:.2f}", worst, found.acts)
             rows.append((rules, half, kinds, *counts))
             if rules == "trimtab":
                 noisy += [
-                    f"{kind} {count}" for kind, (_, count, _) in found.by_kind.items() if count
+                    f"{kind} {part.incidents}"
+                    for kind, part in found.by_kind.items()
+                    if part.incidents
                 ]
     header = ("rules", "half", "kinds", "steps", "incidents", "in 10,000", "worst kind", "acts")
     faults, severe = _fault_table(folder, halves)
@@ -105,8 +109,9 @@ def _fault_table(folder: Path, halves: tuple[str, ...]) -> tuple[str, str]:
 def drawn_section() -> tuple[str, list[Headline]]:
     """The playbook's incidents, bad starts and published incidents."""
     rows, starts = _drawn_rows(list(playbook())), _drawn_rows(list(bad_starts()), "bad starts")
-    told = stories()
-    missed = [block for _, block in told if not judge(block)]
+    folder = DATA / "stories"
+    told = [run_of(folder, story).block for story in read_stories(folder, sparse=False)]
+    missed = [block for block in told if not judge(block)]
     found, short = len(told) - len(missed), sum(len(block) < SHORT for block in missed)
     text = (
         "Drawn with noise to the numbers of the playbook; right: class and advice as it says. "
@@ -126,7 +131,7 @@ def drawn_section() -> tuple[str, list[Headline]]:
 def _drawn_rows(drawn: list[Drawn], title: str = "") -> list[tuple[str, int, int, int]]:
     by_kind: dict[str, list[tuple[bool, bool]]] = defaultdict(list)
     for one in drawn:
-        by_kind[title or one.kind].append(judge_drawn(one)[:2])
+        by_kind[title or one.kind].append(judge_drawn(one))
     return [
         (kind, sum(found for found, _ in said), sum(right for _, right in said), len(said))
         for kind, said in by_kind.items()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from benchmarks.zoo.recording import block_of
+from benchmarks.zoo.records import block_of
 from trimtab.core.block import Block, Column, FloatArray
 from trimtab.core.incidents import IncidentClass
 

@@ -11,7 +11,9 @@ from pathlib import Path
 import torch
 
 from benchmarks.zoo import KINDS, half_of, train
-from benchmarks.zoo.recording import FAULTS, EnoughSteps, Recording, load, save
+from benchmarks.zoo.kinds import STEPS
+from benchmarks.zoo.records import load, save
+from benchmarks.zoo.session import FAULTS, Session
 from trimtab.core.block import Block
 
 FAULT_STEPS, FAULT_AT = 700, 450
@@ -65,22 +67,23 @@ def cache_folder() -> Path:
     return (Path(base) if base else Path.home() / ".cache") / "trimtab" / "judge"
 
 
+def is_recorded(world: World, folder: Path) -> bool:
+    return _path(world, folder).exists()
+
+
+def _path(world: World, folder: Path) -> Path:
+    return folder / f"{world.name}.npz"
+
+
 def records_of(world: World, folder: Path) -> Block:
     """Return the records of a run, trained if they are not in the cache."""
-    path = folder / f"{world.name}.npz"
+    path = _path(world, folder)
     if not path.exists():
         folder.mkdir(parents=True, exist_ok=True)
         begin = time.perf_counter()
-        run = Recording(
-            world.seed,
-            max_steps=FAULT_STEPS if world.fault else Recording.max_steps,
-            fault=world.fault,
-            fault_at=FAULT_AT,
-        )
+        run = Session(world.seed, world.fault, FAULT_AT)
         try:
-            train(world.kind, run)
-        except EnoughSteps:
-            pass
+            train(world.kind, run, FAULT_STEPS if world.fault else STEPS)
         except (ValueError, RuntimeError) as error:  # NaN weights: nothing more can be sampled
             if not world.fault:
                 raise

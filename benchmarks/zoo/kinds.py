@@ -48,10 +48,9 @@ def half_of(name: str) -> str:
     return ("tune", "report")[hashlib.sha256(name.encode()).digest()[0] % 2]
 
 
-def train(name: str, session: Session) -> None:
-    """Train a kind."""
+def train(name: str, session: Session, steps: int = STEPS) -> None:
     setup = KINDS[name](session)
-    for number in range(STEPS):
+    for number in range(steps):
         losses = [setup.next_loss(number * setup.accumulate + k) for k in range(setup.accumulate)]
         loss = losses[0] if len(losses) == 1 else torch.stack(losses).mean()
         session.step(setup.optimizer, loss, clip=setup.clip)
