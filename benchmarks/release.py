@@ -63,7 +63,6 @@ MEASUREMENTS = (
     Measurement("readers"),
     Measurement("ship faults"),
     Measurement("trainers table FOLDER --minutes 6"),
-    Measurement("recover phases --seeds 1 --bare 1 --folder FOLDER"),
     Measurement("trial --seeds 1 --folder FOLDER"),
     Measurement("strangers --judged --publish"),
     Measurement("documents --publish"),

@@ -8,11 +8,12 @@ import functools
 import logging
 import math
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -40,237 +41,187 @@ T_95 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31,
 Batch = torch.Tensor
 
 
+class Onset:
+    """The step at which a fault begins in a run, and the dice that decide what it hits."""
+
+    def __init__(self, name: str, seed: int) -> None:
+        self.dice = np.random.default_rng([seed, *name.encode()])
+        self.step = int(self.dice.integers(EARLIEST, LATEST))
+
+
+@dataclass(frozen=True, kw_only=True)
 class Fault:
-    """One fault of one run; the base class is a run without any."""
+    """What is changed of a run, from the onset on; by default nothing."""
 
-    title: ClassVar[str] = "none"
-    helped_by: ClassVar[str] = "-"
+    title: str = "none"
+    helped_by: str = "-"
     """What takes the harm away: an undo, a discard, time, or nothing that is done unasked."""
-    in_fp16: ClassVar[bool] = False
-    restarts: ClassVar[bool] = False
+    in_fp16: bool = False
+    restarts: bool = False
     """Whether the run ends before the onset and goes on under a new guard."""
+    before: Callable[[Run, Onset, int], None] = lambda run, onset, step: None
+    """Changes the state or the options before a step."""
+    batch: Callable[[Batch, Onset, int], Batch] = lambda batch, onset, step: batch
+    loss: Callable[[torch.Tensor, int], torch.Tensor] = lambda loss, since: loss
+    """The loss that the run gets, by the steps since the onset."""
+    gradients: Callable[[Run, Onset, int], None] = lambda run, onset, step: None
+    rate: Callable[[float, Onset, int], float] = lambda planned, onset, step: planned
+    """The factor of the learning rate."""
 
-    def __init__(self, seed: int) -> None:
-        self.dice = np.random.default_rng([seed, *type(self).__name__.encode()])
-        self.onset = int(self.dice.integers(EARLIEST, LATEST))
 
-    def since(self, step: int) -> int:
-        """Return the steps since the onset, below 0 before it."""
-        return step - self.onset
+def _at_onset(
+    change: Callable[[Run, np.random.Generator], object],
+) -> Callable[[Run, Onset, int], None]:
+    def before(run: Run, onset: Onset, step: int) -> None:
+        if step == onset.step:
+            change(run, onset.dice)
 
-    def before(self, run: Run, step: int) -> None:
-        """Change the state or the options before a step."""
+    return before
 
-    def batch(self, step: int, batch: Batch) -> Batch:
-        """Return the batch that the run gets."""
+
+def _degenerate(batch: Batch, onset: Onset, step: int) -> Batch:
+    """Return rows of one token, or of random tokens."""
+    if not 0 <= step - onset.step <= onset.step % 5:
         return batch
+    dice = np.random.default_rng([onset.step, step])
+    shape = (len(batch), 1) if onset.step % 2 else tuple(batch.shape)
+    return torch.from_numpy(dice.integers(0, VOCABULARY, shape)).expand(batch.shape).clone()
 
-    def loss(self, step: int, loss: torch.Tensor) -> torch.Tensor:
-        """Return the loss that the run gets."""
-        return loss
 
-    def gradients(self, run: Run, step: int) -> None:
-        """Change the gradients."""
+def _raised(shortest: int, longest: int) -> Callable[[float, Onset, int], float]:
+    def rate(planned: float, onset: Onset, step: int) -> float:
+        length = shortest + onset.step % (longest - shortest + 1)
+        return planned * (30 if 0 <= step - onset.step < length else 1)
 
-    def rate(self, step: int, planned: float) -> float:
-        """Return the factor of the learning rate."""
+    return rate
+
+
+def _for_good(factor: float) -> Callable[[float, Onset, int], float]:
+    return lambda planned, onset, step: planned * (factor if step >= onset.step else 1)
+
+
+def _inverted(planned: float, onset: Onset, step: int) -> float:
+    """Return a rate that rises as fast as it should fall, twice over."""
+    if step < onset.step:
         return planned
+    last = _planned(onset.step)
+    return last * (last / planned) ** 2
 
 
-class F02(Fault):
-    title = "F02 degenerate tokens, 1 to 5 batches"
-    helped_by = "time"
+def _divide_moments(divisor: float) -> Callable[[Run, np.random.Generator], None]:
+    def change(run: Run, dice: np.random.Generator) -> None:
+        for state in run.optimizer.state.values():
+            state["exp_avg_sq"].numpy()[...] /= divisor
 
-    def batch(self, step: int, batch: Batch) -> Batch:
-        """Return rows of one token, or of random tokens."""
-        dice = np.random.default_rng([self.onset, step])
-        if not 0 <= self.since(step) <= self.onset % 5:
-            return batch
-        shape = (len(batch), 1) if self.onset % 2 else tuple(batch.shape)
-        return torch.from_numpy(dice.integers(0, VOCABULARY, shape)).expand(batch.shape).clone()
+    return change
 
 
-class F05(Fault):
-    title = "F05 learning rate x30 for 5 to 12 steps"
-    helped_by = "undo"
-    shortest, longest = 5, 12
+def _set_option(name: str, value: Callable[[float], float]) -> Callable[[Run, object], None]:
+    def change(run: Run, dice: object) -> None:
+        for group in run.optimizer.param_groups:
+            group[name] = value(group[name])
 
-    def rate(self, step: int, planned: float) -> float:
-        """Return a multiple for some steps."""
-        length = self.shortest + self.onset % (self.longest - self.shortest + 1)
-        return planned * (30 if 0 <= self.since(step) < length else 1)
+    return change
 
 
-class F05Long(F05):
-    title = "F05 learning rate x30 for 20 to 40 steps"
-    helped_by = "nothing"
-    shortest, longest = 20, 40
+def _masked_mean(num_batches: int) -> Callable[[torch.Tensor, int], torch.Tensor]:
+    """Return a mean over no targets, which is 0/0, for some batches."""
+    nothing = torch.zeros(())
+    return lambda loss, since: loss * nothing / nothing if 0 <= since < num_batches else loss
 
 
-class F06(Fault):
-    title = "F06 optimizer state lost in a resume"
-    helped_by = "time"
-    restarts = True
-
-    def before(self, run: Run, step: int) -> None:
-        """Lose it."""
-        if step == self.onset:
-            run.optimizer.state.clear()
+def _flip_gradient(run: Run, dice: np.random.Generator) -> None:
+    _flip(next(p.grad for p in run.model.parameters() if p.grad is not None), dice)
 
 
-class F07(Fault):
-    title = "F07 second moments 10,000 times too small"
-    helped_by = "undo"
-
-    def before(self, run: Run, step: int) -> None:
-        """Shrink the moments past torch's counters."""
-        if step == self.onset:
-            for state in run.optimizer.state.values():
-                state["exp_avg_sq"].numpy()[...] /= 1e4
+def _flip_weight(run: Run, dice: np.random.Generator) -> None:
+    matrices = [p for p in run.model.parameters() if p.dim() == 2]
+    _flip(matrices[int(dice.integers(len(matrices)))], dice)
 
 
-class ZeroMoments(Fault):
-    title = "second moments zeroed"
-    helped_by = "undo"
-
-    def before(self, run: Run, step: int) -> None:
-        """Zero them past torch's counters."""
-        if step == self.onset:
-            for state in run.optimizer.state.values():
-                state["exp_avg_sq"].numpy()[...] = 0
+def _load_old_weights(run: Run, onset: Onset, step: int) -> None:
+    """Keep the weights of a fifth of the way, and load them."""
+    if step == onset.step // 5:
+        run.memory["old"] = {k: v.clone() for k, v in run.model.state_dict().items()}
+    if step == onset.step:
+        run.model.load_state_dict(run.memory["old"])
 
 
-class F08(Fault):
-    title = "F08 epsilon 0.1, for good"
-    helped_by = "nothing"
-
-    def before(self, run: Run, step: int) -> None:
-        """Set the option."""
-        if step == self.onset:
-            for group in run.optimizer.param_groups:
-                group["eps"] = 0.1
-
-
-class F11(Fault):
-    title = "F11 fp16 overflow, 3 steps"
-    helped_by = "discard"
-    in_fp16 = True
-
-    def loss(self, step: int, loss: torch.Tensor) -> torch.Tensor:
-        """Return a loss whose gradients overflow."""
-        return loss * math.inf if 0 <= self.since(step) < 3 else loss
-
-
-class F12(Fault):
-    title = "F12 0/0 in the loss, 1 batch"
-    helped_by = "discard"
-    num_batches = 1
-
-    def loss(self, step: int, loss: torch.Tensor) -> torch.Tensor:
-        """Return a masked mean over no targets."""
-        nothing = torch.zeros(())
-        is_hit = 0 <= self.since(step) < self.num_batches
-        return loss * nothing / nothing if is_hit else loss
-
-
-class F12Long(F12):
-    title = "F12 0/0 in the loss, 8 batches"
-    num_batches = 8
-
-
-class F13(Fault):
-    title = "F13 bit 30 of a gradient"
-    helped_by = "discard"
-
-    def gradients(self, run: Run, step: int) -> None:
-        """Flip the bit."""
-        if step == self.onset:
-            parameter = next(p for p in run.model.parameters() if p.grad is not None)
-            _flip(parameter.grad, self.dice)
-
-
-class F13w(Fault):
-    title = "F13w bit 30 of a weight"
-    helped_by = "undo"
-
-    def before(self, run: Run, step: int) -> None:
-        """Flip the bit."""
-        if step == self.onset:
-            matrices = [p for p in run.model.parameters() if p.dim() == 2]
-            _flip(matrices[int(self.dice.integers(len(matrices)))], self.dice)
-
-
-class F18(Fault):
-    title = "F18 old weights after a resume"
-    helped_by = "nothing"
-    restarts = True
-    _old: Mapping[str, torch.Tensor]
-
-    def before(self, run: Run, step: int) -> None:
-        """Keep the weights of a fifth of the way, and load them."""
-        if step == self.onset // 5:
-            self._old = {k: v.clone() for k, v in run.model.state_dict().items()}
-        if step == self.onset:
-            run.model.load_state_dict(self._old)
-
-
-class F19(Fault):
-    title = "F19 parameters frozen, for good"
-    helped_by = "nothing"
-
-    def before(self, run: Run, step: int) -> None:
-        """Freeze the blocks."""
-        if step == self.onset:
-            run.model.blocks.requires_grad_(False)
+FAULTS = {
+    "F02": Fault(
+        title="F02 degenerate tokens, 1 to 5 batches", helped_by="time", batch=_degenerate
+    ),
+    "F05": Fault(
+        title="F05 learning rate x30 for 5 to 12 steps", helped_by="undo", rate=_raised(5, 12)
+    ),
+    "F05Long": Fault(
+        title="F05 learning rate x30 for 20 to 40 steps", helped_by="nothing", rate=_raised(20, 40)
+    ),
+    "F06": Fault(
+        title="F06 optimizer state lost in a resume",
+        helped_by="time",
+        restarts=True,
+        before=_at_onset(lambda run, dice: run.optimizer.state.clear()),
+    ),
+    "F07": Fault(
+        title="F07 second moments 10,000 times too small",
+        helped_by="undo",
+        before=_at_onset(_divide_moments(1e4)),
+    ),
+    "ZeroMoments": Fault(
+        title="second moments zeroed", helped_by="undo", before=_at_onset(_divide_moments(math.inf))
+    ),
+    "F08": Fault(
+        title="F08 epsilon 0.1, for good",
+        helped_by="nothing",
+        before=_at_onset(_set_option("eps", lambda eps: 0.1)),
+    ),
+    "F11": Fault(
+        title="F11 fp16 overflow, 3 steps",
+        helped_by="discard",
+        in_fp16=True,
+        loss=lambda loss, since: loss * math.inf if 0 <= since < 3 else loss,
+    ),
+    "F12": Fault(title="F12 0/0 in the loss, 1 batch", helped_by="discard", loss=_masked_mean(1)),
+    "F12Long": Fault(
+        title="F12 0/0 in the loss, 8 batches", helped_by="discard", loss=_masked_mean(8)
+    ),
+    "F13": Fault(
+        title="F13 bit 30 of a gradient", helped_by="discard", gradients=_at_onset(_flip_gradient)
+    ),
+    "F13w": Fault(
+        title="F13w bit 30 of a weight", helped_by="undo", before=_at_onset(_flip_weight)
+    ),
+    "F18": Fault(
+        title="F18 old weights after a resume",
+        helped_by="nothing",
+        restarts=True,
+        before=_load_old_weights,
+    ),
+    "F19": Fault(
+        title="F19 parameters frozen, for good",
+        helped_by="nothing",
+        before=_at_onset(lambda run, dice: run.model.blocks.requires_grad_(False)),
+    ),
+    "F23": Fault(
+        title="F23 weight decay x300, for good",
+        helped_by="nothing",
+        before=_at_onset(_set_option("weight_decay", lambda decay: 300 * decay)),
+    ),
+    "F24": Fault(title="F24 schedule inverted, for good", helped_by="nothing", rate=_inverted),
+    "LastingRate": Fault(
+        title="learning rate x10, for good", helped_by="nothing", rate=_for_good(10)
+    ),
+    "Divergence": Fault(
+        title="learning rate x300, for good", helped_by="nothing", rate=_for_good(300)
+    ),
+}
+CLEAN = {"Fault": Fault(), "CleanFp16": Fault(in_fp16=True)}
+"""Runs without a fault."""
 
 
-class F23(Fault):
-    title = "F23 weight decay x300, for good"
-    helped_by = "nothing"
-
-    def before(self, run: Run, step: int) -> None:
-        """Set the option."""
-        if step == self.onset:
-            for group in run.optimizer.param_groups:
-                group["weight_decay"] *= 300
-
-
-class F24(Fault):
-    title = "F24 schedule inverted, for good"
-    helped_by = "nothing"
-
-    def rate(self, step: int, planned: float) -> float:
-        """Return a rate that rises as fast as it should fall, twice over."""
-        if self.since(step) < 0:
-            return planned
-        last = _planned(self.onset)
-        return last * (last / planned) ** 2
-
-
-class LastingRate(Fault):
-    title = "learning rate x10, for good"
-    helped_by = "nothing"
-    factor = 10
-
-    def rate(self, step: int, planned: float) -> float:
-        """Return a multiple from the onset on."""
-        return planned * (self.factor if self.since(step) >= 0 else 1)
-
-
-class Divergence(LastingRate):
-    title = "learning rate x300, for good"
-    factor = 300
-
-
-FAULTS: tuple[type[Fault], ...] = (
-    *(F02, F05, F05Long, F06, F07, ZeroMoments, F08, F11, F12, F12Long),
-    *(F13, F13w, F18, F19, F23, F24, LastingRate, Divergence),
-)
-
-
-def _flip(tensor: torch.Tensor | None, dice: np.random.Generator) -> None:
+def _flip(tensor: torch.Tensor, dice: np.random.Generator) -> None:
     """Flip bit 30 of a random element as hardware does."""
-    assert tensor is not None
     whole = tensor.detach().numpy().reshape(-1).view(np.uint32)
     whole[int(dice.integers(len(whole)))] ^= np.uint32(1 << 30)
 
@@ -281,7 +232,7 @@ def _planned(step: int) -> float:
     return 0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * (step - WARMUP) / (STEPS - WARMUP)))
 
 
-def train(fault: Fault, seed: int, arm: str, folder: str) -> float:
+def train(fault: Fault, onset: Onset, seed: int, arm: str, folder: str) -> float:
     """Train one run; returns its final loss on data that it has not seen."""
     torch.manual_seed(seed)
     world = WORLDS[0]
@@ -310,18 +261,18 @@ def train(fault: Fault, seed: int, arm: str, folder: str) -> float:
     with ExitStack() as stack:
         guard = enter(stack)
         for step, drawn in enumerate(_data(seed)):
-            if fault.restarts and step == fault.onset:
+            is_restart = fault.restarts and step == onset.step
+            if is_restart:
                 stack.close()
-                fault.before(run, step)
+            fault.before(run, onset, step)
+            if is_restart:
                 guard = enter(stack)
-            else:
-                fault.before(run, step)
-            _set_rates(run.optimizer, rates, fault.rate(step, _planned(step)))
-            batch = fault.batch(step, drawn)
-            loss = fault.loss(step, batch_loss(batch))
+            _set_rates(run.optimizer, rates, fault.rate(_planned(step), onset, step))
+            batch = fault.batch(drawn, onset, step)
+            loss = fault.loss(batch_loss(batch), step - onset.step)
             guard.record(loss=loss, tokens=batch.numel(), batch=batch)
             scaler.scale(loss).backward()
-            fault.gradients(run, step)
+            fault.gradients(run, onset, step)
             scaler.unscale_(run.optimizer)
             guard.clip_grad_norm_(1.0)
             scaler.step(run.optimizer)
@@ -349,12 +300,12 @@ def _set_rates(optimizer: optim.Optimizer, rates: Sequence[float], factor: float
         group["lr"] = rate * factor
 
 
-def measure(make: type[Fault], seed: int, arm: str) -> dict[str, Any]:
+def measure(name: str, seed: int, arm: str) -> dict[str, Any]:
     """Train one run, and read in its journal what was done and said."""
-    fault = make(seed)
+    fault, onset = (FAULTS | CLEAN)[name], Onset(name, seed)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            final = train(fault, seed, arm, folder)
+            final = train(fault, onset, seed, arm, folder)
         except TrimtabError as error:
             return {"final": math.nan, "ended": type(error).__name__}
         if arm == "no guard":
@@ -362,12 +313,12 @@ def measure(make: type[Fault], seed: int, arm: str) -> dict[str, Any]:
         events = read_journal(RunDirectory(Path(folder))).block.events
     undos = [e for e in events if e.kind == "undo"]
     # By ticks: after a restart the steps of the new guard begin at 0.
-    said = [e for e in events if e.kind == "incident" and e.tick >= fault.onset]
+    said = [e for e in events if e.kind == "incident" and e.tick >= onset.step]
     audits = [e for e in events if e.kind == "resume audit" and e.facts.get("findings")]
     changes = [e for e in events if e.kind == SETTING_CHANGED]
     return {
         "final": final,
-        "undos": [[e.step - fault.onset, int(e.facts["updates_lost"])] for e in undos],
+        "undos": [[e.step - onset.step, int(e.facts["updates_lost"])] for e in undos],
         "why": sorted({str(e.facts["why"]) for e in undos}),
         "discarded": sum(e.kind == "step discarded" for e in events),
         "refused": sum(e.kind == "harm not undone" for e in events),
@@ -384,10 +335,10 @@ def publish_faults(seeds: int, folder: str | None, only: Sequence[str]) -> None:
         cache = ResultCache(Path(folder or spare))
         known = {row[0]: row for row in rows_of(TITLE)}
         rows = [
-            known[make.title]
-            if only and make.__name__ not in only and make.title in known
-            else _row(make, seeds, cache)
-            for make in FAULTS
+            known[fault.title]
+            if only and name not in only and fault.title in known
+            else _row(name, fault, seeds, cache)
+            for name, fault in FAULTS.items()
         ]
     header = (
         *("fault", "helped by", "no guard", "protect", "recover", f"in {BAR}"),
@@ -422,24 +373,23 @@ def _headlines(rows: Sequence[Sequence[object]]) -> list[tuple[str, str, str]]:
     ]
 
 
-def _row(make: type[Fault], seeds: int, cache: ResultCache) -> tuple[object, ...]:
+def _row(name: str, fault: Fault, seeds: int, cache: ResultCache) -> tuple[object, ...]:
+    twin = "CleanFp16" if fault.in_fp16 else "Fault"
     differences: dict[str, list[float]] = {arm: [] for arm in ARMS}
     found = []
     for seed in range(FIRST_SEED, FIRST_SEED + seeds):
-        twin = _twin(make)
-        clean = cache.get(f"{twin.__name__} {seed}", partial(measure, twin, seed, "no guard"))
+        clean = cache.get(f"{twin} {seed}", partial(measure, twin, seed, "no guard"))
         for arm in ARMS:
-            name = f"{make.__name__} {seed} {arm}"
-            outcome = cache.get(name, partial(measure, make, seed, arm))
+            outcome = cache.get(f"{name} {seed} {arm}", partial(measure, name, seed, arm))
             differences[arm].append(outcome["final"] - clean["final"])
         found.append(outcome)
     lost = [sum(k for _, k in outcome.get("undos", [])) for outcome in found]
     lost = [k for k in lost if k]
     bound = _bound(differences["recover"])
-    is_met = "-" if make.helped_by in ("nothing", "-") else "yes" if bound <= BAR else "NO"
+    is_met = "-" if fault.helped_by in ("nothing", "-") else "yes" if bound <= BAR else "NO"
     return (
-        make.title,
-        make.helped_by,
+        fault.title,
+        fault.helped_by,
         *(_difference(differences[arm]) for arm in ARMS),
         is_met,
         sum(outcome.get("discarded", 0) for outcome in found),
@@ -448,16 +398,6 @@ def _row(make: type[Fault], seeds: int, cache: ResultCache) -> tuple[object, ...
         max(lost, default=""),
         f"{sum(bool(outcome.get('said')) for outcome in found)} of {seeds}",
     )
-
-
-class CleanFp16(Fault):
-    """A run in fp16 without a fault."""
-
-    in_fp16 = True
-
-
-def _twin(make: type[Fault]) -> type[Fault]:
-    return CleanFp16 if make.in_fp16 else Fault
 
 
 def _bound(differences: Sequence[float]) -> float:

@@ -23,7 +23,6 @@ class Block(nn.Module):
         self.mlp = nn.Sequential(nn.Linear(WIDTH, 48), nn.GELU(), nn.Linear(48, WIDTH))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add what the block makes of its input."""
         y = self.norm(x)
         change: torch.Tensor = self.dropout(self.mlp(y + self.mix(y).cumsum(1) * 0.1))
         return x + change
@@ -39,7 +38,6 @@ class Language(nn.Module):
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
         logits: torch.Tensor = self.head(self.blocks(self.embed(tokens)))
         return logits
 
@@ -54,7 +52,6 @@ class Classifier(nn.Module):
         self.head = nn.Linear(48, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
         logits: torch.Tensor = self.head(self.blocks(self.embed(x)))
         return logits
 
@@ -69,14 +66,13 @@ class Regression(nn.Module):
         self.head = nn.Linear(32, 2)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the prediction."""
         made: torch.Tensor = self.head(self.blocks(self.embed(x)))
         return made
 
 
 @dataclass
 class Data:
-    """What batches are drawn from; phases change it."""
+    """What batches are drawn from; a change may alter it."""
 
     size: int = 8
     length: int = LENGTH
@@ -171,17 +167,20 @@ WORLDS = (
 
 @dataclass
 class Run:
-    """A run that is under way; phases change any of it."""
+    """A run that is under way; a change may alter any of it."""
 
     world: World
     model: Any
     optimizer: optim.Optimizer
     data: Data = field(default_factory=Data)
     loss: Callable[[nn.Module, Any], torch.Tensor] | None = None
-    """In place of the world's, for phases that change it."""
+    """In place of the world's."""
     memory: dict[str, Any] = field(default_factory=dict)
-    """What a phase keeps from step to step."""
+    """What a change keeps from step to step."""
 
     def batch_loss(self, batch: Any) -> torch.Tensor:
-        """Return the loss of a batch."""
         return (self.loss or self.world.loss)(self.model, batch)
+
+
+Change = Callable[[Run, int], None]
+"""What befalls a run: it is called before every step, with the number of the step."""

@@ -15,9 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, IterableDataset
 
 import trimtab
-from benchmarks.recover.phases import Phase
-from benchmarks.recover.worlds import Run
-from benchmarks.trial.forks import Fork
+from benchmarks.recover.worlds import Change, Run
 from benchmarks.trial.worlds import GPT2_WORLD, LIGHTNING_WORLD
 
 WARMUP = 20
@@ -34,14 +32,13 @@ class Job:
     """One training run."""
 
     run: Run
-    change: Phase
+    change: Change
     seed: int
     steps: int
     begin: int
     """The number of the first step, for the change."""
     folder: str
     config: trimtab.Config
-    fork: Fork | None = None
 
     def plan(self) -> LambdaLR:
         """Return the schedule of the learning rate: warm-up, then a cosine to a tenth."""
@@ -49,8 +46,6 @@ class Job:
 
     def begin_step(self, step: int) -> None:
         """Let the change happen; it multiplies the rate of the plan."""
-        if self.fork is not None and step == self.fork.step:
-            self.change = self.fork.split()
         self.run.memory.pop("lr", None)
         self.change(self.run, self.begin + step)
 
@@ -133,18 +128,15 @@ def _train_with_hugging_face(job: Job) -> None:
         """Takes batches as they are, and the loss of the run."""
 
         def get_train_dataloader(self) -> DataLoader[Any]:
-            """Return the batches."""
             return DataLoader(_Stream(job, begins_steps=True), batch_size=None)
 
         def compute_loss(self, model: Any, inputs: Any, *unused: Any, **options: Any) -> Any:
-            """Return the loss of the run, with its changes."""
             return job.run.batch_loss(inputs["tokens"])
 
     class Gradients(transformers.TrainerCallback):  # type: ignore[misc]
         """Changes gradients after they were clipped."""
 
         def on_pre_optimizer_step(self, *unused: Any, **options: Any) -> None:
-            """Change them."""
             job.change_gradients()
 
     guarded = TrimtabCallback(job.folder, mode="recover", config=job.config, observer=False)
@@ -183,20 +175,16 @@ def _train_with_lightning(job: Job) -> None:
             self.model = job.run.model
 
         def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-            """Let the change happen."""
             job.begin_step(batch_idx)
 
         def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
-            """Return the loss of the run, with its changes."""
             return job.run.batch_loss(batch["tokens"])
 
         def configure_gradient_clipping(self, *arguments: Any, **options: Any) -> None:
-            """Clip, then change gradients."""
             super().configure_gradient_clipping(*arguments, **options)
             job.change_gradients()
 
         def configure_optimizers(self) -> Any:
-            """Return the optimizer of the run, with its plan."""
             return [job.run.optimizer], [{"scheduler": job.plan(), "interval": "step"}]
 
     guarded = TrimtabCallback(job.folder, "recover", config=job.config, observer=False)

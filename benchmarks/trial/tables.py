@@ -8,7 +8,16 @@ from typing import Any
 
 from benchmarks.recover.worlds import World
 from benchmarks.results import Headline, table
-from benchmarks.trial.changes import FAULTS, HEALTHY, PURPOSES
+from benchmarks.trial.faults import FAULTS, HEALTHY
+from benchmarks.trial.measurement import (
+    HEALTHY_STEPS,
+    LENGTHS,
+    PURPOSE_STEPS,
+    STEPS,
+    USUAL,
+    Measurement,
+)
+from benchmarks.trial.purposes import PURPOSES
 
 WORSE = 0.01
 """By how much an act must end above waiting to count as harm, in nat."""
@@ -23,32 +32,16 @@ Outcomes = dict[int, dict[str, Any]]
 class Study:
     """What was measured, and what could not be in the time that was given."""
 
-    def __init__(
-        self,
-        worlds: Sequence[World],
-        *,
-        steps: int,
-        lengths: Sequence[int],
-        purpose_steps: int,
-        healthy_steps: int,
-        usual: str,
-    ) -> None:
-        self._worlds, self._steps, self._lengths = worlds, steps, lengths
-        self._purpose_steps, self._healthy_steps, self._usual = purpose_steps, healthy_steps, usual
+    def __init__(self, worlds: Sequence[World]) -> None:
+        self._worlds = worlds
         self._found: defaultdict[tuple[str, str, str, int], Outcomes] = defaultdict(dict)
-        self._num_missing = 0
         self._seeds: set[int] = set()
+        self.num_missing = 0
+        """Runs that were not trained, as the time was over."""
 
-    def add(
-        self, world: World, name: str, seed: int, arm: str, steps: int, outcome: dict[str, Any]
-    ) -> None:
-        """Take the outcome of a run."""
-        self._found[world.name, name, arm, steps][seed] = outcome
-        self._seeds.add(seed)
-
-    def miss(self, name: str) -> None:
-        """A run was not trained, as the time was over."""
-        self._num_missing += 1
+    def add(self, run: Measurement, outcome: dict[str, Any]) -> None:
+        self._found[run.world.name, run.name, run.arm, run.steps][run.seed] = outcome
+        self._seeds.add(run.seed)
 
     def section(self) -> tuple[str, list[Headline]]:
         """Return the text of the section and its headlines."""
@@ -59,14 +52,14 @@ class Study:
         worse = [name for name, harm in acts if harm > WORSE]
         better = sum(harm < -WORSE for _, harm in acts)
         missing = (
-            f" {self._num_missing} runs were not reached in the time that was given; the figures "
+            f" {self.num_missing} runs were not reached in the time that was given; the figures "
             "are of the others."
-            if self._num_missing
+            if self.num_missing
             else ""
         )
         first, last = min(self._seeds), max(self._seeds)
         body = (
-            f"{len(self._worlds)} runs of {self._steps} steps, seeds {first} to {last}, on none of "
+            f"{len(self._worlds)} runs of {STEPS} steps, seeds {first} to {last}, on none of "
             f"which a threshold was chosen.{missing} Each cell: loss on held-out data minus that "
             "of the clean twin when waiting → with `auto`, in nat, mean of the seeds; then the "
             "runs in which the older state was restored (r), proposed (p), undone by proof (b), or "
@@ -74,17 +67,17 @@ class Study:
             f"{table(['fault', *(w.name for w in self._worlds)], faults)}\n\n"
             f"Of {len(acts)} rollbacks {better} ended more than {WORSE} nat better than waiting, "
             f"{len(worse)} more than that worse ({', '.join(worse) or 'none'}).\n\n"
-            f"{self._usual} in longer runs: the state that is restored is that of the clean run; "
+            f"{USUAL} in longer runs: the state that is restored is that of the clean run; "
             "what is left is the price of the updates that are lost.\n\n"
             f"{table(['run', 'steps', 'waits', 'auto', 'largest of the seeds', 'did'], longer)}\n\n"
-            f"On purpose, not announced, in runs of {self._purpose_steps} steps: restored unasked "
+            f"On purpose, not announced, in runs of {PURPOSE_STEPS} steps: restored unasked "
             f"in {len(wrong)} of {num_purposes} runs "
             f"({', '.join(wrong) or 'none'}), proposed in {num_asked}. How near each came: what "
             "was done, and the largest lead of the older state in any window, of what the rule "
             "demands (at 1 it would have won, if twice so and if nothing spoke for purpose). "
             f"Changes that opened no trial are left out.\n\n"
             f"{table(['change', *(w.name for w in self._worlds)], purposes)}\n\n"
-            f"Healthy runs of {self._healthy_steps:,} steps:\n\n"
+            f"Healthy runs of {HEALTHY_STEPS:,} steps:\n\n"
             + table(
                 ["kind", "steps", "trials per 10,000 steps", "restored", "proposed", "cost, steps"],
                 healthy,
@@ -122,22 +115,20 @@ class Study:
         return [found[s]["final"] - clean[s]["final"] for s in sorted(found.keys() & clean.keys())]
 
     def _faults(self) -> tuple[list[list[object]], list[tuple[str, float]]]:
-        """Return a row for each fault, and what each rollback has made worse."""
+        """Return a row for each fault, and by how much each rollback ended above waiting."""
         rows: list[list[object]] = []
         acts: list[tuple[str, float]] = []
         for name in FAULTS:
             row: list[object] = [name]
             for world in self._worlds:
-                waits = self._get(world, name, "off", self._steps)
-                auto = self._get(world, name, "auto", self._steps)
+                waits = self._get(world, name, "off", STEPS)
+                auto = self._get(world, name, "auto", STEPS)
                 acts += [
                     (f"{name} ({world.name})", auto[seed]["final"] - waits[seed]["final"])
                     for seed in auto.keys() & waits.keys()
                     if auto[seed]["acts"]
                 ]
-                rises = [
-                    _mean(self._rises(world, name, arm, self._steps)) for arm in ("off", "auto")
-                ]
+                rises = [_mean(self._rises(world, name, arm, STEPS)) for arm in ("off", "auto")]
                 row.append(f"{rises[0]} → {rises[1]} {_counts(auto)}" if auto else "")
             if any(row[1:]):
                 rows.append(row)
@@ -147,13 +138,13 @@ class Study:
         """Return a row for each run and length, and the largest rise of each length."""
         rows: list[list[object]] = []
         worst: dict[int, float] = {}
-        for steps in self._lengths:
+        for steps in LENGTHS:
             for world in self._worlds:
-                auto = self._rises(world, self._usual, "auto", steps)
+                auto = self._rises(world, USUAL, "auto", steps)
                 if not auto:
                     continue
-                waits = _mean(self._rises(world, self._usual, "off", steps))
-                did = _counts(self._get(world, self._usual, "auto", steps))
+                waits = _mean(self._rises(world, USUAL, "off", steps))
+                did = _counts(self._get(world, USUAL, "auto", steps))
                 rows.append([world.name, steps, waits, _mean(auto), f"{max(auto):+.3f}", did])
                 worst[steps] = max(worst.get(steps, -math.inf), statistics.fmean(auto))
         return rows, worst
@@ -165,9 +156,11 @@ class Study:
         for name in PURPOSES:
             row: list[object] = [name]
             for world in self._worlds:
-                found = self._get(world, name, "auto", self._purpose_steps)
+                found = self._get(world, name, "auto", PURPOSE_STEPS)
                 num_runs += len(found)
-                wrong += [f"{name} ({world.name})" for o in found.values() if o["acts"]]
+                wrong += [
+                    f"{name} ({world.name})" for o in found.values() if o["acts"] or o["proofs"]
+                ]
                 num_asked += sum(bool(o["asked"]) for o in found.values())
                 nearest = [o["nearness"] for o in found.values() if o["nearness"] is not None]
                 near = f" {max(nearest):+.1f}" if nearest else ""
@@ -183,13 +176,11 @@ class Study:
             found = [
                 outcome
                 for world in self._worlds
-                for outcome in self._get(
-                    world, f"healthy: {name}", "auto", self._healthy_steps
-                ).values()
+                for outcome in self._get(world, f"healthy: {name}", "auto", HEALTHY_STEPS).values()
             ]
             if not found:
                 continue
-            num_steps = len(found) * self._healthy_steps
+            num_steps = len(found) * HEALTHY_STEPS
             restored = sum(len(o["acts"]) for o in found)
             asked = sum(len(o["asked"]) for o in found)
             num_opened = restored + asked + sum(len(o["closed"]) for o in found)

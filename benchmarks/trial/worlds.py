@@ -26,7 +26,6 @@ class _Attention(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attend, then transform each position."""
         shape = (*x.shape[:2], 4, GPT_WIDTH // 4)
         parts = self.qkv(self.norms[0](x)).float().chunk(3, -1)  # softmax in fp32, as is usual
         q, k, v = (part.view(shape).transpose(1, 2) for part in parts)
@@ -47,7 +46,6 @@ class ByteGPT(nn.Module):
         self.head = nn.Linear(GPT_WIDTH, 256, bias=False)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
         places = self.places(torch.arange(tokens.shape[1]))
         logits: torch.Tensor = self.head(self.blocks(self.embed(tokens) + places))
         return logits
@@ -67,7 +65,6 @@ class SmallCNN(nn.Module):
         self.head = nn.Linear(96, 10)
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
         logits: torch.Tensor = self.head(self.blocks(self.embed(images)))
         return logits
 
@@ -83,7 +80,6 @@ class SmallGRU(nn.Module):
         self.head = nn.Linear(48, VOCABULARY)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
         logits: torch.Tensor = self.head(self.dropout(self.blocks(self.embed(tokens))[0]))
         return logits
 
@@ -97,7 +93,6 @@ class _Convolution(nn.Module):
         self.dropout = nn.Dropout(0.0)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add what a causal convolution makes of the past."""
         padded = F.pad(self.norm(x).transpose(1, 2), (self.past, 0))
         changed: torch.Tensor = x + self.dropout(F.gelu(self.mix(padded)).transpose(1, 2))
         return changed
@@ -113,7 +108,6 @@ class SmallConvolutions(nn.Module):
         self.head = nn.Linear(CONV_WIDTH, MODULUS)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Return the logits."""
         logits: torch.Tensor = self.head(self.blocks(self.embed(tokens)))
         return logits
 
@@ -130,7 +124,6 @@ def small_gpt2() -> nn.Module:
         blocks = property(lambda self: self.transformer.h)
 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-            """Return the logits."""
             logits: torch.Tensor = super().forward(input_ids=tokens, use_cache=False).logits
             return logits
 
