@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.agents.answers import Answer, Tool
 from benchmarks.agents.cases import ACT
-from benchmarks.detect.peers.olmo_core import SKIP, olmo_core_contenders
+from benchmarks.detect.peers.olmo_core import SKIP, olmo_core_contender
 from benchmarks.detect.peers.published import published_rules
 from trimtab.core.block import Block, BoolArray, FloatArray
 from trimtab.core.errors import TrimtabError
@@ -160,7 +160,7 @@ def ask_marin(path: Path) -> Answer:
 def ask_rule(path: Path, name: str) -> Answer:
     """Return what one of the rules of `scripts/bench detect` says."""
     block = _block(path)
-    rules = {rule.name: rule for rule in (*published_rules(), *olmo_core_contenders())}
+    rules = {rule.name: rule for rule in (*published_rules(), olmo_core_contender())}
     alarms = rules[name].watch(block).run
     return alarm_answer(block.step, alarms)
 

@@ -19,7 +19,6 @@ from benchmarks.detect.material import POINTS, VARIANTS, sittings
 from benchmarks.detect.measure import Result, measure
 from benchmarks.detect.ours import our_contenders
 from benchmarks.detect.peers import peer_contenders
-from benchmarks.detect.peers.packages import Absent
 from benchmarks.detect.tables import (
     dominance_table,
     false_episodes,
@@ -65,8 +64,6 @@ def scoreboard(contenders: Sequence[Contender], splits: Sequence[str], points: i
     for split in splits:
         material = sittings([run for run in runs if run.split == split], points)
         for contender in contenders:
-            if isinstance(contender, Absent):
-                continue
             begin = time.process_time()
             results.append(measure(contender, split, material))
             print(f"{split}: {contender.name}, {time.process_time() - begin:.1f} s of CPU")

@@ -8,7 +8,7 @@ the whole spliced series, for the price of the tail.
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -49,17 +49,17 @@ class Contender(Protocol):
     @property
     def name(self) -> str:
         """What the table calls it."""
-        ...
 
     @property
     def source(self) -> str:
         """By whose code it ran: a package with its version, or a rule written from its facts."""
-        ...
 
     def watch(self, run: Block, forks: Sequence[Fork] = ()) -> Alarms:
         """Say at which rows it raises an alarm."""
-        ...
 
+
+W = TypeVar("W")
+Seen = TypeVar("Seen")
 
 Rule = Callable[[FloatArray, FloatArray | None], BoolArray]
 """Losses and norms (none if the run has no norms) in, one flag per value out."""
@@ -76,7 +76,6 @@ class ArrayRule:
     source: str = "rule"
 
     def watch(self, run: Block, forks: Sequence[Fork] = ()) -> Alarms:
-        """Say at which rows it raises an alarm."""
         return Alarms(run=self._flags(run), forks=[self._fork(run, fork) for fork in forks])
 
     def _flags(self, block: Block) -> BoolArray:
@@ -97,7 +96,6 @@ class Watcher(Protocol):
 
     def see(self, loss: float, norm: float | None) -> bool:
         """Take the next record; say whether it raises an alarm."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,22 +107,28 @@ class Stepwise:
     source: str = "rule"
 
     def watch(self, run: Block, forks: Sequence[Fork] = ()) -> Alarms:
-        """Say at which rows it raises an alarm."""
-        order = sorted(range(len(forks)), key=lambda at: forks[at].row)
-        tails: dict[int, BoolArray] = {}
-        watcher = self.start()
-        flags = np.zeros(len(run), dtype=np.bool_)
-        begin = 0
-        for at in order:
-            fork = forks[at]
-            flags[begin : fork.row] = _walk(watcher, run[begin : fork.row])
+        pieces, tails = walk(self.start(), _flags_of, run, forks)
+        return Alarms(run=np.concatenate(pieces), forks=tails)
+
+
+def walk(
+    watcher: W, see: Callable[[W, Block, Fork | None], Seen], run: Block, forks: Sequence[Fork]
+) -> tuple[list[Seen], list[Seen]]:
+    """Show a run to a watcher, and each fork to a copy of it; return what it saw of each."""
+    pieces: list[Seen] = []
+    tails: dict[int, Seen] = {}
+    begin = 0
+    for at in sorted(range(len(forks)), key=lambda at: forks[at].row):
+        fork = forks[at]
+        if fork.row > begin:
+            pieces.append(see(watcher, run[begin : fork.row], None))
             begin = fork.row
-            tails[at] = _walk(copy.deepcopy(watcher), fork.tail, fork)
-        flags[begin:] = _walk(watcher, run[begin:])
-        return Alarms(run=flags, forks=[tails[at] for at in range(len(forks))])
+        tails[at] = see(copy.deepcopy(watcher), fork.tail, fork)
+    pieces.append(see(watcher, run[begin:], None))
+    return pieces, [tails[at] for at in range(len(forks))]
 
 
-def _walk(watcher: Watcher, block: Block, fork: Fork | None = None) -> BoolArray:
+def _flags_of(watcher: Watcher, block: Block, fork: Fork | None) -> BoolArray:
     """The flags of a block; of a fork only up to the alarm that finds its fault."""
     losses, norms, rows = recorded(block)
     flags = np.zeros(len(block), dtype=np.bool_)

@@ -1,12 +1,11 @@
 """Trimtab's own entry: the judge, as a run or a log would meet it."""
 
-import copy
 from collections.abc import Sequence
 
 import numpy as np
 
 import trimtab
-from benchmarks.detect.contenders import Alarms, Fork
+from benchmarks.detect.contenders import Alarms, Fork, walk
 from trimtab.core.block import Block, BoolArray
 from trimtab.core.findings import Severity
 from trimtab.core.signals import LOSS
@@ -24,23 +23,11 @@ class JudgeContender:
         self._rules = rules
 
     def watch(self, run: Block, forks: Sequence[Fork] = ()) -> Alarms:
-        """Say at which rows it raises an alarm."""
-        judge = Judge(rules=self._rules)
-        flags = np.zeros(len(run), dtype=np.bool_)
-        tails: dict[int, tuple[BoolArray, BoolArray]] = {}
-        begin = 0
-        for at in sorted(range(len(forks)), key=lambda at: forks[at].row):
-            fork = forks[at]
-            if fork.row > begin:
-                flags[begin : fork.row], _ = _flags(judge, run[begin : fork.row])
-                begin = fork.row
-            tails[at] = _flags(copy.deepcopy(judge), fork.tail)
-        flags[begin:], _ = _flags(judge, run[begin:])
-        in_order = [tails[at] for at in range(len(forks))]
+        pieces, tails = walk(Judge(rules=self._rules), _flags, run, forks)
         return Alarms(
-            run=flags,
-            forks=[alarmed for alarmed, _ in in_order],
-            warned=[warned for _, warned in in_order],
+            run=np.concatenate([alarmed for alarmed, _ in pieces]),
+            forks=[alarmed for alarmed, _ in tails],
+            warned=[warned for _, warned in tails],
         )
 
 
@@ -54,7 +41,7 @@ def our_contenders() -> list[JudgeContender]:
     ]
 
 
-def _flags(judge: Judge, block: Block) -> tuple[BoolArray, BoolArray]:
+def _flags(judge: Judge, block: Block, fork: Fork | None) -> tuple[BoolArray, BoolArray]:
     """The rows with an alarm; those with an alarm or a warning about the loss."""
     alarmed, warned = np.zeros((2, len(block)), dtype=np.bool_)
     for finding in judge.update(block).findings:

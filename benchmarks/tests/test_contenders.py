@@ -9,7 +9,7 @@ from benchmarks.detect.injections import SHAPES, fork_at
 from benchmarks.detect.measure import first_onset
 from benchmarks.detect.ours import our_contenders
 from benchmarks.detect.peers import peer_contenders
-from benchmarks.detect.peers.packages import Absent, hard_series
+from benchmarks.detect.peers.packages import hard_series
 from benchmarks.detect.peers.trailing import trailing
 from benchmarks.tests.runs import quiet_block
 
@@ -22,9 +22,7 @@ ROW = 1300
 
 @pytest.fixture(scope="module")
 def contenders() -> list[Contender]:
-    """All that can run here: the packages of some peers may not be installed."""
-    entered: list[Contender] = [*our_contenders(), *peer_contenders()]
-    return [item for item in entered if not isinstance(item, Absent)]
+    return [*our_contenders(), *peer_contenders()]
 
 
 def test_nobody_sees_the_future(contenders: list[Contender]) -> None:

@@ -6,20 +6,15 @@ from collections import deque
 from typing import Any
 
 from benchmarks.detect.contenders import Contender, Stepwise
-from benchmarks.detect.peers.packages import checked_source, installed
+from benchmarks.detect.peers.packages import checked
 
 NAME = "Lightning SpikeDetection"
 WINDOW, TIMES = 10, 2.0
 
 
-def lightning_contenders() -> list[Contender]:
+def lightning_contender() -> Contender:
     """Its rule; checked against the package, whose own code takes 0.4 ms a point."""
-    rule = Stepwise(name=NAME, start=_Rule)
-    package = installed("lightning")
-    if package is None:
-        return [rule]
-    own_code = Stepwise(name=NAME, start=_Package, source=package)
-    return [Stepwise(name=NAME, start=_Rule, source=checked_source(rule, own_code))]
+    return checked(Stepwise(name=NAME, start=_Rule), "lightning", _Package)
 
 
 class _Rule:

@@ -1,46 +1,38 @@
-"""Peers that run by their own code: is it installed, and does our fast form say the same?"""
+"""Peers whose package may be installed: does our fast form say the same as its own code?"""
 
 import importlib.metadata
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
-from benchmarks.detect.contenders import Alarms, Contender, Fork
+from benchmarks.detect.contenders import ArrayRule, Contender, Stepwise, Watcher
 from trimtab.core.block import Block, Column
 from trimtab.core.signals import GRAD_NORM, LOSS
 
 CHECK_ROWS = 3000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Absent:
-    """A peer whose package is not installed: a row without figures."""
+def checked(
+    fast: ArrayRule | Stepwise, distribution: str, own_code: Callable[[], Watcher]
+) -> Contender:
+    """Return the fast form of a package's rule, once both have said the same of a hard series.
 
-    name: str
-    source: str = "not installed"
-
-    def watch(self, run: Block, forks: Sequence[Fork] = ()) -> Alarms:
-        """There is nothing to watch with."""
-        raise RuntimeError(f"{self.name} is not installed; install the dependency group 'peers'")
-
-
-def installed(distribution: str) -> str | None:
-    """A package with its version, or None."""
+    Where the package is not installed, nothing is compared.
+    """
     try:
-        return f"{distribution} {importlib.metadata.version(distribution)}"
+        package = f"{distribution} {importlib.metadata.version(distribution)}"
     except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def checked_source(fast: Contender, package: Contender) -> str:
-    """How a fast form of a slow package is named, once it has said the same of a hard series."""
+        return fast
     block = hard_series()
-    ours, theirs = fast.watch(block).run, package.watch(block).run
+    ours = fast.watch(block).run
+    theirs = Stepwise(name=fast.name, start=own_code).watch(block).run
     if (ours != theirs).any():
         row = int(np.flatnonzero(ours != theirs)[0])
-        raise RuntimeError(f"{fast.name}: our form and {package.source} differ at row {row}")
-    return f"{package.source}; fast form, equal on {len(block):,} points ({int(ours.sum())} alarms)"
+        raise RuntimeError(f"{fast.name}: our form and {package} differ at row {row}")
+    alarms = int(ours.sum())
+    source = f"{package}; fast form, equal on {len(block):,} points ({alarms} alarms)"
+    return replace(fast, source=source)
 
 
 def hard_series(rows: int = CHECK_ROWS) -> Block:

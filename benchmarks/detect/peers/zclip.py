@@ -5,20 +5,15 @@ import math
 from typing import Any
 
 from benchmarks.detect.contenders import Contender, Stepwise
-from benchmarks.detect.peers.packages import checked_source, installed
+from benchmarks.detect.peers.packages import checked
 
 NAME = "ZClip trigger"
 ALPHA, SIGMAS, WARMUP, EPSILON = 0.97, 2.5, 25, 1e-6
 
 
-def zclip_contenders() -> list[Contender]:
+def zclip_contender() -> Contender:
     """Its rule; checked against the package, which needs a model to clip."""
-    rule = Stepwise(name=NAME, start=_Rule)
-    package = installed("zclip")
-    if package is None:
-        return [rule]
-    own_code = Stepwise(name=NAME, start=_Package, source=package)
-    return [Stepwise(name=NAME, start=_Rule, source=checked_source(rule, own_code))]
+    return checked(Stepwise(name=NAME, start=_Rule), "zclip", _Package)
 
 
 class _Rule:
