@@ -1,20 +1,16 @@
-"""GPT-2 with 124M parameters: `scripts/bench real_size cost|outcome [STEPS] [--tiny]`.
+"""GPT-2 with 124M parameters: `scripts/bench real_size [STEPS] [--tiny]`.
 
-cost      bare, observe, protect and recover train the same in turns, a step each, without faults
-outcome   each of them, and recover on two ranks of FSDP2, trains in processes of its own, and meets
-          a batch whose loss is NaN, a weight with a flipped bit, and a learning rate that is
-          changed on purpose, which must be left alone
-
-`--tiny` tries the benchmark itself with a small model, and publishes nothing.
+Bare, observe, protect and recover, and recover on two ranks of FSDP2, train in processes of their
+own, and meet a batch whose loss is NaN, a weight with a flipped bit, and a learning rate that is
+changed on purpose, which must be left alone. `--tiny` tries the benchmark itself with a small
+model, and publishes nothing.
 """
 
 import argparse
 import hashlib
 import math
 import multiprocessing
-import statistics
 import tempfile
-import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
@@ -41,8 +37,7 @@ from trimtab.lab.trainer.local_ranks import run_ranks
 BARE, OBSERVE, PROTECT, RECOVER = "bare", "observe", "protect", "recover"
 LOOPS = (BARE, OBSERVE, PROTECT, RECOVER)
 SHARDED, WORLD = "recover, FSDP2 on 2 ranks", 2
-STEPS = {"cost": 40, "outcome": 150}
-COST_TOKENS, OUTCOME_TOKENS = (2, 128), (1, 64)
+TOKENS = (1, 64)
 NAN_AT, FLIP_AT, RATE_AT = 0.2, 0.35, 0.8
 """As shares of the run: a flip that nobody sees is undone 50 updates later."""
 LEFT_ALONE_STEPS = 30
@@ -68,11 +63,8 @@ class Loop:
         self._guard = None
         if mode != BARE:
             self._guard = trimtab.watch(self.model, self.optimizer, run_dir=folder, mode=mode)
-        self.seconds: list[float] = []
 
     def step(self, tokens: torch.Tensor, scale: float = 1.0) -> None:
-        """Take one step and keep its CPU time."""
-        started = time.process_time()
         loss = self.model(input_ids=tokens, labels=tokens).loss * scale
         if self._guard is not None:
             self._guard.record(loss=loss, tokens=tokens.numel())
@@ -83,7 +75,6 @@ class Loop:
             torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad()
-        self.seconds.append(time.process_time() - started)
 
     def flip(self) -> None:
         """Flip the highest bit of a weight's exponent as hardware does, past torch's counters.
@@ -130,46 +121,6 @@ def draw(text: np.ndarray, generator: np.random.Generator, shape: tuple[int, int
     """Draw sequences from anywhere in the text."""
     starts = generator.integers(0, len(text) - shape[1], shape[0])
     return torch.from_numpy(np.stack([text[at : at + shape[1]] for at in starts]).astype(np.int64))
-
-
-def measure_cost(steps: int, *, is_tiny: bool) -> None:
-    """Train all loops in turns, and compare times and bits."""
-    torch.set_num_threads(2)
-    text, generator = read_text(CorpusSplit.TRAIN), np.random.default_rng(0)
-    with tempfile.TemporaryDirectory() as name:
-        loops = {mode: Loop(mode, Path(name) / mode, is_tiny=is_tiny) for mode in LOOPS}
-        for _ in range(steps):
-            tokens = draw(text, generator, COST_TOKENS)
-            for loop in loops.values():
-                loop.step(tokens)
-        for loop in loops.values():
-            loop.close()
-    same = "equal" if loops[OBSERVE].digest() == loops[BARE].digest() else "DIFFERENT"
-    extra = {mode: _extra(loop.seconds, loops[BARE].seconds) for mode, loop in loops.items()}
-    rows = [
-        [mode, f"{1e3 * statistics.median(loop.seconds):.0f} ms", *extra[mode]]
-        for mode, loop in loops.items()
-    ]
-    body = (
-        f"GPT-2, 124M parameters, random weights, {steps} steps of {COST_TOKENS[0]} x "
-        f"{COST_TOKENS[1]} tokens of the lab's corpus, 2 threads, loops in turns, no faults. Extra "
-        "time: CPU time of a step over the bare one; what is done at every tenth step shows in the "
-        "mean. It grows with the parameters and a step with its tokens: with more tokens a step, "
-        f"the shares are smaller. Bits of `observe` and bare: {same}.\n\n"
-        + table(("loop", "step, median", "extra, median", "extra, mean"), rows)
-    )
-    headlines: list[Headline] = [
-        ("124M parameters, bits of observe and bare", same, "equal"),
-        *((f"124M parameters, mean CPU time, {mode}", extra[mode][1], "-") for mode in LOOPS[1:]),
-    ]
-    _present("cost", steps, body, headlines, is_tiny=is_tiny)
-
-
-def _extra(mine: Sequence[float], bare: Sequence[float]) -> list[str]:
-    skipped = 3  # the first steps create state
-    averages = (statistics.median, statistics.mean)
-    shares = (average(mine[skipped:]) / average(bare[skipped:]) - 1 for average in averages)
-    return [f"{100 * share:+.1f} %" for share in shares]
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,7 +171,7 @@ def train(rank: int | None, mode: str, folder: Path, steps: int, is_tiny: bool) 
             if step == flip_at and is_broken:
                 loop.flip()
             is_spoilt = step == nan_at and is_broken
-            loop.step(draw(text, generator, OUTCOME_TOKENS), math.nan if is_spoilt else 1.0)
+            loop.step(draw(text, generator, TOKENS), math.nan if is_spoilt else 1.0)
     loop.close()
     held_out = draw(read_text(CorpusSplit.HELD_OUT), np.random.default_rng(0), (16, 64))
     loss, is_finite, digest = loop.held_out_loss(held_out), loop.is_finite(), loop.digest()
@@ -232,7 +183,7 @@ def train(rank: int | None, mode: str, folder: Path, steps: int, is_tiny: bool) 
     return Outcome(discarded, undos, loss, is_finite, digest)
 
 
-def measure_outcome(steps: int, *, is_tiny: bool) -> None:
+def measure(steps: int, *, is_tiny: bool) -> tuple[str, list[Headline]]:
     """Train all loops, two processes at a time, and tell what has become of them."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -249,8 +200,8 @@ def measure_outcome(steps: int, *, is_tiny: bool) -> None:
     nan_at, flip_at, rate_at = (round(share * steps) for share in (NAN_AT, FLIP_AT, RATE_AT))
     rows = [[mode, *one.row(rate_at, found[BARE].loss)] for mode, one in found.items()]
     body = (
-        f"GPT-2, 124M parameters, random weights, {steps} steps of {OUTCOME_TOKENS[0]} x "
-        f"{OUTCOME_TOKENS[1]} tokens of the lab's corpus, one thread; as many tokens on each of "
+        f"GPT-2, 124M parameters, random weights, {steps} steps of {TOKENS[0]} x "
+        f"{TOKENS[1]} tokens of the lab's corpus, one thread; as many tokens on each of "
         f"two gloo ranks under `fully_shard`. `protect` and `recover` meet a batch whose loss is "
         f"NaN (step {nan_at}) and a flipped bit, by which one weight is 1e36 and every loss NaN "
         f"(step {flip_at}); of two ranks the second alone. In all runs the learning rate is "
@@ -265,7 +216,7 @@ def measure_outcome(steps: int, *, is_tiny: bool) -> None:
         headlines.append((f"a weight of 1e36 at step {flip_at}, {mode}", one.undone(), "undone"))
         loss = f"{one.loss:.2f}, bare {found[BARE].loss:.2f}"
         headlines.append((f"held-out loss at the end, {mode}", loss, "-"))
-    _present("outcome", steps, body, headlines, is_tiny=is_tiny)
+    return body, headlines
 
 
 def _spans(steps: Sequence[int]) -> str:
@@ -276,22 +227,18 @@ def _spans(steps: Sequence[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans) or "none"
 
 
-def _present(what: str, steps: int, body: str, headlines: list[Headline], *, is_tiny: bool) -> None:
-    if is_tiny:
-        print(body, *headlines, sep="\n")
-    else:
-        publish(f"A real size: {what}", f"scripts/bench real_size {what} {steps}", body, headlines)
-
-
 def main() -> None:
-    """Measure what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=STEPS)
-    parser.add_argument("steps", type=int, nargs="?")
+    """Measure and publish."""
+    parser = argparse.ArgumentParser(prog="scripts/bench real_size", description=__doc__)
+    parser.add_argument("steps", type=int, nargs="?", default=150)
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
-    measure = measure_cost if given.what == "cost" else measure_outcome
-    measure(given.steps or STEPS[given.what], is_tiny=given.tiny)
+    body, headlines = measure(given.steps, is_tiny=given.tiny)
+    if given.tiny:
+        print(body, *headlines, sep="\n")
+    else:
+        command = f"scripts/bench real_size {given.steps}"
+        publish("A real size: outcome", command, body, headlines)
 
 
 if __name__ == "__main__":

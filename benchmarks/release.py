@@ -38,7 +38,6 @@ MEASUREMENTS = (
     Measurement("check_objects time", alone=True),
     Measurement("detect cost", alone=True),
     Measurement("pages", alone=True),
-    Measurement("real_size cost 40", alone=True),
     # The longest first; then the cheap ones, so that a run that is stopped has most of the figures.
     Measurement("matrix FOLDER"),
     Measurement("scale FOLDER"),
@@ -62,13 +61,12 @@ MEASUREMENTS = (
     Measurement("journal"),
     Measurement("readers"),
     Measurement("ship faults"),
-    Measurement("trainers table FOLDER --minutes 6"),
     Measurement("trial --seeds 1 --folder FOLDER"),
     Measurement("strangers --judged --publish"),
     Measurement("documents --publish"),
     Measurement("loops setups"),
     Measurement("wide"),
-    Measurement("real_size outcome 150"),
+    Measurement("real_size 150"),
     Measurement("fuzz_readers 1000000 --seconds 3600"),
 )
 
