@@ -13,14 +13,15 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.rare_tokens import rare_tail
 from trimtab.checks import read_config
 from trimtab.checks.catalogue import PLAN_RULES
 from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
 from trimtab.checks.rule import Fault
+from trimtab.corpus.options import RARE
 from trimtab.lab.corpus.data import Batch, CorpusSplit, DataConfig, TokenCorpus, WindowDataset
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.gpt import Gpt
@@ -155,7 +156,8 @@ def train(plan: TrainingPlan, seed: int, corpus: TokenCorpus, bad_batches: bool)
 
 def rare_batch(corpus: TokenCorpus, like: Batch, random: torch.Generator) -> tuple[Tensor, Tensor]:
     """A batch of the same shape, drawn from the corpus's rare tokens."""
-    rare = torch.as_tensor(rare_tail(corpus).rare)
+    counts = corpus.counts()
+    rare = torch.as_tensor(np.flatnonzero((counts > 0) & (counts < RARE)))
     rows, length = like.tokens.shape
     drawn = rare[torch.randint(len(rare), (rows, length + 1), generator=random)]
     return drawn[:, :-1], drawn[:, 1:]

@@ -1,4 +1,4 @@
-"""Texts as trainers print them: `scripts/bench console [--verdicts] [--only KIND...]`.
+"""Texts as trainers print them: `scripts/bench console [--verdicts] [--publish]`.
 
 Reads the labelled texts in `../shared/data/console` where they are. A text is read right if every
 training record, its step and its loss are as labelled. A loss where the label has none, or a
@@ -6,7 +6,6 @@ different loss, is a wrong column.
 """
 
 import argparse
-import hashlib
 import json
 import math
 from collections import Counter
@@ -52,16 +51,10 @@ class Verdict:
     """How one text was read."""
 
     file: str
-    kind: str
     outcome: str
     """right, refused, wrong loss, wrong steps or wrong records; of a text without a training loss:
     rightly refused, or wrong column."""
     detail: str
-
-    @property
-    def held(self) -> bool:
-        """Whether the kind is in the third that the reader was not developed on."""
-        return int(hashlib.sha256(self.kind.encode()).hexdigest(), 16) % 3 == 0
 
 
 def judge_text(path: Path, entry: dict[str, Any]) -> Verdict:
@@ -71,9 +64,9 @@ def judge_text(path: Path, entry: dict[str, Any]) -> Verdict:
         run = read_log(path)
     except LogError as error:
         outcome = "refused" if "loss" in expect else "rightly refused"
-        return Verdict(entry["file"], entry["kind"], outcome, str(error)[:300])
+        return Verdict(entry["file"], outcome, str(error)[:300])
     outcome, detail = _compare(run, expect)
-    return Verdict(entry["file"], entry["kind"], outcome, f"[{run.format}] {detail}")
+    return Verdict(entry["file"], outcome, f"[{run.format}] {detail}")
 
 
 def _compare(run: Run, expect: dict[str, Any]) -> tuple[str, str]:
@@ -138,16 +131,9 @@ def main() -> None:
     """Read all texts and publish how many were read right."""
     parser = argparse.ArgumentParser(prog="scripts/bench console", description=__doc__)
     parser.add_argument("--verdicts", action="store_true", help="print one line per text")
-    parser.add_argument("--part", choices=("all", "worked", "held"), default="all")
     parser.add_argument("--publish", action="store_true")
     arguments = parser.parse_args()
     entries = json.loads((TEXTS / "index.json").read_text(encoding="utf-8"))
-    if arguments.part != "all":
-        entries = [
-            entry
-            for entry in entries
-            if Verdict("", entry["kind"], "", "").held == (arguments.part == "held")
-        ]
     with_loss = {entry["file"] for entry in entries if "loss" in entry["expect"]}
     verdicts = [judge_text(TEXTS / entry["file"], entry) for entry in entries]
     if arguments.verdicts:

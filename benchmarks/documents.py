@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tests.kit.public_runs import DATA
 from tests.kit.reader import Document, contradictions_in, repeated_sentences
 
 from benchmarks.causes.stories import read_stories, story_report
@@ -24,8 +25,6 @@ from trimtab.core.errors import LogError
 from trimtab.lab.scenarios.suite import INDEX
 from trimtab.report.postmortem import write_postmortem
 from trimtab.report.run_report import RunReport
-
-DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 def main() -> None:

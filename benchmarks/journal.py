@@ -33,15 +33,6 @@ LONGEST = 1800
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """One measured figure beside its bar."""
-
-    what: str
-    measured: str
-    bar: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Ratio:
     """How long reading took, in units of numpy's time for the same columns."""
 
@@ -125,13 +116,17 @@ def hanging_disk(root: Path, seconds: float) -> tuple[Costs, Costs, int, int]:
         return costs, nothing, len(costs.wall), writer.dropped
 
 
+Figure = tuple[str, str, str]
+"""What, measured, and its bar."""
+
+
 def run() -> list[Figure]:
     """All figures; the slowest first part is the kills, then the frozen disk."""
     figures = [*_writing(), *_reading(), _following(), *_killing()]
     try:
         figures += _hanging()
     except CannotMount as error:
-        figures.append(Figure(what="frozen disk", measured=f"not here: {error}", bar="1 ms"))
+        figures.append(("frozen disk", f"not here: {error}", "1 ms"))
     return figures
 
 
@@ -141,16 +136,12 @@ def _writing() -> Iterator[Figure]:
         sealed = sum(path.stat().st_size for path in (folder / "0").rglob("*.seg")) / 50_000
     layout, values = RecordLayout(0, NAMES), typical_signals()[0].values()
     line = len(layout.line(layout.pack(10**5, 10**5, 0, -1, values)))
-    yield Figure(
-        what="process time per step of 20 signals, with sealing (median and best of 7)",
-        measured=f"{statistics.median(costs):.1f} us, {min(costs):.1f} us",
-        bar="40 us",
+    yield (
+        "process time per step of 20 signals, with sealing (median and best of 7)",
+        f"{statistics.median(costs):.1f} us, {min(costs):.1f} us",
+        "40 us",
     )
-    yield Figure(
-        what="bytes per step of 20 signals, open and sealed",
-        measured=f"{line} and {sealed:.0f}",
-        bar="none",
-    )
+    yield "bytes per step of 20 signals, open and sealed", f"{line} and {sealed:.0f}", "none"
 
 
 def _reading() -> Iterator[Figure]:
@@ -160,15 +151,15 @@ def _reading() -> Iterator[Figure]:
             _seconds(lambda: read_journal(RunDirectory(folder), signals={NAMES[3]}))
             for _ in range(9)
         )
-    yield Figure(
-        what="1,000,000 x 20 read and checked, warm, in units of np.load (median and best of 15)",
-        measured=f"{ratio.median:.2f}x, {ratio.best:.2f}x",
-        bar="3x",
+    yield (
+        "1,000,000 x 20 read and checked, warm, in units of np.load (median and best of 15)",
+        f"{ratio.median:.2f}x, {ratio.best:.2f}x",
+        "3x",
     )
-    yield Figure(
-        what="the same in milliseconds: all signals, np.load, one signal of the 20",
-        measured=f"{1e3 * ratio.seconds:.0f}, {1e3 * ratio.numpy_seconds:.0f}, {1e3 * one:.0f}",
-        bar="none",
+    yield (
+        "the same in milliseconds: all signals, np.load, one signal of the 20",
+        f"{1e3 * ratio.seconds:.0f}, {1e3 * ratio.numpy_seconds:.0f}, {1e3 * one:.0f}",
+        "none",
     )
 
 
@@ -178,11 +169,11 @@ def _following() -> Figure:
     if seen.ticks != list(range(written)):
         raise RuntimeError("the follower did not see each record once")
     latencies = sorted(seen.latencies)
-    return Figure(
-        what=f"a follower in another process, {written} records, polled every 50 ms: "
+    return (
+        f"a follower in another process, {written} records, polled every 50 ms: "
         "median and longest wait",
-        measured=f"{latencies[len(latencies) // 2]:.3f} s, {latencies[-1]:.3f} s",
-        bar="1 s",
+        f"{latencies[len(latencies) // 2]:.3f} s, {latencies[-1]:.3f} s",
+        "1 s",
     )
 
 
@@ -190,14 +181,14 @@ def _killing() -> Iterator[Figure]:
     with _folder() as folder:
         results = kill_writers(folder, kills=200, at_once=8)
     records, lost = sum(r.records for r in results), sum(r.lost for r in results)
-    yield Figure(
-        what=f"200 writers killed with SIGKILL, {records} records appended: records lost, "
+    yield (
+        f"200 writers killed with SIGKILL, {records} records appended: records lost, "
         "age of the oldest of them",
-        measured=f"{lost}, {max(r.oldest_lost for r in results):.3f} s",
-        bar="1 s",
+        f"{lost}, {max(r.oldest_lost for r in results):.3f} s",
+        "1 s",
     )
     torn = sum(bool(result.reading.damage) for result in results)
-    yield Figure(what="of these: wrong numbers, torn last lines", measured=f"0, {torn}", bar="0")
+    yield "of these: wrong numbers, torn last lines", f"0, {torn}", "0"
 
 
 def _hanging() -> Iterator[Figure]:
@@ -207,16 +198,13 @@ def _hanging() -> Iterator[Figure]:
         ("append while the disk is frozen for 60 s", "1 ms", costs.summary()),
         ("the same clock around nothing at all (noise)", "none", nothing.summary()),
     ):
-        yield Figure(
-            what=f"{what}: mean, p99, p99.9, max, max of the thread's own time",
-            measured=", ".join(f"{value:.3f}" for value in summary.values()) + " ms",
-            bar=bar,
+        yield (
+            f"{what}: mean, p99, p99.9, max, max of the thread's own time",
+            ", ".join(f"{value:.3f}" for value in summary.values()) + " ms",
+            bar,
         )
-    yield Figure(
-        what=f"records dropped of {appended} appended meanwhile, all told in the journal",
-        measured=str(dropped),
-        bar="none",
-    )
+    what = f"records dropped of {appended} appended meanwhile, all told in the journal"
+    yield what, str(dropped), "none"
 
 
 def _seconds(work: Callable[[], object]) -> float:
@@ -236,8 +224,8 @@ def _folder() -> Iterator[Path]:
 def main() -> None:
     faulthandler.dump_traceback_later(LONGEST, exit=True, file=sys.stderr)
     figures = run()
-    barred = [(one.what, one.measured, one.bar) for one in figures if one.bar != "none"]
-    others = [(one.what, one.measured) for one in figures if one.bar == "none"]
+    barred = [figure for figure in figures if figure[2] != "none"]
+    others = [(what, measured) for what, measured, bar in figures if bar == "none"]
     publish("Journal", "scripts/bench journal", table(["what", "measured"], others), barred)
 
 

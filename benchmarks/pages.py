@@ -19,8 +19,7 @@ from pathlib import Path
 import numpy as np
 from tests.kit.chromium import chromium, count_line_pixels
 
-from benchmarks.journal import Figure
-from benchmarks.results import publish
+from benchmarks.results import Headline, publish
 from trimtab.core.block import Block, Column
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
@@ -59,7 +58,7 @@ def write_long_run(run: RunDirectory) -> None:
         write_segment(JournalFiles(run.journal).sealed(index), block, [head])
 
 
-def long_run(folder: Path) -> Iterator[Figure]:
+def long_run(folder: Path) -> Iterator[Headline]:
     """Size and time of the page of a long run, and how fast a browser shows it."""
     run, page = RunDirectory(folder / "long"), folder / "page.html"
     write_long_run(run)
@@ -69,14 +68,9 @@ def long_run(folder: Path) -> Iterator[Figure]:
         reading.append(_seconds(lambda: read_journal(run)))
         making.append(_seconds(lambda: page.write_text(dashboard_page(report), encoding="utf-8")))
     ratio = statistics.median(making) / statistics.median(reading)
-    yield Figure(
-        what="page, 1,000,000 x 20", measured=f"{page.stat().st_size / 1e6:.2f} MB", bar="6 MB"
-    )
-    yield Figure(
-        what="made in, of the time to read the journal",
-        measured=f"{ratio:.1f} ({statistics.median(making):.2f} s)",
-        bar="5",
-    )
+    yield "page, 1,000,000 x 20", f"{page.stat().st_size / 1e6:.2f} MB", "6 MB"
+    made = f"{ratio:.1f} ({statistics.median(making):.2f} s)"
+    yield "made in, of the time to read the journal", made, "5"
     paints, ready = [], []
     with chromium() as browser:
         for _ in range(5):
@@ -89,16 +83,10 @@ def long_run(folder: Path) -> Iterator[Figure]:
         problems = browser.complaints()
     if problems:
         raise RuntimeError(f"the page complains: {problems[:3]}")
-    first = f"{statistics.median(paints) / 1000:.2f} s"
-    yield Figure(what="first paint in Chromium", measured=first, bar="2 s")
-    yield Figure(
-        what="all charts drawn", measured=f"{statistics.median(ready) / 1000:.2f} s", bar="2 s"
-    )
-    yield Figure(
-        what="a spike of one step at full zoom-out",
-        measured="seen" if seen >= 5 else f"not seen ({seen} pixels)",
-        bar="seen",
-    )
+    yield "first paint in Chromium", f"{statistics.median(paints) / 1000:.2f} s", "2 s"
+    yield "all charts drawn", f"{statistics.median(ready) / 1000:.2f} s", "2 s"
+    spike = "seen" if seen >= 5 else f"not seen ({seen} pixels)"
+    yield "a spike of one step at full zoom-out", spike, "seen"
 
 
 @dataclass
@@ -175,8 +163,8 @@ async def measure_live(live: LiveRuns, port: int) -> None:
     await asyncio.gather(*followers, return_exceptions=True)
 
 
-def served(folder: Path) -> Iterator[Figure]:
-    """How late 200 browsers see what 50 runs write."""
+def served(folder: Path) -> tuple[Headline, str]:
+    """How late 200 browsers see what 50 runs write; what else is to be said of it."""
     live = LiveRuns(folder)
     for number in range(RUNS):
         RunDirectory(folder / f"run-{number:02d}").write_manifest({"dtype": "bf16"})
@@ -190,9 +178,8 @@ def served(folder: Path) -> Iterator[Figure]:
     delays = np.array(live.delays)
     half, late = (float(value) for value in np.percentile(delays, [50, 99]))
     what = f"{RUNS} live runs, {CLIENTS} browsers, {len(delays):,} updates"
-    yield Figure(what=f"{what}: median", measured=f"{half:.2f} s", bar="-")
-    yield Figure(what=f"{what}: 99th percentile", measured=f"{late:.2f} s", bar="1 s")
-    yield Figure(what="the server meanwhile", measured=f"{cpu / seconds:.2f} cores", bar="-")
+    others = f"{what}: median: {half:.2f} s; the server meanwhile: {cpu / seconds:.2f} cores"
+    return (f"{what}: 99th percentile", f"{late:.2f} s", "1 s"), others
 
 
 @contextmanager
@@ -219,14 +206,13 @@ def main() -> None:
     """Measure and publish."""
     with tempfile.TemporaryDirectory(prefix="trimtab-pages-") as name:
         folder = Path(name)
-        figures = [*long_run(folder), *served(folder / "runs")]
-    barred = [(one.what, one.measured, one.bar) for one in figures if one.bar != "-"]
-    others = [f"{one.what}: {one.measured}" for one in figures if one.bar == "-"]
+        figures = list(long_run(folder))
+        late, others = served(folder / "runs")
     body = (
         "Reports are judged before; figures of the page are medians of five. The live part "
-        f"lasts {SECONDS:.0f} s, at {RATE:.0f} records a second in each run. {'; '.join(others)}."
+        f"lasts {SECONDS:.0f} s, at {RATE:.0f} records a second in each run. {others}."
     )
-    publish("Pages", "scripts/bench pages", body, barred)
+    publish("Pages", "scripts/bench pages", body, [*figures, late])
 
 
 if __name__ == "__main__":

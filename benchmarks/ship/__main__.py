@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.results import publish
-from benchmarks.ship.killing import Outcome, ship_while_killing
+from benchmarks.ship.killing import ship_while_killing
 
 SERVERS = (
     "A real MLflow server on a real PostgreSQL, both on loopback. Points are the finite values in "
@@ -13,35 +13,26 @@ SERVERS = (
 )
 
 
-def killing(root: Path, steps: int) -> tuple[str, str, str]:
-    """Everything dies, again and again."""
-    outcome = ship_while_killing(root, steps=steps, per_second=15, kills=2)
-    kills = (
-        f"{outcome.server_kills} SIGKILLs of the server, {outcome.database_kills} of PostgreSQL "
-        f"and its children, {outcome.shipper_kills} of the shipper"
-    )
-    return kills, _arrived(outcome), _wanted(outcome)
-
-
 def main() -> None:
+    """Let everything die, again and again, and publish what has arrived."""
     parser = argparse.ArgumentParser(prog="scripts/bench ship")
     parser.add_argument("part", choices=("faults",))
     parser.add_argument("--steps", type=int, default=1000, help="steps of 20 points each")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder).chmod(0o755)  # the database runs as a different user
-        root = Path(folder)
-        row = killing(root / "killing", arguments.steps)
+        found = ship_while_killing(Path(folder), steps=arguments.steps, per_second=15, kills=2)
+    kills = (
+        f"{found.server_kills} SIGKILLs of the server, {found.database_kills} of PostgreSQL "
+        f"and its children, {found.shipper_kills} of the shipper"
+    )
+    arrived = (
+        f"{found.rows:,} rows, {found.distinct:,} distinct, {found.marked} marks, "
+        f"{found.runs} run, in {found.seconds:.0f} s"
+    )
+    wanted = f"{found.points:,} points, each once, {found.marks} marks, 1 run"
+    row = (kills, arrived, wanted)
     publish("Sending to MLflow: faults", "scripts/bench ship faults", SERVERS, [row])
-
-
-def _arrived(outcome: Outcome) -> str:
-    rows = f"{outcome.rows:,} rows, {outcome.distinct:,} distinct"
-    return f"{rows}, {outcome.marked} marks, {outcome.runs} run, in {outcome.seconds:.0f} s"
-
-
-def _wanted(outcome: Outcome) -> str:
-    return f"{outcome.points:,} points, each once, {outcome.marks} marks, 1 run"
 
 
 if __name__ == "__main__":

@@ -54,16 +54,8 @@ class Postgres:
             for parent in folder.parents:
                 if parent.owner() == "root" and parent != Path("/"):
                     parent.chmod(parent.stat().st_mode | 0o011)
-        command: list[str | Path] = [
-            self._bin / "initdb",
-            "-D",
-            self._data,
-            "-U",
-            "trimtab",
-            "-A",
-            "trust",
-        ]
-        self._run([*command, "--no-sync"])
+        options = ("-U", "trimtab", "-A", "trust", "--no-sync")
+        self._run([self._bin / "initdb", "-D", self._data, *options])
         self.start()
         self._run([self._bin / "createdb", *self._where(), "mlflow"])
 
@@ -74,16 +66,10 @@ class Postgres:
     def start(self) -> None:
         """Start, or recover after a kill."""
         (self._data / "postmaster.pid").unlink(missing_ok=True)
-        options: list[str | Path] = [
-            "-p",
-            str(self._port),
-            "-k",
-            "",
-            "-c",
-            "listen_addresses=127.0.0.1",
-        ]
+        options = ("-p", str(self._port), "-k", "", "-c", "listen_addresses=127.0.0.1")
+        command: list[str | Path] = [self._bin / "postgres", "-D", self._data, *options]
         self._process = subprocess.Popen(
-            [*_as_postgres(), self._bin / "postgres", "-D", self._data, *options],
+            [*_as_postgres(), *command],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
@@ -102,19 +88,8 @@ class Postgres:
             self._process = None
 
     def query(self, sql: str) -> list[list[str]]:
-        command: list[str | Path] = [
-            self._bin / "psql",
-            *self._where(),
-            "-d",
-            "mlflow",
-            "-At",
-            "-c",
-            sql,
-        ]
-        found = subprocess.run(
-            [*_as_postgres(), *command], check=True, capture_output=True, text=True
-        )
-        return [line.split("|") for line in found.stdout.splitlines()]
+        found = self._run([self._bin / "psql", *self._where(), "-d", "mlflow", "-At", "-c", sql])
+        return [line.split("|") for line in found.splitlines()]
 
     def _where(self) -> list[str | Path]:
         return ["-h", "127.0.0.1", "-p", str(self._port), "-U", "trimtab"]
@@ -123,8 +98,11 @@ class Postgres:
         command = [self._bin / "pg_isready", *self._where()]
         return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
-    def _run(self, command: Sequence[str | Path]) -> None:
-        subprocess.run([*_as_postgres(), *command], check=True, capture_output=True, cwd="/")
+    def _run(self, command: Sequence[str | Path]) -> str:
+        done = subprocess.run(
+            [*_as_postgres(), *command], check=True, capture_output=True, text=True, cwd="/"
+        )
+        return done.stdout
 
 
 class MlflowServer:

@@ -23,9 +23,7 @@ from benchmarks.agents.contenders import (
     alarm_answer,
     ask_trimtab,
     contenders,
-    first_rows,
     marin_alarms,
-    sampled_rows,
     wandb_answer,
     wandb_diagnosis,
 )
@@ -69,7 +67,7 @@ def test_a_tool_is_any_command(tmp_path: Path) -> None:
     script.write_text(
         "import json, sys\n"
         "text = open(sys.argv[1]).read()\n"
-        "if 'bad' in text: print('no JSON')\n"
+        "if 'bad' in text: print(json.dumps({'verdict': 'healthy', 'act': 'pray'}))\n"
         "else: print(json.dumps({'verdict': 'healthy', 'onset': None, 'class': None, "
         "'act': 'continue'}))\n"
     )
@@ -81,20 +79,9 @@ def test_a_tool_is_any_command(tmp_path: Path) -> None:
     assert answers == {"a.csv": Answer(verdict="healthy")}
     write_answers(tmp_path / "x.json", answers)
     assert read_answers(tmp_path / "x.json") == answers
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        {},
-        {"verdict": "fine", "act": "continue"},
-        {"verdict": "healthy", "act": "pray"},
-        {"verdict": "incident", "act": "stop", "onset": "312"},
-    ],
-)
-def test_what_is_no_answer_is_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=r"none of the words|onset is a step"):
-        Answer.from_json(values)
+    for values in ({}, {"verdict": "healthy", "act": "continue", "onset": "312"}):
+        with pytest.raises(ValueError, match=r"none of the words|onset is a step"):
+            Answer.from_json(values)
 
 
 @pytest.mark.skipif(not RUNS.exists(), reason=MISSING)
@@ -150,13 +137,6 @@ def test_the_rule_of_wandb_says_what_it_was_written_to_say() -> None:
     assert wandb_answer(wandb_diagnosis(lost)).act == "stop"
     assert wandb_answer(wandb_diagnosis(flat)).act == "stop"
     assert wandb_answer(wandb_diagnosis(flat), stops_converged=False).act == "continue"
-
-
-def test_the_rows_that_wandb_sees() -> None:
-    loss = np.arange(2000.0)
-    assert len(first_rows(loss)) == len(sampled_rows(loss)) == 500
-    assert first_rows(loss)[-1] == 499
-    assert sampled_rows(loss)[-1] == 1999
 
 
 def test_the_alert_of_marin_is_quiet_for_a_spike_and_fires_for_a_level() -> None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from benchmarks.detect.bars import bar_table, bars_of
+from benchmarks.detect.bars import bars_of
 from benchmarks.detect.contenders import Alarms, Fork
 from benchmarks.detect.dominance import weaknesses
 from benchmarks.detect.figures import event_recall, fault_recall, llama_early
@@ -12,7 +12,6 @@ from benchmarks.detect.injections import SHAPES, fork_at
 from benchmarks.detect.intervals import poisson_interval
 from benchmarks.detect.material import LOSS_ONLY, WITH_NORM, Sitting, sittings
 from benchmarks.detect.measure import Result, fork_result, measure, nonfinite_counts
-from benchmarks.detect.tables import false_episodes
 from benchmarks.tests.runs import event, labelled, quiet_block
 
 from trimtab.core.block import Block, BoolArray
@@ -48,9 +47,14 @@ def flags(length: int, rows: Sequence[int]) -> BoolArray:
     return raised
 
 
-def results(name: str, run_rows: Sequence[int], fork_rows: Sequence[int]) -> Result:
+def results(
+    name: str,
+    run_rows: Sequence[int],
+    fork_rows: Sequence[int],
+    warned_rows: Sequence[int] = (),
+) -> Result:
     material: list[Sitting] = sittings([labelled(quiet_block(3000))], 3)
-    return measure(Scripted(name, run_rows, fork_rows), "tune", material)
+    return measure(Scripted(name, run_rows, fork_rows, warned_rows), "tune", material)
 
 
 @pytest.mark.parametrize(
@@ -137,31 +141,21 @@ def test_what_a_peer_hits_anyway_is_marked() -> None:
     assert all(item.is_chance for item in drift)
 
 
-def test_false_episodes_are_listed_with_their_run() -> None:
-    text = false_episodes(results("trimtab", [100, 102, 700], []))
-    assert [place.rpartition(" at ")[2] for place in text.split(", ")] == ["100", "700"]
-    assert false_episodes(results("trimtab", [], [])) == "none"
-
-
-def test_a_warning_counts_for_the_bar_of_warnings_alone() -> None:
-    material = sittings([labelled(quiet_block(3000))], 3)
-    result = measure(Scripted("trimtab", [], [170], warned_rows=[40]), "tune", material)
-    shift = fault_recall(result, "shift 0.10", WITH_NORM)
-    assert (shift.delays, shift.warnings) == ((170,) * 3, (40,) * 3)
-
-
 def test_each_bar_is_told_beside_what_was_reached() -> None:
     bars = {bar.what: bar for bar in bars_of(results("trimtab", [], [1]))}
     assert bars["false episodes on healthy runs"].is_met
-    shift = bars["shift 0.10, with norm: warning within 60 steps"]
+    warning, alarm = (
+        f"shift 0.10, with norm: {what}"
+        for what in ("warning within 60 steps", "alarm within 180 steps")
+    )
+    shift = bars[warning]
     assert (shift.reached, shift.asked, shift.is_met) == ("3 of 3; 100 % [29, 100]", "95 %", True)
 
     late = {bar.what: bar for bar in bars_of(results("trimtab", [], [170]))}
-    assert not late["shift 0.10, with norm: warning within 60 steps"].is_met
-    assert late["shift 0.10, with norm: alarm within 180 steps"].is_met
-    assert late["drift 4e-4, with norm: alarm within 430 steps"].is_met
+    assert not late[warning].is_met
+    assert late[alarm].is_met
+    warned = {bar.what: bar for bar in bars_of(results("trimtab", [], [190], warned_rows=[40]))}
+    assert warned[warning].is_met
+    assert not warned[alarm].is_met
     noisy = {bar.what: bar for bar in bars_of(results("trimtab", range(100, 200, 10), []))}
     assert not noisy["false episodes on healthy runs"].is_met
-    assert "| small spike, with norm: found | 0 of 3; 0 % [0, 71]: NO | 95 % |" in bar_table(
-        [results("trimtab", [], [])]
-    )

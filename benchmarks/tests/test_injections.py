@@ -37,12 +37,6 @@ def test_a_fork_changes_loss_and_norm_only(kind: str) -> None:
         assert int(np.nanargmax(rise[fork.start :])) == fork.peak - fork.start
 
 
-def test_a_run_without_norms_gets_none() -> None:
-    fork = fork_at(quiet_block(3000, norm=False), 1500, SHAPE["small spike"])
-    assert "grad_norm" not in fork.tail.columns
-    assert fork.tail.column("loss").values[0] > 2.15
-
-
 def test_a_missing_value_stays_missing() -> None:
     present = np.ones(3000, dtype=np.bool_)
     present[1501] = False

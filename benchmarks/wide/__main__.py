@@ -1,11 +1,11 @@
 """Measure what can be measured of very many ranks, and compute the rest: `scripts/bench wide`."""
 
+import math
 import sys
 
 from tests.kit.traffic import NUM_BLOCKS
 
 from benchmarks.results import Headline, publish, table
-from benchmarks.wide import latency
 from benchmarks.wide.fake_world import measure_rank
 from benchmarks.wide.start_up import CLIENTS, STAGES, measure_start_up
 
@@ -14,6 +14,17 @@ MAX_STAGED = 16_384
 """The largest world that is also tried with pipeline stages, which takes minutes more."""
 COMMAND = "scripts/bench wide"
 BARS = {"collectives": 2, "bytes": 2048, "read": 500}
+
+HOP_SECONDS = 10e-6
+"""Assumed: from one rank to the next in the tree, with the start of the kernel. NCCL's tests on
+InfiniBand report 20 to 30 us for the smallest all_reduce over two nodes, which is two hops."""
+
+BYTES_PER_SECOND = 25e9
+"""Assumed: 200 Gbit/s of one rank. At these sizes it does not matter."""
+
+STEP_SECONDS = 10.0
+"""Assumed: a step of a run of this size. Source: Llama 3 405B, 16M tokens at 400 TFLOP/s on each of
+16,384 GPUs: 6 * 405e9 * 16e6 / (16384 * 400e12) = 6 s."""
 
 
 def main() -> None:
@@ -27,7 +38,7 @@ def _steps(worlds: list[int]) -> tuple[str, list[Headline]]:
     rows = []
     for world in worlds:
         rank = measure_rank(world)
-        paper = latency.tree_latency(world, rank.max_collectives, rank.max_bytes)
+        paper = tree_seconds(world, rank.max_collectives, rank.max_bytes)
         is_met = rank.max_collectives <= BARS["collectives"] and rank.max_bytes <= BARS["bytes"]
         rows.append(
             [
@@ -38,8 +49,8 @@ def _steps(worlds: list[int]) -> tuple[str, list[Headline]]:
                 f"{rank.peak_mb:.0f} MB",
                 f"{rank.group_seconds:.2f} s, {rank.group_mb:.0f} MB",
                 "yes" if is_met else "NO",
-                f"{1000 * paper.seconds:.2f} ms",
-                f"{100 * paper.share:.3f} %",
+                f"{1000 * paper:.2f} ms",
+                f"{100 * paper / STEP_SECONDS:.3f} %",
             ]
         )
     header = (
@@ -52,8 +63,8 @@ def _steps(worlds: list[int]) -> tuple[str, list[Headline]]:
         "allocates like a real one and exchanges nothing. Bar: "
         f"{BARS['collectives']} collectives and {BARS['bytes']} bytes in any step. The last two "
         "columns are arithmetic: a binary tree up and down, "
-        f"{1e6 * latency.HOP_SECONDS:.0f} us per hop (assumed), {latency.BYTES_PER_SECOND / 1e9:g} "
-        f"GB/s (assumed), steps of {latency.STEP_SECONDS:g} s (assumed), nothing else meanwhile. "
+        f"{1e6 * HOP_SECONDS:.0f} us per hop (assumed), {BYTES_PER_SECOND / 1e9:g} "
+        f"GB/s (assumed), steps of {STEP_SECONDS:g} s (assumed), nothing else meanwhile. "
         "NCCL was not tried.\n\n" + table(header, rows)
     )
     ranks, collectives, _, size, memory, *_ = rows[-1]
@@ -62,6 +73,12 @@ def _steps(worlds: list[int]) -> tuple[str, list[Headline]]:
         (f"{ranks} ranks: bytes in any step", size, BARS["bytes"]),
         (f"{ranks} ranks: memory of a rank", memory, "-"),
     ]
+
+
+def tree_seconds(world: int, num_collectives: int, num_bytes: float) -> float:
+    """Return the time of a step's collectives in a binary tree: up to sum, down to distribute."""
+    one = 2 * math.ceil(math.log2(world)) * HOP_SECONDS
+    return num_collectives * (one + 2 * num_bytes / num_collectives / BYTES_PER_SECOND)
 
 
 def _start_up(worlds: list[int]) -> tuple[str, list[Headline]]:
