@@ -117,7 +117,6 @@ TRIALS = (
 
 
 def fault_and_fix(trial: Trial) -> tuple[TrainingPlan, TrainingPlan]:
-    """The plan with the fault, and the same plan with the rule's fix."""
     broken = read_config({**BASE, **trial.changes}).plan
     fault = PLAN_RULES[trial.rule].run(broken)
     if not isinstance(fault, Fault):
@@ -183,14 +182,12 @@ def build(plan: TrainingPlan, seed: int) -> tuple[Gpt, torch.optim.Optimizer]:
 
 
 def schedule_step(plan: TrainingPlan, step: int) -> int:
-    """The step of the schedule at a step of the run."""
     if plan.resume_step is None or plan.schedule_step is None or step < plan.resume_step:
         return step
     return step - plan.resume_step + plan.schedule_step
 
 
 def autocast(plan: TrainingPlan) -> AbstractContextManager[Any]:
-    """The context of a forward pass."""
     types = {Precision.FP16: torch.float16, Precision.BF16: torch.bfloat16}
     kind = types.get(plan.compute) if plan.compute else None
     return nullcontext() if kind is None else torch.autocast("cpu", kind)
@@ -205,7 +202,6 @@ def round_second_moments(optimizer: torch.optim.Optimizer) -> None:
 
 
 def data_config(plan: TrainingPlan, seed: int) -> DataConfig:
-    """How the corpus becomes batches."""
     assert plan.batch_size
     assert plan.seq_len
     return DataConfig(batch_size=plan.batch_size, length=plan.seq_len, seed=seed)
@@ -239,7 +235,6 @@ def compare(
 
 
 def mean_loss(losses: list[float]) -> str:
-    """The mean of the finite losses, and the number of others."""
     finite = [loss for loss in losses if math.isfinite(loss)]
     lost = len(losses) - len(finite)
     mean = f"{statistics.fmean(finite):.3f}" if finite else "none finite"
@@ -247,7 +242,6 @@ def mean_loss(losses: list[float]) -> str:
 
 
 def interval(broken: list[float], fixed: list[float]) -> str:
-    """The mean difference of the pairs and its 95 % interval."""
     pairs = [bad - good for bad, good in zip(broken, fixed, strict=True)]
     if not all(math.isfinite(pair) for pair in pairs):
         return "not finite"

@@ -4,6 +4,7 @@
 that are killed and on Ray, and that spreading resumes exactly, is tested in tests/corpus.
 """
 
+import json
 import statistics
 import subprocess
 import sys
@@ -99,7 +100,7 @@ def rows(dtype: str) -> tuple[list[list[str]], float]:
 LARGE = 2 * 10**9
 
 _CHILD = """
-import resource, sys, time
+import json, resource, sys, time
 from pathlib import Path
 from trimtab.corpus import ScanOptions, plan_scan, scan, Summary
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -107,12 +108,12 @@ begin, cpu = time.monotonic(), time.process_time()
 plan = plan_scan([Path(sys.argv[1])], ScanOptions(separator=0))
 result = Summary(result=scan(plan, Path(sys.argv[2])))
 after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-print(result.total("tokens"), plan.num_shards, time.monotonic() - begin,
-      time.process_time() - cpu, before, after)
+seconds = [time.monotonic() - begin, time.process_time() - cpu]
+print(json.dumps([result.total("tokens"), plan.num_shards, *seconds, before / 1024, after / 1024]))
 """
 
 
-def large_file(folder: Path) -> tuple[int, int, float, float, float, float]:
+def large_file(folder: Path) -> list[float]:
     """Scan 2e9 tokens: tokens, shards, seconds, processor seconds, MB before and at most."""
     path = folder / "large.bin"
     try:
@@ -121,15 +122,8 @@ def large_file(folder: Path) -> tuple[int, int, float, float, float, float]:
         output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
     finally:
         path.unlink(missing_ok=True)
-    tokens, shards, seconds, cpu, before, after = output.split()
-    return (
-        int(tokens),
-        int(shards),
-        float(seconds),
-        float(cpu),
-        int(before) / 1024,
-        int(after) / 1024,
-    )
+    found: list[float] = json.loads(output)
+    return found
 
 
 def main() -> None:

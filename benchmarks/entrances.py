@@ -29,7 +29,6 @@ class Entrances:
                 hooks[key] = self._timed(hook)
 
     def pop(self) -> float:
-        """Return the seconds since the last call."""
         seconds, self._seconds = self._seconds, 0.0
         return seconds
 

@@ -36,7 +36,6 @@ def main() -> None:
 
 
 def title_of(kind: str) -> str:
-    """Return what stands above a chart."""
     group = "" if kind in FAULTS else " (natural)" if kind in NATURAL else " (no fault)"
     return f"{kind.removeprefix('natural-')}{group}: {KINDS[kind].title}"
 

@@ -57,17 +57,14 @@ class Overhead:
 
     @property
     def step(self) -> float:
-        """The seconds of a step without what is inside."""
         return statistics.mean(self.own)
 
     @property
     def mean(self) -> float:
-        """The share of a step, mean of all."""
         return statistics.mean(self.inside) / self.step
 
     @property
     def median(self) -> float:
-        """The share of a step, half of them are below."""
         return statistics.median(self.inside) / self.step
 
     @property
@@ -101,7 +98,6 @@ def measure(mode: str, num_rows: int, run_dir: Path) -> Overhead:
 
 
 def percent(share: float) -> str:
-    """Return a share with its sign."""
     return f"{100 * share:+.2f} %"
 
 
@@ -139,10 +135,8 @@ def main() -> None:
         "of the step: the mean has telemetry, audits and snapshots in it, the median has not. The "
         "longest step is the one with the most inside.\n\n"
     ) + table(HEADER, rows)
-    if given.dry:
-        print(body)
-    else:
-        publish("Cost of long steps", "scripts/bench overhead", body, headlines)
+    command = "scripts/bench overhead"
+    publish("Cost of long steps", command, body, headlines, is_dry=given.dry)
 
 
 if __name__ == "__main__":

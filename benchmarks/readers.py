@@ -42,7 +42,6 @@ Lines = Callable[[int], str]
 
 
 def megatron(step: int) -> str:
-    """A line of Megatron-LM, with ten fields."""
     return (
         f" [2026-11-15 10:00:00.000000] iteration {step:8d}/ 1000000 | consumed samples: "
         f"{step * 1024:12d} | elapsed time per iteration (ms): {1200 + step % 97:.1f} | throughput "
@@ -53,7 +52,6 @@ def megatron(step: int) -> str:
 
 
 def torchtitan(step: int) -> str:
-    """A line of torchtitan, without colours."""
     return (
         f"[titan] 2026-11-15 10:00:00,000 - root - INFO - step: {step:2}  "
         f"loss: {2 + 8 / (step + 1):8.5f}  grad_norm: {0.3 + step % 7:7.4f}  memory: 42.10GiB"
@@ -62,7 +60,6 @@ def torchtitan(step: int) -> str:
 
 
 def llmc(step: int) -> str:
-    """A line of llm.c."""
     return (
         f"step {step:4d}/1000000 | loss {2 + 8 / (step + 1):7.6f} ({0.1:+.2f}z)| norm "
         f"{0.3 + step % 7:6.4f} ({0.2:+.2f}z)| lr 6.00e-04 | {400 + step % 97:.2f} ms | 48.2% bf16 "
@@ -71,7 +68,6 @@ def llmc(step: int) -> str:
 
 
 def csv(step: int) -> str:
-    """A row of a CSV log, after its header."""
     head = "step,loss,grad_norm,lr,tokens_per_second\n" if step == 0 else ""
     return (
         f"{head}{step},{2 + 8 / (step + 1)!r},{0.3 + step % 7!r},0.0006,{1_270_000 + step % 97}\n"
@@ -189,7 +185,6 @@ class _Speed:
 
     @property
     def times_faster(self) -> float:
-        """The ratio of the medians."""
         return statistics.median(self.stock) / statistics.median(self.ours)
 
 

@@ -85,17 +85,14 @@ class Loop:
         weight.numpy().reshape(-1).view(np.uint32)[7] ^= np.uint32(1 << 30)
 
     def close(self) -> None:
-        """End the guard."""
         if self._guard is not None:
             self._guard.close()
 
     def held_out_loss(self, tokens: torch.Tensor) -> float:
-        """Return the loss on text that nobody has trained on."""
         with torch.no_grad():
             return float(self.model(input_ids=tokens, labels=tokens).loss)
 
     def is_finite(self) -> bool:
-        """Return whether all weights of this rank are finite."""
         return all(bool(_local(p).isfinite().all()) for p in self.model.parameters())
 
     def digest(self) -> str:
@@ -135,11 +132,9 @@ class Outcome:
     digest: str
 
     def undone(self) -> str:
-        """Return the undos in words."""
         return ", ".join(f"step {at}, {lost} updates lost" for at, lost in self.undos) or "none"
 
     def row(self, rate_at: int, bare_loss: float) -> list[str]:
-        """Return the cells of the table."""
         acts = {*self.discarded, *(step for step, _ in self.undos)}
         has_acted = not acts.isdisjoint(range(rate_at, rate_at + LEFT_ALONE_STEPS))
         return [
@@ -234,11 +229,8 @@ def main() -> None:
     parser.add_argument("--tiny", action="store_true")
     given = parser.parse_args()
     body, headlines = measure(given.steps, is_tiny=given.tiny)
-    if given.tiny:
-        print(body, *headlines, sep="\n")
-    else:
-        command = f"scripts/bench real_size {given.steps}"
-        publish("A real size: outcome", command, body, headlines)
+    command = f"scripts/bench real_size {given.steps}"
+    publish("A real size: outcome", command, body, headlines, is_dry=given.tiny)
 
 
 if __name__ == "__main__":

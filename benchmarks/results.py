@@ -40,20 +40,27 @@ _COMMIT = re.compile(r"(?m)^\d{4}-\d\d-\d\d, commit ([0-9a-f]{8}(?: with changes
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """A Markdown table."""
     lines = [header, ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(str(cell) for cell in line) + " |" for line in lines)
 
 
-def publish(title: str, command: str, body: str, headlines: Sequence[Headline] = ()) -> None:
-    """Print a section and put it in RESULTS.md in place of the one with the same title."""
+def publish(
+    title: str,
+    command: str,
+    body: str,
+    headlines: Sequence[Headline] = (),
+    *,
+    is_dry: bool = False,
+) -> None:
+    """Print a section and, unless dry, put it in RESULTS.md in place of that of the same title."""
     today = datetime.datetime.now(datetime.UTC).date()
     parts = [f"## {title}\n{today}, commit {commit()}, `{command}`, {hardware()}."]
     if headlines:
         parts.append(table(HEADLINE, [(*one, "")[: len(HEADLINE)] for one in headlines]))
     section = "\n\n".join([*parts, body.strip()]).strip() + "\n"
     print(section)
-    rewrite(lambda sections: sections | {title: section})
+    if not is_dry:
+        rewrite(lambda sections: sections | {title: section})
 
 
 def rewrite(change: Callable[[dict[str, str]], dict[str, str]]) -> None:

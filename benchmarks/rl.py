@@ -60,7 +60,6 @@ class Said:
 
 
 def main() -> None:
-    """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="scripts/bench rl")
     parser.add_argument("what", choices=("tune", "report"))
     is_report = parser.parse_args().what == "report"
@@ -147,7 +146,6 @@ def _clean(seeds: tuple[int, ...]) -> tuple[str, Headline]:
 
 
 def judged(block: Block) -> Judge:
-    """Return the judge of a run from its first record to its last."""
     ours = Judge()
     ours.update(block)
     ours.finish()
@@ -220,7 +218,6 @@ def _half_lost(block: Block, onset: int) -> float:
 
 
 def steps_of(name: str) -> int:
-    """Return the length of a run with this fault."""
     return SLOW_STEPS if name in SLOW else STEPS
 
 

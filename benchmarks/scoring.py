@@ -31,7 +31,6 @@ class Score:
 
     @property
     def num_false(self) -> int:
-        """Number of false episodes."""
         return len(self.false)
 
 

@@ -42,11 +42,9 @@ class Cost:
     """Of Python functions, above those of the bare loop."""
 
     def is_within(self, bar: "Cost") -> bool:
-        """Return whether nothing is above the bar."""
         return all(getattr(self, one.name) <= getattr(bar, one.name) for one in fields(self))
 
     def cells(self) -> list[str]:
-        """Return the cells of a table."""
         return [
             f"{self.entrances:.0f} us",
             f"x{self.ratio:.2f}",
@@ -76,7 +74,6 @@ class Loop:
         """The processor time of a step, all threads, mean of each turn."""
 
     def train(self, steps: int = STEPS) -> None:
-        """Make some steps."""
         for _ in range(steps):
             loss = nn.functional.cross_entropy(self._model(self._inputs), self._labels)
             self.record(loss)
@@ -94,14 +91,12 @@ class Loop:
         """Tell the guard of the loss."""
 
     def count_operations(self) -> float:
-        """Return the operations of a step."""
         counting = Counting()
         with counting:
             self.train(COUNTED_STEPS)
         return counting.counts.total() / COUNTED_STEPS
 
     def count_calls(self) -> float:
-        """Return the calls of Python functions of a step."""
         calls = 0
 
         def note(frame: FrameType, event: str, argument: Any) -> None:
@@ -125,7 +120,6 @@ class WatchedLoop(Loop):
         self._guard.record(loss=loss)
 
     def close(self) -> None:
-        """End the guard."""
         self._guard.close()
 
 
@@ -248,10 +242,8 @@ def main() -> None:
         f"beside it, per step. Operations and calls: means of {COUNTED_STEPS:,} steps in runs of "
         "their own.\n\n"
     ) + table(HEADER, rows)
-    if given.dry:
-        print(body)
-    else:
-        publish("Cost of small steps", "scripts/bench small_steps", body, headlines)
+    command = "scripts/bench small_steps"
+    publish("Cost of small steps", command, body, headlines, is_dry=given.dry)
 
 
 if __name__ == "__main__":

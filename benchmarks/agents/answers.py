@@ -126,7 +126,6 @@ def _share(
 
 
 def score_table(cases: Sequence[Case], tools: Mapping[str, Mapping[str, Answer]]) -> str:
-    """Return a row for each tool."""
     return table(HEADER, [score(name, cases, answers) for name, answers in tools.items()])
 
 

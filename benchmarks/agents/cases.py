@@ -81,7 +81,6 @@ def write_cases(folder: Path) -> list[Case]:
 
 
 def read_cases(folder: Path) -> list[Case]:
-    """Return the cases that were written."""
     entries = json.loads((folder / "truth.json").read_text(encoding="utf-8"))
     return [_case(entry) for entry in entries]
 

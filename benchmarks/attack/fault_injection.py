@@ -46,7 +46,7 @@ def main() -> None:
     for mode in given.modes or MODES:
         verdicts = {fault: attack(mode, fault, given.only) for fault in faults}
         found[mode] = {name: [as_json(v, mode) for v in each] for name, each in verdicts.items()}
-        report(mode, verdicts, is_published=not given.dry and not given.only)
+        report(mode, verdicts, is_dry=given.dry or bool(given.only))
         if given.json is not None:
             given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
@@ -73,8 +73,8 @@ def as_json(verdict: Verdict, mode: str) -> dict[str, Any]:
     }
 
 
-def report(mode: str, verdicts: dict[str, list[Verdict]], *, is_published: bool) -> None:
-    """Print the counts of a mode, or put them in RESULTS.md."""
+def report(mode: str, verdicts: dict[str, list[Verdict]], *, is_dry: bool) -> None:
+    """Publish the counts of a mode."""
     rows = [_row(name, mode, each) for name, each in verdicts.items()]
     header = (
         *("fault", "functions", "same bits", "raised, allowed", "raised", "ended by a sentence"),
@@ -98,11 +98,8 @@ def report(mode: str, verdicts: dict[str, list[Verdict]], *, is_published: bool)
     broken = sum(verdict.breaks_promise(mode) for verdict in every)
     number = sum(verdict.outcome is not Outcome.NOT_CALLED for verdict in every)
     title = f"Live: functions that raise, {mode}"
-    if is_published:
-        headline = (f"broken functions that {mode} does not survive", f"{broken} of {number}", 0)
-        publish(title, f"scripts/bench attack faults {mode}", body, [headline])
-    else:
-        print(f"{title}: {broken} of {number}\n\n{body}\n")
+    headline = (f"broken functions that {mode} does not survive", f"{broken} of {number}", 0)
+    publish(title, f"scripts/bench attack faults {mode}", body, [headline], is_dry=is_dry)
 
 
 def _row(name: str, mode: str, verdicts: Sequence[Verdict]) -> tuple[object, ...]:

@@ -49,7 +49,7 @@ def main() -> None:
     if given.json is not None:
         text = json.dumps({"schedules": found, "local_sgd": alone}, indent=1)
         given.json.write_text(text + "\n", encoding="utf-8")
-    report(found, alone, is_published=not given.dry)
+    report(found, alone, is_dry=given.dry)
 
 
 def measure(seed: int) -> dict[str, Any]:
@@ -88,8 +88,8 @@ def measure_local(mode: str) -> dict[str, Any]:
     return {"mode": mode, "problem": problem}
 
 
-def report(found: list[dict[str, Any]], alone: list[dict[str, Any]], *, is_published: bool) -> None:
-    """Print the counts, or put them in RESULTS.md."""
+def report(found: list[dict[str, Any]], alone: list[dict[str, Any]], *, is_dry: bool) -> None:
+    """Publish the counts."""
     rows = []
     for engine in ENGINES:
         for mode in MODES:
@@ -123,11 +123,8 @@ def report(found: list[dict[str, Any]], alone: list[dict[str, Any]], *, is_publi
         ("schedules with a late rank that part in silence or hang", f"{broken} of {len(found)}", 0),
         ("modes in which ranks that step unequally wait", f"{failed} of {len(alone)}", 0),
     ]
-    if is_published:
-        command = f"scripts/bench attack timeouts --schedules {len(found)}"
-        publish("Live: ranks that come too late", command, body, headlines)
-    else:
-        print(f"{body}\n\n{headlines}")
+    command = f"scripts/bench attack timeouts --schedules {len(found)}"
+    publish("Live: ranks that come too late", command, body, headlines, is_dry=is_dry)
 
 
 def _last_line(trace: str) -> str:

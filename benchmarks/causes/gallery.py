@@ -39,7 +39,6 @@ def write_gallery(folder: Path) -> None:
 
 
 def _is_named(report: RunReport) -> bool:
-    """Return whether the cause of the worst incident is named."""
     return bool(report.incidents) and "not known" not in short_cause(report.by_severity()[0])
 
 
@@ -51,7 +50,6 @@ def _entry(text: Mapping[str, str], source: str, report: RunReport) -> str:
 
 
 def _said(report: RunReport) -> str:
-    """Return the verdict, and the cause of the worst incident."""
     if not report.incidents:
         return report.verdict
     return f"{report.verdict} Cause: {short_cause(report.by_severity()[0])}."

@@ -30,7 +30,6 @@ def summary(name: str, ranked: Ranked) -> tuple[str, ...]:
 
 
 def summaries(rows: Sequence[tuple[str, ...]]) -> str:
-    """The lines of `summary` as a table."""
     return table(
         ("measured on", "incidents", "right first", "right in three", "right where named"), rows
     )
@@ -83,7 +82,6 @@ def speaks_for(weights: Weights) -> str:
 
 
 def id_of(candidate: Candidate | None) -> str:
-    """The id of a candidate's cause, or that there is none."""
     return candidate.cause.id if candidate is not None and candidate.cause else "none"
 
 

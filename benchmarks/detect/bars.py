@@ -76,7 +76,6 @@ def bars_of(result: Result) -> Iterator[Bar]:
 
 
 def within(delays: Sequence[int], steps: int) -> int:
-    """How many came so soon."""
     return sum(delay <= steps for delay in delays)
 
 

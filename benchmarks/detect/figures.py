@@ -29,19 +29,16 @@ class Recall:
 
     @property
     def share(self) -> float:
-        """What was found of what there was."""
         return self.found / self.total if self.total else float("nan")
 
     @property
     def delay(self) -> str:
-        """Median and worst."""
         if not self.delays:
             return "-"
         return f"{statistics.median(self.delays):g} / {max(self.delays)}"
 
 
 def false_rate(results: Sequence[RunResult]) -> str:
-    """The false episodes of some runs."""
     return rate_of(
         sum(result.score.num_false for result in results),
         sum(result.score.num_records for result in results),
@@ -87,7 +84,6 @@ def llama_early(result: Result) -> tuple[int, int]:
 
 
 def fault_recall(result: Result, kind: str, variant: str) -> Recall:
-    """One kind of injected fault."""
     return recall_of(
         [fork for fork in result.forks if fork.kind == kind and fork.variant == variant]
     )

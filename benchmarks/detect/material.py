@@ -53,7 +53,6 @@ def sittings(runs: Sequence[RealRun], points: int = POINTS) -> list[Sitting]:
 
 
 def has_norm(run: RealRun) -> bool:
-    """Whether the run's gradient norm was logged."""
     return run.block.column(GRAD_NORM).recorded
 
 

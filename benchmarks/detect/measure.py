@@ -51,17 +51,14 @@ class Result:
 
     @property
     def healthy(self) -> list[RunResult]:
-        """What it said of the healthy runs."""
         return [result for result in self.runs if result.run.label == "healthy"]
 
     @property
     def num_false(self) -> int:
-        """False episodes on healthy runs."""
         return sum(result.score.num_false for result in self.healthy)
 
     @property
     def num_healthy_points(self) -> int:
-        """Logged points of the healthy runs."""
         return sum(result.score.num_records for result in self.healthy)
 
 

@@ -67,7 +67,6 @@ def fault_table(results: Sequence[Result], variants: Sequence[str]) -> str:
 
 
 def fault_cell(recall: Recall) -> str:
-    """Recall and chance, in percent."""
     return f"{100 * recall.share:.0f} ({100 * recall.chance:.0f})" if recall.total else "-"
 
 

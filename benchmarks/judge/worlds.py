@@ -62,7 +62,6 @@ def fault_worlds() -> Iterator[World]:
 
 
 def cache_folder() -> Path:
-    """Return where the records are kept."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if base else Path.home() / ".cache") / "trimtab" / "judge"
 

@@ -72,7 +72,6 @@ class Environment:
             raise Failed(f"pip install {' '.join(arguments)}: {_last(done.stderr)}")
 
     def packages(self) -> dict[str, Package]:
-        """Each installed distribution."""
         script = (
             "import importlib.metadata as m, json; "
             "print(json.dumps([(d.name, d.version, d.requires or []) for d in m.distributions()]))"

@@ -90,7 +90,6 @@ def start(
 
 
 def wait(process: "subprocess.Popen[bytes]") -> tuple[int, resource.struct_rusage]:
-    """Wait for the end: the exit code and what was used."""
     _, status, used = os.wait4(process.pid, 0)
     process.returncode = os.waitstatus_to_exitcode(status)
     return process.returncode, used
@@ -107,6 +106,5 @@ def read_address(process: "subprocess.Popen[bytes]") -> str:
 
 
 def processor_seconds(pid: int) -> float:
-    """Processor time that a process has used so far."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rsplit(")", 1)[1].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

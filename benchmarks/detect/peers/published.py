@@ -28,7 +28,6 @@ the 100 before is our reading."""
 
 
 def published_rules() -> list[ArrayRule]:
-    """One contender per rule."""
     return [
         ArrayRule(
             name="textbook, loss or norm",
