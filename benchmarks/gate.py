@@ -20,8 +20,9 @@ from tests.kit.gate_rule import (
 )
 from tests.kit.public_runs import RUNS, SPLITS, RealRun
 
-from benchmarks.judge.worlds import World, cache_folder, healthy_worlds, is_recorded, records_of
+from benchmarks.judge.worlds import World, healthy_worlds, is_recorded, records_of
 from benchmarks.results import Headline, publish, table
+from benchmarks.zoo.records import cache_folder
 from trimtab.core.signals import GRAD_NORM, LOSS
 
 SEEDS = 5
@@ -107,7 +108,7 @@ def main() -> None:
     """Replay over what is there, and publish."""
     if RUNS.exists():
         publish("The gate on real runs", "scripts/bench gate", *public_section(healthy_runs()))
-    folder = cache_folder()
+    folder = cache_folder("judge")
     if worlds := [world for world in healthy_worlds(SEEDS) if is_recorded(world, folder)]:
         publish("The gate on healthy kinds", "scripts/bench gate", *kinds_section(worlds, folder))
 

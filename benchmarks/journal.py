@@ -20,11 +20,9 @@ from tests.kit.following import follow_a_writer
 from tests.kit.killed_writers import kill_writers
 
 from benchmarks.results import publish, table
-from trimtab.core.block import Block, Column
+from benchmarks.sealed_runs import write_run
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.files import JournalFiles
 from trimtab.journal.record_queue import RecordLayout
-from trimtab.journal.sealed_segment import write_segment
 from trimtab.journal.writer import JournalLimits
 
 NAMES = [f"signal_{number:02d}" for number in range(20)]
@@ -64,23 +62,11 @@ def writing_cost(root: Path, records: int) -> float:
     return cost
 
 
-def write_sealed(run: RunDirectory, records: int) -> None:
-    """A journal as a writer leaves it, made without the way through text."""
-    rng = np.random.default_rng(0)
-    size = JournalLimits().segment_records
-    run.journal.mkdir(parents=True)
-    for index, start in enumerate(range(0, records, size)):
-        rows = np.arange(start, min(start + size, records))
-        columns = {name: Column.complete(rng.normal(size=len(rows))) for name in NAMES}
-        head = {"kind": "segment", "schema": 1, "index": index, "qualities": {}}
-        block = Block.from_columns(columns, step=rows, tick=rows)
-        write_segment(JournalFiles(run.journal).sealed(index), block, [head])
-
-
 def reading_ratio(root: Path, records: int, repeats: int) -> Ratio:
     """Read and check a journal, and let numpy load the same columns, turn and turn about."""
     run, array = RunDirectory(root), root / "columns.npy"
-    write_sealed(run, records)
+    rng = np.random.default_rng(0)
+    write_run(run, records, lambda rows: {name: rng.normal(size=len(rows)) for name in NAMES})
     np.save(array, np.random.default_rng(0).normal(size=(len(NAMES), records)))
     ours, theirs = [], []
     for _ in range(repeats):

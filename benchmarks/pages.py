@@ -20,12 +20,10 @@ import numpy as np
 from tests.kit.chromium import chromium, count_line_pixels
 
 from benchmarks.results import Headline, publish
-from trimtab.core.block import Block, Column
+from benchmarks.sealed_runs import write_run
+from trimtab.core.block import FloatArray, IntArray
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.files import JournalFiles
-from trimtab.journal.sealed_segment import write_segment
-from trimtab.journal.writer import JournalLimits
 from trimtab.report.pages.run_page import dashboard_page
 
 RECORDS = 1_000_000
@@ -43,19 +41,14 @@ SIGNALS = (
 def write_long_run(run: RunDirectory) -> None:
     """A million records of twenty signals, with one loss that is high for one step."""
     rng = np.random.default_rng(0)
-    size = JournalLimits().segment_records
-    run.journal.mkdir(parents=True)
-    for index, start in enumerate(range(0, RECORDS, size)):
-        rows = np.arange(start, min(start + size, RECORDS))
-        columns = {}
-        for name in SIGNALS:
-            values = 2.0 + 2.0 * np.exp(-rows / 50_000) + rng.normal(0, 0.03, len(rows))
-            if name == "loss" and start <= SPIKE < start + len(rows):
-                values[SPIKE - start] = HEIGHT
-            columns[name] = Column.complete(values)
-        head = {"kind": "segment", "schema": 1, "index": index, "qualities": {}}
-        block = Block.from_columns(columns, step=rows, tick=rows)
-        write_segment(JournalFiles(run.journal).sealed(index), block, [head])
+
+    def signals(rows: IntArray) -> dict[str, FloatArray]:
+        level = 2.0 + 2.0 * np.exp(-rows / 50_000)
+        values = {name: level + rng.normal(0, 0.03, len(rows)) for name in SIGNALS}
+        values["loss"][rows == SPIKE] = HEIGHT
+        return values
+
+    write_run(run, RECORDS, signals)
 
 
 def long_run(folder: Path) -> Iterator[Headline]:

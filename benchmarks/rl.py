@@ -8,16 +8,14 @@ that take hold slowly. rlwatch and rldoctor judge the same records where they ar
 """
 
 import argparse
-import os
 from dataclasses import dataclass
 from importlib import import_module
-from pathlib import Path
 
 import numpy as np
 
 from benchmarks.detect.intervals import share_of
 from benchmarks.results import Headline, publish, table
-from benchmarks.zoo.records import load, save
+from benchmarks.zoo.records import cache_folder, load, save
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block
 from trimtab.core.signals import REWARD
@@ -223,8 +221,7 @@ def steps_of(name: str) -> int:
 
 def records_of(name: str, seed: int) -> Block:
     """Return the records of a run, trained if they are not in the cache."""
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    folder = (Path(base) if base else Path.home() / ".cache") / "trimtab" / "rl"
+    folder = cache_folder("rl")
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}-{seed}.npz"
     if not path.exists():

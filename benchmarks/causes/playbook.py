@@ -46,26 +46,16 @@ def _healthy(seed: int, steps: int = STEPS) -> tuple[np.random.Generator, dict[s
 def _block(signals: Mapping[str, FloatArray], events: tuple[Event, ...] = ()) -> Block:
     steps = len(next(iter(signals.values())))
     at = np.arange(steps)
-    return Block(
-        step=at,
-        tick=at,
-        attempt=np.zeros(steps, dtype=np.int64),
-        data_position=at,
-        columns={
-            name: Column(values, np.ones(steps, dtype=np.bool_)) for name, values in signals.items()
-        },
-        events=events,
-    )
+    columns = {name: Column.complete(values) for name, values in signals.items()}
+    return Block.from_columns(columns, step=at, data_position=at, events=events)
 
 
 def _worked_spike() -> Iterator[Drawn]:
     """A rare token in one batch: 2.31, 5.84, 3.40 after 48 steps; norm 47.2 against 0.6."""
-    for (decay, settled), with_lr in itertools.product(
-        ((3, 3.4), (5, 3.4), (7, 3.4), (10, 3.4), (12, 3.4), (15, 3.4), (20, 3.4)), (True, False)
-    ):
+    for decay, with_lr in itertools.product((3, 5, 7, 10, 12, 15, 20), (True, False)):
         _, s = _healthy(decay)
         after = np.arange(STEPS - ONSET - 1)
-        floor = settled - 2.31
+        floor = 3.40 - 2.31
         # It settles at 3.40 for the 48 steps that the guide shows, then goes on learning.
         s["loss"][ONSET + 1 :] += floor + (5.84 - 2.31 - floor) * np.exp(-after / decay)
         s["grad_norm"][ONSET] = 47.2

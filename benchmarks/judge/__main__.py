@@ -21,8 +21,9 @@ from benchmarks.judge.measure import (
     measure_faults,
     measure_healthy,
 )
-from benchmarks.judge.worlds import cache_folder, fault_worlds, generate, healthy_worlds
+from benchmarks.judge.worlds import fault_worlds, generate, healthy_worlds
 from benchmarks.results import Headline, publish, table
+from benchmarks.zoo.records import cache_folder
 
 COMMAND = "scripts/bench judge report"
 SEEDS = 5
@@ -36,7 +37,9 @@ def main() -> None:
     """Read the command line and run."""
     parser = argparse.ArgumentParser(prog="scripts/bench judge")
     parser.add_argument("what", choices=("generate", "tune", "report"))
-    parser.add_argument("--cache", type=Path, default=cache_folder(), help="folder of the records")
+    parser.add_argument(
+        "--cache", type=Path, default=cache_folder("judge"), help="folder of the records"
+    )
     parser.add_argument("--seeds", type=int, default=SEEDS, help="seeds of each kind")
     arguments = parser.parse_args()
     if arguments.what == "generate":

@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
+from tests.kit.synthetic import block_of
 
-from benchmarks.zoo.records import block_of
-from trimtab.core.block import Block, Column, FloatArray
+from trimtab.core.block import Block, FloatArray
 from trimtab.core.incidents import IncidentClass
 
 VARIANTS = 20
@@ -40,12 +40,8 @@ class Drawn:
 
 
 def make_block(loss: FloatArray, norm: FloatArray | None, lr: FloatArray | None = None) -> Block:
-    columns = {"loss": Column.complete(loss)}
-    if norm is not None:
-        columns["grad_norm"] = Column.complete(norm)
-    if lr is not None:
-        columns["lr"] = Column.complete(lr)
-    return block_of(columns, len(loss))
+    signals = {"loss": loss, "grad_norm": norm, "lr": lr}
+    return block_of({name: values for name, values in signals.items() if values is not None})
 
 
 def _norms(dice: np.random.Generator, count: int, level: float = 0.6) -> FloatArray:

@@ -1,7 +1,6 @@
 """The runs that the judge is measured on; each is trained once, and kept in a cache."""
 
 import hashlib
-import os
 import sys
 import time
 from collections.abc import Iterator
@@ -59,11 +58,6 @@ def fault_worlds() -> Iterator[World]:
     for kind in sorted(KINDS, key=lambda name: hashlib.sha256(name.encode()).hexdigest())[::4]:
         for fault in FAULTS:
             yield World(kind=kind, seed=0, fault=fault)
-
-
-def cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if base else Path.home() / ".cache") / "trimtab" / "judge"
 
 
 def is_recorded(world: World, folder: Path) -> bool:

@@ -1,5 +1,6 @@
-"""The records of a run in a file."""
+"""The records of a run in a file, in a folder that is kept."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,10 @@ def load(path: Path) -> Block:
             values[file[f"r{place}"]] = file[f"v{place}"]
             present[file[f"r{place}"]] = True
             columns[name] = Column(values=values, present=present)
-    return block_of(columns, length)
-
-
-def block_of(columns: dict[str, Column], length: int) -> Block:
-    """Return a block with steps from 1 on."""
     return Block.from_columns(columns, step=np.arange(1, length + 1))
+
+
+def cache_folder(name: str) -> Path:
+    """Return where the records of a benchmark are kept."""
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "trimtab" / name
