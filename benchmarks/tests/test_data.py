@@ -1,59 +1,45 @@
 """The public runs are fetched from their repositories: here from a server on this machine."""
 
-import contextlib
 import hashlib
-import http.server
 import json
-import threading
-from collections.abc import Iterator
-from functools import partial
+import urllib.parse
 from pathlib import Path
 from typing import Any
 
 import pytest
 from benchmarks.data.fetch import MANIFEST, Series, WrongFile, fetch, fetch_all, read_manifest
 from tests.kit.public_runs import DATA, MISSING, RUNS, real_runs
+from tests.kit.servers import Quiet, Server, serving
 
 LOG = b"step,loss,grad_norm\n" + b"".join(b"%d,%.3f,1.5\n" % (at, 3 - at / 100) for at in range(99))
 
 
-class Server(http.server.SimpleHTTPRequestHandler):
+class Published(Server):
     """Answers like raw.githubusercontent.com, and like the listing of a folder by the API."""
 
-    asked: list[str]
+    def __init__(self, folder: Path) -> None:
+        super().__init__(_Handler)
+        self.folder = folder
+        self.asked: list[str] = []
 
-    def __init__(self, *arguments: Any, asked: list[str], **options: Any) -> None:
-        self.asked = asked
-        super().__init__(*arguments, **options)
+
+class _Handler(Quiet):
+    server: Published
 
     def do_GET(self) -> None:
-        self.asked.append(self.path)
-        if self.path.startswith("/api/"):
-            _, _, owner, name, _, *parts = self.path.partition("?")[0].split("/")
-            folder = Path(self.directory) / "raw" / owner / name / "c1" / Path(*parts)
-            listed = json.dumps([{"name": path.name} for path in folder.iterdir()]).encode()
-            self.send_response(200)
-            self.end_headers()
-            self.wfile.write(listed)
-        else:
-            super().do_GET()
-
-    def log_message(self, *arguments: Any) -> None:
-        pass
-
-
-@contextlib.contextmanager
-def serving(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    asked: list[str] = []
-    handler = partial(Server, directory=str(folder), asked=asked)
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}", asked
-        finally:
-            server.shutdown()
-            thread.join()
+        self.server.asked.append(self.path)
+        path = urllib.parse.unquote(self.path.partition("?")[0])
+        if path.startswith("/api/"):
+            _, _, owner, name, _, *parts = path.split("/")
+            folder = self.server.folder.joinpath("raw", owner, name, "c1", *parts)
+            self.answer(200, [{"name": one.name} for one in folder.iterdir()])
+            return
+        file = self.server.folder / path.lstrip("/")
+        data = file.read_bytes() if file.exists() else b""
+        self.send_response(200 if file.exists() else 404)
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
 
 
 def blob(data: bytes) -> str:
@@ -82,13 +68,14 @@ def test_a_series_is_fetched_once_and_written(tmp_path: Path, published: Path) -
     by_pattern = entry("two", "logs/events.*", git_blobs=[blob(LOG)])
     by_sum = entry("three", "logs/log one.csv", sha256=hashlib.sha256(LOG).hexdigest())
     every = [series, by_pattern, by_sum]
-    with serving(published) as (address, asked):
-        raw, api = f"{address}/raw", f"{address}/api"
+    server = Published(published)
+    raw, api = f"{server.url}/raw", f"{server.url}/api"
+    with serving(server):
         done, failed = fetch_all(every, tmp_path / "data", raw, api)
         assert (len(done), failed) == (3, [])
-        count = len(asked)
+        count = len(server.asked)
         fetch_all(every, tmp_path / "data", raw, api)
-        assert len(asked) == count  # nothing was fetched again
+        assert len(server.asked) == count  # nothing was fetched again
     rows = (tmp_path / "data" / "runs" / "one.csv").read_text().splitlines()
     assert rows[:2] == ["step,loss,grad_norm", "0,3.0,1.5"]
     labels = json.loads((tmp_path / "data" / "runs" / "labels.json").read_text())
@@ -96,8 +83,9 @@ def test_a_series_is_fetched_once_and_written(tmp_path: Path, published: Path) -
 
 
 def test_a_file_that_is_not_the_labelled_one_is_refused(tmp_path: Path, published: Path) -> None:
-    with serving(published) as (address, _):
-        raw, api = f"{address}/raw", f"{address}/api"
+    server = Published(published)
+    raw, api = f"{server.url}/raw", f"{server.url}/api"
+    with serving(server):
         for series in (
             entry("one", "logs/log one.csv", git_blobs=[blob(b"different")]),
             entry("two", "logs/events.*", git_blobs=[blob(b"different")]),
