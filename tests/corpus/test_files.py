@@ -2,6 +2,7 @@
 
 import json
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,23 +43,22 @@ def check_documents(found: Summary) -> None:
     assert statistics.runs[0][2] == 5
 
 
-def test_a_raw_file_with_a_separator(tmp_path: Path) -> None:
-    check_documents(scan_path(write_bin(tmp_path / "t.bin", DOCUMENTS), separator=0))
-
-
-def test_raw_files_of_wider_types(tmp_path: Path) -> None:
-    for dtype in ("uint32", "int64"):
-        path = write_bin(tmp_path / f"{dtype}.bin", DOCUMENTS, dtype)
-        check_documents(scan_path(path, separator=0, dtype=dtype))
-
-
-def test_a_file_with_the_header_of_llmc(tmp_path: Path) -> None:
-    check_documents(scan_path(write_llmc(tmp_path / "t.bin", DOCUMENTS), separator=0))
-
-
-@pytest.mark.parametrize("dtype", ["uint16", "int32"])
-def test_a_megatron_dataset(tmp_path: Path, dtype: str) -> None:
-    check_documents(scan_path(write_megatron(tmp_path / "t.bin", DOCUMENTS, dtype)))
+@pytest.mark.parametrize(
+    ("write", "dtype", "options"),
+    [
+        (write_bin, "uint16", {"separator": 0}),
+        (write_bin, "uint32", {"separator": 0, "dtype": "uint32"}),
+        (write_bin, "int64", {"separator": 0, "dtype": "int64"}),
+        (lambda path, documents, dtype: write_llmc(path, documents), "", {"separator": 0}),
+        (write_megatron, "uint16", {}),
+        (write_megatron, "int32", {}),
+    ],
+    ids=["raw", "raw uint32", "raw int64", "llm.c", "Megatron", "Megatron int32"],
+)
+def test_flat_files(
+    tmp_path: Path, write: Callable[..., Path], dtype: str, options: dict[str, object]
+) -> None:
+    check_documents(scan_path(write(tmp_path / "t.bin", DOCUMENTS, dtype), **options))
 
 
 def test_arrays_of_one_and_two_dimensions(tmp_path: Path) -> None:

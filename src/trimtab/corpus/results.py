@@ -19,7 +19,7 @@ import numpy as np
 from trimtab.core.errors import CorpusError
 from trimtab.corpus.counting import Counts, add_counts
 from trimtab.corpus.options import LONG_DOCUMENT, MAX_EXAMPLES, RARE
-from trimtab.corpus.plan import PlannedFile, ScanPlan
+from trimtab.corpus.plan import PlannedFile
 from trimtab.corpus.spread import Ids
 from trimtab.corpus.statistics import (
     LENGTH_BINS,
@@ -50,18 +50,6 @@ class ScanResult:
     vocab_size: int | None
     counts_only: bool
     statistics: Statistics
-
-    @classmethod
-    def of_shard(cls, plan: ScanPlan, index: int, statistics: Statistics) -> "ScanResult":
-        return cls(
-            digest=plan.digest,
-            num_shards=plan.num_shards,
-            shards=(index,),
-            files=plan.files,
-            vocab_size=plan.options.vocab_size,
-            counts_only=plan.options.counts_only,
-            statistics=statistics,
-        )
 
 
 def save_result(result: ScanResult, path: Path) -> None:

@@ -6,6 +6,7 @@ that was killed is simply started again.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import replace
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
@@ -88,9 +89,7 @@ def _scan_flat(
                 documents.update(tokens, start, file.document_ends(tokens, start))
         if documents is not None:
             _finish_document(file, unit, reader, documents)
-            places, lengths, hashes = documents.pop()
-            found.add_documents(source, unit.file, places, lengths)
-            found.table.add(unit.file, places, lengths, hashes)
+            found.add_documents(source, unit.file, *documents.pop())
     _add_counts(found, source, counter)
 
 
@@ -166,9 +165,7 @@ def _scan_rows(
             if rows.damage[at]:
                 found.source(name).damaged_documents += 1
                 found.add_damage(unit.file, rows.places[at], rows.damage[at])
-        places, lengths, hashes = documents.pop()
-        found.add_documents(name, unit.file, places, lengths)
-        found.table.add(unit.file, places, lengths, hashes)
+        found.add_documents(name, unit.file, *documents.pop())
 
 
 def _add_counts(found: Statistics, source: str, counter: TokenCounter) -> None:
@@ -264,7 +261,7 @@ def scan(
     done = plan.num_shards - len(missing)
     # Each shard is written as soon as it is there: a scan that is killed loses those at work only.
     for index, statistics in runner(plan, missing):
-        save_result(ScanResult.of_shard(plan, index, statistics), shard_file(folder, plan, index))
+        _save_shard(plan, index, statistics, folder)
         done += 1
         if on_shard is not None:
             on_shard(done, plan.num_shards)
@@ -277,9 +274,21 @@ def scan_one(plan: ScanPlan, index: int, folder: Path) -> bool:
     """Scan one shard of an array of jobs; False if its result is there already."""
     if is_scanned(plan, index, folder):
         return False
-    result = ScanResult.of_shard(plan, index, scan_shard(plan, index))
-    save_result(result, shard_file(folder, plan, index))
+    _save_shard(plan, index, scan_shard(plan, index), folder)
     return True
+
+
+def _save_shard(plan: ScanPlan, index: int, statistics: Statistics, folder: Path) -> None:
+    result = ScanResult(
+        digest=plan.digest,
+        num_shards=plan.num_shards,
+        shards=(index,),
+        files=plan.files,
+        vocab_size=plan.options.vocab_size,
+        counts_only=plan.options.counts_only,
+        statistics=statistics,
+    )
+    save_result(result, shard_file(folder, plan, index))
 
 
 def shard_file(folder: Path, plan: ScanPlan, index: int) -> Path:
@@ -332,12 +341,4 @@ def merge(files: Iterable[Path]) -> ScanResult:
         shown = ", ".join(map(str, missing[:10])) + (", ..." if len(missing) > 10 else "")
         raise CorpusError(f"{len(missing)} of {have} shards are missing: {shown}; scan them first")
     total.sort_examples()
-    return ScanResult(
-        digest=first.digest,
-        num_shards=first.num_shards,
-        shards=tuple(sorted(seen)),
-        files=first.files,
-        vocab_size=first.vocab_size,
-        counts_only=first.counts_only,
-        statistics=total,
-    )
+    return replace(first, shards=tuple(sorted(seen)), statistics=total)

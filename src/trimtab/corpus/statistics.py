@@ -158,8 +158,11 @@ class Statistics:
             name = OTHER_SOURCES
         return self.sources.setdefault(name, SourceStatistics())
 
-    def add_documents(self, source: str, file: int, places: Counts, lengths: Counts) -> None:
-        """Count documents by their lengths."""
+    def add_documents(
+        self, source: str, file: int, places: Counts, lengths: Counts, hashes: NDArray[np.uint64]
+    ) -> None:
+        """Count documents of a file by their lengths and their hashes."""
+        self.table.add(file, places, lengths, hashes)
         found = self.source(source)
         found.documents += len(lengths)
         found.empty_documents += int((lengths == 0).sum())

@@ -6,6 +6,7 @@ of a path, including those with rows of text (`row_files.py`).
 
 import os
 import struct
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -195,24 +196,16 @@ class MegatronFile(FlatFile):
         return True
 
     def document_ends(self, tokens: Tokens, at: int) -> Sequence[int]:
+        # The last document of the index begins none: it is where the one before ends.
         starts, firsts = self._arrays()
-        low, high = (self._search(starts, firsts, place) for place in (at, at + len(tokens)))
+
+        def begins(document: int) -> int:
+            return int(self._places(starts, firsts[document : document + 1])[0])
+
+        documents = range(len(firsts))
+        low, high = (bisect_right(documents, place, key=begins) for place in (at, at + len(tokens)))
         ends: list[int] = np.unique(self._places(starts, firsts[low:high])).tolist()
         return ends
-
-    def _search(self, starts: NDArray[np.int64], firsts: NDArray[np.int64], place: int) -> int:
-        """Return the number of documents that begin at this place or before.
-
-        The last entry begins none: it is where the last document ends.
-        """
-        low, high = 0, len(firsts)
-        while low < high:
-            middle = (low + high) // 2
-            if self._places(starts, firsts[middle : middle + 1])[0] <= place:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
     def _places(self, starts: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
         if len(sequences) and not 0 <= sequences.min() <= sequences.max() <= self.sequences:
