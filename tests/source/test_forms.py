@@ -1,4 +1,4 @@
-"""One run in every form that a user may have it in: the report is that of its CSV file."""
+"""One run in every form that a user may have it in: its records are those of its CSV file."""
 
 import io
 import json
@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-import trimtab
 from trimtab.source import read_run
 
 Row = dict[str, float | None]
@@ -54,13 +53,11 @@ def as_csv(columns: dict[str, list[float | None]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def judged(given: Any, **options: Any) -> dict[str, Any]:
-    """The report and the records, without the name, the format and the notes on reading it."""
-    report = trimtab.diagnose(given, **options)
-    found = {**report.to_dict(), "steps": report.block.step.tolist()}
-    for name in ("source", "format", "notes"):
-        found.pop(name)
-    for name, column in report.block.columns.items():
+def told(given: Any) -> dict[str, Any]:
+    """The records that are judged, each number bit by bit."""
+    block = read_run(given).block
+    found = {"step": block.step.tolist(), "attempt": block.attempt.tolist()}
+    for name, column in block.columns.items():
         cells = zip(column.values.tolist(), column.present.tolist(), strict=True)
         found[name] = [repr(value) if present else None for value, present in cells]
     return found
@@ -76,7 +73,7 @@ def of_file(text: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "run.csv"
         path.write_text(text, encoding="utf-8")
-        return judged(path)
+        return told(path)
 
 
 def without_none(row: Row) -> dict[str, float]:
@@ -162,8 +159,8 @@ EXACT: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("form", EXACT)
-def test_a_form_is_judged_as_its_csv_file(form: str, expected: dict[str, Any]) -> None:
-    assert judged(EXACT[form]()) == expected
+def test_a_form_is_read_as_its_csv_file(form: str, expected: dict[str, Any]) -> None:
+    assert told(EXACT[form]()) == expected
 
 
 PADDED = {name: [NAN if cell is None else cell for cell in COLUMNS[name]] for name in NAMES}
@@ -197,7 +194,7 @@ def test_nan_that_fills_up_a_row_is_missing(form: str) -> None:
         NAN if cell is None and row["grad_norm"] is not None else cell
         for cell, row in zip(COLUMNS["loss"], ROWS, strict=True)
     ]
-    assert judged(FLOATS[form]()) == of_file(as_csv({**COLUMNS, "loss": loss}))
+    assert told(FLOATS[form]()) == of_file(as_csv({**COLUMNS, "loss": loss}))
 
 
 def losses_as(form: str) -> Any:
@@ -223,7 +220,7 @@ def losses_as(form: str) -> Any:
 )
 def test_losses_alone_are_numbered(form: str) -> None:
     numbered: dict[str, list[float | None]] = {"step": [float(n) for n in range(400)]}
-    assert judged(losses_as(form)) == of_file(as_csv({**numbered, "loss": LOSSES}))
+    assert told(losses_as(form)) == of_file(as_csv({**numbered, "loss": LOSSES}))
 
 
 def test_losses_in_an_array_keep_their_nan() -> None:

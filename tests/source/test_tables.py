@@ -23,10 +23,6 @@ LOSSES = 2.0 + np.exp(-STEPS / 50)
 NAN = math.nan
 
 
-def read(given: Any) -> Run:
-    return read_run(given)
-
-
 def num_nan(run: Run) -> int:
     return int(run.block.column("loss").nonfinite.sum())
 
@@ -49,13 +45,13 @@ def num_nan(run: Run) -> int:
 )
 def test_an_index_may_be_the_step(index: Any, steps: Any) -> None:
     frame = pd.DataFrame({"loss": LOSSES}, index=index)
-    assert read(frame).block.step.tolist() == steps.tolist()
-    assert read(frame["loss"]).block.step.tolist() == steps.tolist()
+    assert read_run(frame).block.step.tolist() == steps.tolist()
+    assert read_run(frame["loss"]).block.step.tolist() == steps.tolist()
 
 
 def test_a_step_column_comes_before_the_index() -> None:
     frame = pd.DataFrame({"global_step": STEPS * 3, "loss": LOSSES}, index=STEPS * 5)
-    assert read(frame).block.step.tolist() == (STEPS * 3).tolist()
+    assert read_run(frame).block.step.tolist() == (STEPS * 3).tolist()
 
 
 def test_columns_are_named() -> None:
@@ -71,9 +67,9 @@ def test_columns_are_named() -> None:
 
 def test_a_series_is_the_loss_whatever_it_is_called() -> None:
     series = pd.Series(LOSSES, name="nll per token")
-    run = read(series)
+    run = read_run(series)
     assert run.names["loss"] == "nll per token"
-    assert read(pd.Series(LOSSES, name="loss_ema")).block.quality("loss").label == "smoothed"
+    assert read_run(pd.Series(LOSSES, name="loss_ema")).block.quality("loss").label == "smoothed"
 
 
 # Names
@@ -82,26 +78,26 @@ def test_a_series_is_the_loss_whatever_it_is_called() -> None:
 def test_names_of_columns() -> None:
     columns = pd.MultiIndex.from_tuples([("train", "loss"), ("val", "acc"), ("step", "")])
     frame = pd.DataFrame(np.c_[LOSSES, LOSSES, STEPS * 2], columns=columns)
-    run = read(frame)
+    run = read_run(frame)
     assert run.names == {"loss": "train/loss", "val/acc": "val/acc", "step": "step"}
     twice = pd.DataFrame(np.c_[LOSSES, LOSSES + 1], columns=["loss", "loss"])
-    assert read(twice).names == {"loss": "loss", "loss (2)": "loss (2)"}
+    assert read_run(twice).names == {"loss": "loss", "loss (2)": "loss (2)"}
     with pytest.raises(trimtab.TrimtabError, match=r"columns: '0', '1'.*name it with loss="):
-        read(pd.DataFrame({0: STEPS, 1: LOSSES}))
+        read_run(pd.DataFrame({0: STEPS, 1: LOSSES}))
 
 
 def test_nested_dicts_are_flattened() -> None:
     columns = {"train": {"loss": LOSSES.tolist(), "lr": [1e-3] * 300}, "run": "a name"}
-    assert read(columns).block.step.tolist() == STEPS.tolist()
+    assert read_run(columns).block.step.tolist() == STEPS.tolist()
     rows = [{"step": 2 * n, "train": {"loss": loss}} for n, loss in enumerate(LOSSES)]
-    assert read(rows).names["loss"] == "train/loss"
+    assert read_run(rows).names["loss"] == "train/loss"
 
 
 def test_a_dict_of_rows_by_step() -> None:
-    run = read({10 * n: {"loss": loss, "lr": 1e-3} for n, loss in enumerate(LOSSES)})
+    run = read_run({10 * n: {"loss": loss, "lr": 1e-3} for n, loss in enumerate(LOSSES)})
     assert run.block.step.tolist() == (STEPS * 10).tolist()
     frame = pd.DataFrame({"step": STEPS * 3, "loss": LOSSES})
-    assert read(frame.to_dict("index")).block.step.tolist() == (STEPS * 3).tolist()
+    assert read_run(frame.to_dict("index")).block.step.tolist() == (STEPS * 3).tolist()
 
 
 def test_pairs_of_a_step_and_a_value() -> None:
@@ -109,16 +105,16 @@ def test_pairs_of_a_step_and_a_value() -> None:
         "train_loss": [[10 * n, loss] for n, loss in enumerate(LOSSES.tolist())],
         "eval_loss": [(1000, 2.0), (2000, None), (2500, "NaN")],
     }
-    run = read(pairs)
+    run = read_run(pairs)
     assert run.block.step.tolist() == (STEPS * 10).tolist()
     evaluations = run.block.column("eval_loss")
     assert np.flatnonzero(evaluations.present).tolist() == [100, 250]
     by_step = {"loss": {str(step): loss for step, loss in enumerate(LOSSES)}}  # as JSON has it
-    assert read(by_step).block.step.tolist() == STEPS.tolist()
+    assert read_run(by_step).block.step.tolist() == STEPS.tolist()
 
 
 def test_columns_of_evaluations_may_be_shorter() -> None:
-    run = read({"loss": LOSSES.tolist(), "val_loss": [2.0, 1.9]})
+    run = read_run({"loss": LOSSES.tolist(), "val_loss": [2.0, 1.9]})
     assert "Columns of a different length than the loss, left out: 'val_loss'." in run.notes
 
 
@@ -142,31 +138,23 @@ def test_rows_of_another_kind_have_no_loss() -> None:
         if step % 50 == 49:
             rows.append({"step": step, "val_loss": 2.0, "epoch": step // 50})
     rows[120]["train_loss"] = NAN
-    run = read(pd.DataFrame(rows))
+    run = read_run(pd.DataFrame(rows))
     assert num_nan(run) == 1
     assert run.block.column("eval_loss").present.sum() == 6
     assert not run.block.column("lr").nonfinite.any()
     assert "NaN of 'train_loss' that only fills up a row, treated as missing: 6." in run.notes
 
 
-def test_a_loss_that_is_logged_every_few_rows() -> None:
-    loss = np.full(3000, NAN)
-    loss[::10] = LOSSES
-    assert num_nan(read(pd.DataFrame({"loss": loss, "lr": 1e-3}))) == 0
-    loss[2000:] = NAN
-    assert num_nan(read(pd.DataFrame({"loss": loss, "lr": 1e-3}))) == 1000
-
-
 @pytest.mark.parametrize("is_logged", [STEPS % 2 == 0, STEPS % 3 != 0, STEPS % 10 == 9])
 def test_a_norm_that_is_logged_every_few_rows(is_logged: Any) -> None:
     norm = np.where(is_logged, 1.0, NAN)
-    run = read(pd.DataFrame({"loss": LOSSES, "grad_norm": norm}))
+    run = read_run(pd.DataFrame({"loss": LOSSES, "grad_norm": norm}))
     assert run.block.column("grad_norm").present.tolist() == is_logged.tolist()
 
 
 def test_a_norm_that_is_nan_before_the_loss_is() -> None:
     norm = np.where((STEPS < 150) & (STEPS != 100), 1.0, NAN)
-    run = read(pd.DataFrame({"loss": np.where(STEPS < 200, LOSSES, NAN), "grad_norm": norm}))
+    run = read_run(pd.DataFrame({"loss": np.where(STEPS < 200, LOSSES, NAN), "grad_norm": norm}))
     assert run.block.column("grad_norm").nonfinite.sum() == 151
 
 
@@ -175,45 +163,58 @@ def test_rows_of_a_frame_are_read_as_the_frame_is() -> None:
     history[50:50] = [{"step": 49, "val_loss": 2.0}]
     frame = pd.DataFrame([*history, {"step": 299, "val_loss": 1.9}])
     for given in (frame, frame.to_dict("records"), frame.to_dict("list")):
-        assert num_nan(read(given)) == 0
+        assert num_nan(read_run(given)) == 0
 
 
-def test_a_nan_beside_an_evaluation_of_the_same_row_is_nan() -> None:
-    evaluations = np.full(300, NAN)
-    evaluations[9::10] = 2.0
-    loss = LOSSES.copy()
-    loss[99] = NAN
-    assert num_nan(read(pd.DataFrame({"loss": loss, "val_loss": evaluations}))) == 1
+DEAD = pd.Series(np.where(STEPS < 200, LOSSES, NAN))
+EVERY_TENTH = np.where(np.arange(3000) % 10 == 0, 2.5, NAN)
+DEAD_LATER = np.where(np.arange(3000) < 2000, EVERY_TENTH, NAN)
 
 
-def test_a_nan_at_every_other_step_is_nan() -> None:
-    loss = np.where(STEPS % 2 == 0, LOSSES, NAN)
-    assert num_nan(read(pd.DataFrame({"loss": loss, "lr": 1e-3}))) == 150
-
-
-def test_a_counter_that_begins_when_a_run_dies_makes_no_evaluations_of_it() -> None:
-    dead = np.where(STEPS < 10, LOSSES, NAN)
-    skipped = np.where(STEPS < 10, NAN, STEPS)
-    frame = pd.DataFrame({"step": STEPS, "loss": dead, "skipped": skipped})
-    assert num_nan(read(frame)) == 290
-
-
-@pytest.mark.parametrize("dtype", ["category", "Sparse[float]"])
-def test_what_cannot_say_missing_loses_no_nan(dtype: str) -> None:
-    dead = pd.Series(np.where(STEPS < 200, LOSSES, NAN)).astype(dtype)
-    assert num_nan(read(pd.DataFrame({"step": STEPS, "loss": dead}))) == 100
+@pytest.mark.parametrize(
+    ("columns", "count"),
+    [
+        ({"loss": EVERY_TENTH, "lr": 1e-3}, 0),
+        ({"loss": DEAD_LATER, "lr": 1e-3}, 1000),
+        ({"loss": np.where(STEPS % 2 == 0, LOSSES, NAN), "lr": 1e-3}, 150),
+        (
+            {
+                "loss": np.where(STEPS == 99, NAN, LOSSES),
+                "val_loss": np.where(STEPS % 10 == 9, 2.0, NAN),
+            },
+            1,
+        ),
+        (
+            {
+                "step": STEPS,
+                "loss": np.where(STEPS < 10, LOSSES, NAN),
+                "skipped": np.where(STEPS < 10, NAN, STEPS),
+            },
+            290,
+        ),
+        ({"step": STEPS, "loss": DEAD.astype("category")}, 100),
+        ({"step": STEPS, "loss": DEAD.astype("Sparse[float]")}, 100),
+    ],
+    ids=[
+        *("a loss every tenth row", "and none at the end", "every other step"),
+        *("beside an evaluation", "a counter that begins when a run dies"),
+        *("what cannot say missing", "and sparse"),
+    ],
+)
+def test_how_many_losses_are_nan(columns: dict[str, Any], count: int) -> None:
+    assert num_nan(read_run(pd.DataFrame(columns))) == count
 
 
 def test_evaluations_in_rows_of_training() -> None:
     evaluations = np.full(300, NAN)
     evaluations[49::50] = 2.0
-    run = read(pd.DataFrame({"loss": LOSSES, "eval_loss": evaluations}))
+    run = read_run(pd.DataFrame({"loss": LOSSES, "eval_loss": evaluations}))
     assert run.block.column("eval_loss").present.sum() == 6
 
 
 def test_a_column_that_knows_missing_is_taken_at_its_word() -> None:
     loss = pd.array([*LOSSES[:-1], None], dtype="Float64")
-    run = read(pd.DataFrame({"loss": loss, "lr": 1e-3}))
+    run = read_run(pd.DataFrame({"loss": loss, "lr": 1e-3}))
     assert not run.block.column("loss").present[-1]
 
 
@@ -282,12 +283,12 @@ def test_columns_that_hold_no_numbers() -> None:
             "phase": "train",
         }
     )
-    run = read(frame)
+    run = read_run(frame)
     assert list(run.block.columns) == ["loss"]
     names = "'at', 'zone', 'took', 'ok', 'kind', 'thing', 'phase'"
     assert f"Columns without a number, left out: {names}." in run.notes
     with pytest.raises(trimtab.TrimtabError, match=r"the first cell is 'True'"):
-        read(pd.DataFrame({"loss": STEPS % 2 == 0}))
+        read_run(pd.DataFrame({"loss": STEPS % 2 == 0}))
 
 
 def test_a_million_rows_take_no_loop_in_python() -> None:
@@ -295,7 +296,7 @@ def test_a_million_rows_take_no_loop_in_python() -> None:
     frame = pd.DataFrame({"step": np.arange(rows), "loss": 2.0, "lr": 1e-3, "grad_norm": 1.0})
     frame["tokens"] = pd.array(np.arange(rows), dtype="Int64")
     start = time.process_time()
-    assert len(read(frame).block) == rows
+    assert len(read_run(frame).block) == rows
     assert time.process_time() - start < 3.0  # a loop over the cells takes ten times as long
 
 
@@ -313,7 +314,7 @@ def test_polars_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
     columns = {"step": STEPS, "loss": [None, NAN, *LOSSES[2:]], "lr": 1e-3}
     frame = polars.DataFrame(columns, strict=False)
     monkeypatch.setitem(sys.modules, "pyarrow", None)
-    run = read(frame)
+    run = read_run(frame)
     assert run.block.column("loss").present.tolist() == [False, *[True] * 299]
     assert num_nan(run) == 1
 

@@ -1,10 +1,8 @@
 """Source: what the user has in hand, as a run.
 
-`deciding`  `find_source`: which kind of thing it is; `read_run`
-`copies`    text and file objects, copied into a file that the readers read
-`tables`    rows and columns in memory, under the names that a log would have
+`deciding`  `find_source`: which kind of thing it is, text and file objects too; `read_run`
+`tables`    rows and columns in memory, and runs of trackers, under the names that a log would have
 `cells`     one column of any package as numbers
-`trackers`  runs of W&B, MLflow and HF's Trainer
 
 Packages of the user (pandas, polars, pyarrow, torch, wandb) are recognised by what their objects
 are; only pyarrow and mlflow are imported, where an object of theirs needs it.

@@ -12,7 +12,8 @@ every name, as a mock does, is none of these.
 import dataclasses
 import os
 import re
-from collections.abc import Callable, Collection, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,7 +22,14 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.errors import ConfigError, LogError, NoUsableLoss, TrimtabError, UnreadableLog
+from trimtab.core.errors import (
+    ConfigError,
+    LogError,
+    MissingExtra,
+    NoUsableLoss,
+    TrimtabError,
+    UnreadableLog,
+)
 from trimtab.core.plugins import describe_error
 from trimtab.core.run import Reader, Run
 from trimtab.core.signals import LOSS
@@ -33,9 +41,7 @@ from trimtab.readers.runs import separate
 from trimtab.readers.table import Wanted, to_run
 from trimtab.readers.trackers.conventions import correct_tracker, has_hf_names, name_summary
 from trimtab.source.cells import described, has
-from trimtab.source.copies import file_blocks, file_name, read_copy
-from trimtab.source.tables import TableSource, find_table
-from trimtab.source.trackers import find_tracker
+from trimtab.source.tables import TableSource, find_table, find_tracker
 
 Progress = Callable[[str, int, int], None]
 """Called with what is being done ("Reading", "Judging", "Explaining"), how much is done, and how
@@ -214,17 +220,17 @@ def _find_text(text: str) -> Source:
 def _pasted(text: bytes) -> Source:
     def load(options: ReadOptions) -> Run:
         with _hints_for_python():
-            run = read_copy([text], _PASTED, lambda file: _read_path(file, options))
+            run = _read_copy([text], _PASTED, lambda file: _read_path(file, options))
         return dataclasses.replace(run, notes=tuple(map(_for_python, run.notes)))
 
     return Source(name=_PASTED, load=load)
 
 
 def _file(file: Any) -> Source:
-    name = printable(file_name(file))
+    name = printable(_file_name(file))
 
     def load(options: ReadOptions) -> Run:
-        return read_copy(file_blocks(file, name), name, lambda copy: _read_path(copy, options))
+        return _read_copy(_file_blocks(file, name), name, lambda copy: _read_path(copy, options))
 
     return Source(name=name, load=load)
 
@@ -235,6 +241,63 @@ def _is_file(given: Any) -> bool:
         return isroutine(getattr(given, "read", None))
     except Exception:
         return False
+
+
+# Text and file objects are copied into a file, which is read like any log
+
+_BLOCK_BYTES = 1 << 16
+_SUFFIX_CHARS = 16
+"""No suffix by which a format is recognised is longer."""
+
+
+def _read_copy(blocks: Iterable[bytes], name: str, read: Callable[[Path], Run]) -> Run:
+    """Read these bytes as a file; notes and errors name what they came from, not the copy."""
+    with _copied(blocks, name) as file:
+        run = read(file)
+        notes = [note.replace(str(file), name) for note in run.notes]
+        failures = [note.replace(str(file), name) for note in run.failures]
+        return dataclasses.replace(run, path=None, notes=tuple(notes), failures=tuple(failures))
+
+
+@contextmanager
+def _copied(blocks: Iterable[bytes], name: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="trimtab-") as folder:
+        file = Path(folder) / f"log{_suffixes(name)}"
+        with file.open("wb") as copy:
+            for block in blocks:
+                copy.write(block)
+        try:
+            yield file
+        except (LogError, MissingExtra) as error:
+            raise type(error)(str(error).replace(str(file), name)) from None
+
+
+def _file_blocks(file: Any, name: str) -> Iterator[bytes]:
+    """Yield what a file object holds from its position on; the file stays open."""
+    while True:
+        try:
+            block = file.read(_BLOCK_BYTES)
+        except Exception as error:  # closed, open for writing, text that is none
+            raise UnreadableLog(
+                f"{name} cannot be read: {error}; open it with mode 'rb'"
+            ) from error
+        if not block:
+            return
+        if not isinstance(block, str | bytes):
+            raise UnreadableLog(f"{name} gives {described(block)} when read, not text or bytes")
+        yield block.encode("utf-8", "replace") if isinstance(block, str) else block
+
+
+def _file_name(file: Any) -> str:
+    """Return what a file object calls itself; some know their number only."""
+    name = getattr(file, "name", None)
+    return name if isinstance(name, str) and name else type(file).__name__
+
+
+def _suffixes(name: str) -> str:
+    """Return how the name of a file ends, such as .csv.gz: some formats are recognised by it."""
+    ends = "".join(Path(name).suffixes[-2:])
+    return ends if len(ends) <= _SUFFIX_CHARS and ends.replace(".", "").isalnum() else ""
 
 
 # What is in memory
