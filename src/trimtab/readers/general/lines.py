@@ -47,17 +47,18 @@ WORDS = tomllib.loads(
 )
 _DRAWN = str.maketrans({mark: to for to, marks in WORDS["drawn"].items() for mark in marks})
 
+# Optional groups are atomic, `(?>(?:...)?)`: before 3.11.4 Python keeps what a possessive one,
+# `(?:...)?+`, has read before it fails.
 _DATE = (
-    r"\d{4}([-/:.])\d\d\2\d\d(?:[ T_,:-]{0,3}\d\d:\d\d(?::\d\d)?+(?:[.,:]\d{1,9})?+"
-    r"(?:Z|[+-]\d\d:?\d\d)?+)?+"
+    r"\d{4}([-/:.])\d\d\2\d\d(?>(?:[ T_,:-]{0,3}\d\d:\d\d(?>(?::\d\d)?)(?>(?:[.,:]\d{1,9})?)"
+    r"(?>(?:Z|[+-]\d\d:?\d\d)?))?)"
 )
-_SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+"
-_CLOCK = r"(?:\d++ days?, )?+\d{1,4}:\d\d(?::\d\d)?+(?:[.,]\d{1,9})?+(?![\d:])"
-_GROUPED = r"\d{1,3}+(?:,\d{3}){1,6}+(?!,?\d)(?:\.\d++)?+"
-# Not possessive inside, because Python before 3.11.4 loses what such groups have refused.
+_SHORT_DATE = r"\d{1,2}/\d{1,2}(?:/\d{2,4})?[ ,T]{1,2}\d\d:\d\d(?>(?::\d\d)?)(?>(?:[.,]\d{1,9})?)"
+_CLOCK = r"(?>(?:\d++ days?, )?)\d{1,4}:\d\d(?>(?::\d\d)?)(?>(?:[.,]\d{1,9})?)(?![\d:])"
+_GROUPED = r"\d{1,3}+(?>(?:,\d{3}){1,6})(?!,?\d)(?>(?:\.\d++)?)"
 _PLAIN = r"(?:\d++(?:\.(?!#)(?:\d++(?:f-?\d++|[dD][-+]\d\d)?)?)?|\.\d++)(?:[eE][-+]?\d++)?"
 _WORDS = (
-    r"(?:(?:[nN]a[nN]|[iI]nf)(?:16|32)?+|NAN|[iI]nfinity|INF)(?!\w)(?! iterations)"
+    r"(?:(?:[nN]a[nN]|[iI]nf)(?>(?:16|32)?)|NAN|[iI]nfinity|INF)(?!\w)(?! iterations)"
     r"|1\.#(?:INF|IND|[QS]NAN)\d*+"
 )
 
@@ -72,7 +73,7 @@ _END = r"(?![A-Za-z_]++\d)(?!\.[\d#])"
 
 # In a line without decimal points, or right after its name, 2,31 has a decimal comma; three digits
 # after it may be thousands. [0,1] is a list.
-_COMMA = r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?:[eE][-+]?\d{1,3})?+(?![\d.]|,\d)"
+_COMMA = r"[-+]?\d{1,9}+,(?:\d{1,2}|\d{4,9})(?>(?:[eE][-+]?\d{1,3})?)(?![\d.]|,\d)"
 _NUMBER = rf"[-+]?(?:{_GROUPED}|(?>{_PLAIN}){_END}|{_WORDS})"
 _TOKENS = [
     # What a number can begin with is asked first: most characters of a line are none of these.
