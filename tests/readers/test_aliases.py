@@ -2,7 +2,7 @@ import pytest
 
 from trimtab.core import signals
 from trimtab.core.signals import Quality
-from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, alias_table, fold, name_columns
+from trimtab.readers.aliases import DATA_POSITION, STEP, alias_table, fold, name_columns
 
 ALIASES = alias_table().aliases
 WORDED = alias_table().worded
@@ -35,51 +35,33 @@ SPELLINGS = {
 }
 
 
-def test_every_signal_of_the_table_is_canonical() -> None:
-    known = {*CANONICAL, STEP, DATA_POSITION}
-    for alias in (*ALIASES, *WORDED):
-        assert alias.signal.removesuffix("*") in known or alias.signal.removesuffix("/*") in known
-
-
 def test_every_canonical_signal_keeps_its_name() -> None:
     for signal in CANONICAL:
         column = f"{signal}layer" if signal.endswith("/") else signal
         assert name_columns([column]).foreign == {column: column}
 
 
-@pytest.mark.parametrize("alias", ALIASES, ids=lambda alias: alias.name)
-def test_every_alias_maps(alias: Alias) -> None:
-    column = alias.name.replace("*", "middle")
-    assert name_columns([column]).foreign == {alias.signal.replace("*", "middle"): column}
-    if "*" not in alias.name:
-        assert name_columns([column.upper()]).foreign == {alias.signal: column.upper()}
-
-
-@pytest.mark.parametrize("alias", WORDED, ids=lambda alias: f"{alias.signal}: {alias.name}")
-def test_every_name_by_its_words_maps(alias: Alias) -> None:
-    words = alias.name.split()
-    for column in (
-        "_".join(words),
-        f"train/{' '.join(reversed(words))} (mean)",
-        alias.name.title(),
-    ):
-        assert name_columns([column]).foreign == {alias.signal: column}
-
-
-def test_no_alias_maps_twice() -> None:
-    folded = [fold(alias.name) for alias in ALIASES]
-    assert len(folded) == len(set(folded))
-    words = [frozenset(alias.name.split()) for alias in WORDED]
-    assert len(words) == len(set(words))
-
-
-def test_the_table_is_valid() -> None:
+def test_the_table_is_valid_and_every_alias_maps_to_one_known_signal() -> None:
+    known = {*CANONICAL, STEP, DATA_POSITION}
+    for alias in (*ALIASES, *WORDED):
+        assert alias.signal.removesuffix("*") in known or alias.signal.removesuffix("/*") in known
     for alias in ALIASES:
         assert alias.name == alias.name.strip()
         assert alias.name.isascii()
         assert alias.scale in (1.0, 0.001, -1.0)
-        assert alias.name.count("*") <= 1
-        assert alias.signal.count("*") <= alias.name.count("*")
+        assert 1 >= alias.name.count("*") >= alias.signal.count("*")
+        column = alias.name.replace("*", "middle")
+        assert name_columns([column]).foreign == {alias.signal.replace("*", "middle"): column}
+        if "*" not in alias.name:
+            assert name_columns([column.upper()]).foreign == {alias.signal: column.upper()}
+    for alias in WORDED:
+        words = alias.name.split()
+        backwards = f"train/{' '.join(reversed(words))} (mean)"
+        for column in ("_".join(words), backwards, alias.name.title()):
+            assert name_columns([column]).foreign == {alias.signal: column}
+    folded = [fold(alias.name) for alias in ALIASES]
+    assert len(folded) == len(set(folded))
+    assert len(WORDED) == len({frozenset(alias.name.split()) for alias in WORDED})
 
 
 def test_times_are_taken_only_where_the_unit_is_known() -> None:
@@ -118,19 +100,22 @@ def test_what_only_looks_like_a_signal_keeps_its_name(column: str) -> None:
     assert name_columns([column]).foreign == {column: column}
 
 
-def test_the_more_special_words_decide() -> None:
-    naming = name_columns(
-        ["actor/ppo_kl", "actor/kl_loss", "rollout/rewards", "rollout/raw_reward"]
-    )
-    assert naming.foreign["kl"] == "actor/kl_loss"
-    assert naming.foreign["reward"] == "rollout/raw_reward"
-
-
-def test_what_trimtab_ships_is_known_again() -> None:
-    assert name_columns(["trimtab/loss", "trimtab/grad_norm"]).foreign.keys() == {
-        "loss",
-        "grad_norm",
-    }
+@pytest.mark.parametrize(
+    ("columns", "signal", "chosen"),
+    [
+        (["actor/ppo_kl", "actor/kl_loss"], "kl", "actor/kl_loss"),  # the more special words
+        (["rollout/rewards", "rollout/raw_reward"], "reward", "rollout/raw_reward"),
+        (["Loss", "loss"], "loss", "loss"),  # an exact name beats a folded one
+        (["Loss", "lm loss"], "loss", "lm loss"),
+        (["l2_norm/param/x", "param_norm/x"], "param_norm/x", "param_norm/x"),
+        (["trimtab/loss", "trimtab/grad_norm"], "grad_norm", "trimtab/grad_norm"),
+        (["decoder loss", "lm loss"], "loss", "lm loss"),
+    ],
+)
+def test_of_several_names_the_better_one_is_taken(
+    columns: list[str], signal: str, chosen: str
+) -> None:
+    assert name_columns(columns).foreign[signal] == chosen
 
 
 def test_the_order_of_the_table_decides_and_is_reported() -> None:
@@ -139,19 +124,6 @@ def test_the_order_of_the_table_decides_and_is_reported() -> None:
     assert naming.notes == (
         "loss is taken from 'loss'; kept under its own name: 'train/loss', 'lm loss'.",
     )
-
-
-def test_an_exact_name_beats_a_folded_one() -> None:
-    assert name_columns(["Loss", "loss"]).foreign["loss"] == "loss"
-    assert name_columns(["Loss", "lm loss"]).foreign["loss"] == "lm loss"
-
-
-def test_a_per_group_name_never_displaces_the_canonical_one() -> None:
-    naming = name_columns(["l2_norm/param/x", "param_norm/x"])
-    assert naming.foreign == {
-        "param_norm/x": "param_norm/x",
-        "l2_norm/param/x": "l2_norm/param/x",
-    }
 
 
 def test_quality_scale_and_remark_come_from_the_table() -> None:
@@ -182,10 +154,6 @@ def test_the_only_column_with_loss_in_its_name_is_guessed_and_reported() -> None
 )
 def test_no_guess_where_it_is_not_plain(columns: list[str]) -> None:
     assert "loss" not in name_columns(columns).foreign
-
-
-def test_no_guess_where_an_alias_fits() -> None:
-    assert name_columns(["decoder loss", "lm loss"]).foreign["loss"] == "lm loss"
 
 
 def test_long_lists_of_names_are_cut() -> None:

@@ -1,72 +1,75 @@
+"""From named columns to a block: axes, names, what is left out and what is refused."""
+
+from typing import Any
+
 import numpy as np
 import pytest
-from tests.readers.shapes import Write, values
+from tests.readers.shapes import Write, assert_reads, values
 
 from trimtab.core.block import NO_POSITION
 from trimtab.core.errors import NoUsableLoss
 from trimtab.core.signals import Quality
 from trimtab.readers import csv_log, read_log, table
 
+LARGEST = 2**62
+STEPS = ["1", "2.0", " 3 ", "1e1", "x", "nan", "inf", "", "-", str(2 * LARGEST), str(LARGEST)]
+ODD_STEPS = "step,loss\n" + "".join(f"{step},1.5\n" for step in STEPS)
+NUMBERED = "There is no step column: the rows are numbered from 0 instead."
+EMPTY_ROWS = "Rows with a step and nothing else, left out: 1."
+CHOSEN = "loss is taken from 'loss'; kept under its own name: 'train/loss'."
+
+TEXTS: dict[str, tuple[Any, ...]] = {
+    "steps that are no whole numbers": (ODD_STEPS, f"step=1 2 3 10 {LARGEST}", ...),
+    "fractions of steps": (
+        "step,loss\n0.5,1\n1.0,2\n1.5,3\n",
+        "step=0 1 1",
+        "Steps in 'step' with a fraction, which was cut off: 2.",
+    ),
+    "an attempt begins whenever the step goes back": (
+        "step,loss\n1,1\n2,1\n2,1\n3,1\n2,1\n3,1\n4,1\n4,1\n0,1\n5,1\n",
+        "attempt=0 0 0 0 1 1 1 1 2 2",
+        "Times that the step goes back, as after a restart: 2.",
+    ),
+    "steps far apart": (
+        f"step,loss\n{-LARGEST},1\n{LARGEST},2\n{-LARGEST},3\n",
+        "attempt=0 0 1",
+        ...,
+    ),
+    "without a step": ("epoch,loss,lr\n,2.5,1\n,,\n,2.4,1\n", "step=0 2", NUMBERED, ...),
+    "with an empty one": ("step,loss,lr\n,2.5,1\n,,\n,2.4,1\n", "step=0 2", NUMBERED, ...),
+    "an empty step gives way": ("step,_step,loss\n,5,2.5\n,6,2.4\n", "step=5 6", ...),
+    "rows without a signal": (
+        "step,loss,data_position\n1,2.5,0\n2,,1\n3,2.4,2\n",
+        "step=1 3",
+        EMPTY_ROWS,
+    ),
+    "a time without a unit keeps its name": ("step,loss,step_time\n1,2.5,250\n", "step_time=250"),
+    "two losses": ("step,train/loss,loss\n1,1.5,2.5\n", "loss=2.5; train/loss=1.5", CHOSEN),
+    "a loss that is never finite": ("step,loss\n1,nan\n2,inf\n", "loss=nan inf"),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_read(write: Write, name: str) -> None:
+    text, *wanted = TEXTS[name]
+    assert_reads(read_log(write(text)), *wanted)
+
 
 def test_axes_of_a_plain_log(write: Write) -> None:
     reading = read_log(write("step,loss\n10,3\n20,2\n30,1\n"))
     block = reading.block
-    assert block.step.tolist() == [10, 20, 30]
+    assert_reads(reading, "step=10 20 30; attempt=0 0 0")
     assert block.tick.tolist() == [0, 1, 2]
-    assert block.attempt.tolist() == [0, 0, 0]
     assert block.data_position.tolist() == [NO_POSITION] * 3
-    assert block.step.dtype == block.tick.dtype == block.attempt.dtype == np.int64
+    assert {axis.dtype for axis in (block.step, block.tick, block.attempt)} == {np.dtype("int64")}
     assert block.data_position.dtype == np.int64
     assert reading.names == {"step": "step", "loss": "loss"}
 
 
-def test_steps_that_are_no_whole_numbers(write: Write) -> None:
-    largest = 2**62
-    steps = ["1", "2.0", " 3 ", "1e1", "x", "nan", "inf", "", "-", str(2 * largest), str(largest)]
-    text = "step,loss\n" + "".join(f"{step},1.5\n" for step in steps)
-    reading = read_log(write(text))
-    assert reading.block.step.tolist() == [1, 2, 3, 10, largest]
-    assert "Rows without a usable step, left out: 6." in reading.notes
-    assert "Steps in 'step' over 2**53, known only roughly: 1." in reading.notes
-
-
-def test_fractions_of_steps_are_reported(write: Write) -> None:
-    reading = read_log(write("step,loss\n0.5,1\n1.0,2\n1.5,3\n"))
-    assert reading.block.step.tolist() == [0, 1, 1]
-    assert reading.notes == ("Steps in 'step' with a fraction, which was cut off: 2.",)
-
-
-def test_an_attempt_begins_whenever_the_step_goes_back(write: Write) -> None:
-    steps = [1, 2, 2, 3, 2, 3, 4, 4, 0, 5]
-    reading = read_log(write("step,loss\n" + "".join(f"{step},1\n" for step in steps)))
-    assert reading.block.attempt.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2]
-    assert reading.notes == ("Times that the step goes back, as after a restart: 2.",)
-
-
-def test_steps_far_apart_do_not_overflow(write: Write) -> None:
-    reading = read_log(write(f"step,loss\n{-(2**62)},1\n{2**62},2\n{-(2**62)},3\n"))
-    assert reading.block.attempt.tolist() == [0, 0, 1]
-
-
-@pytest.mark.parametrize("header", ["epoch,loss,lr", "step,loss,lr"])
-def test_without_a_step_the_rows_are_numbered(write: Write, header: str) -> None:
-    reading = read_log(write(f"{header}\n,2.5,1\n,,\n,2.4,1\n"))
-    assert reading.block.step.tolist() == [0, 2]
-    assert "There is no step column: the rows are numbered from 0 instead." in reading.notes
-    assert "step" not in reading.names
-
-
-def test_a_step_column_without_a_number_gives_way(write: Write) -> None:
-    reading = read_log(write("step,_step,loss\n,5,2.5\n,6,2.4\n"))
-    assert reading.block.step.tolist() == [5, 6]
-    assert reading.names["step"] == "_step"
-
-
-def test_rows_without_a_signal_are_left_out(write: Write) -> None:
-    reading = read_log(write("step,loss,data_position\n1,2.5,0\n2,,1\n3,2.4,2\n"))
-    assert reading.block.step.tolist() == [1, 3]
-    assert reading.block.tick.tolist() == [0, 1]
-    assert reading.notes == ("Rows with a step and nothing else, left out: 1.",)
+def test_notes_on_odd_steps(write: Write) -> None:
+    notes = read_log(write(ODD_STEPS)).notes
+    assert "Rows without a usable step, left out: 6." in notes
+    assert "Steps in 'step' over 2**53, known only roughly: 1." in notes
 
 
 def test_data_positions(write: Write) -> None:
@@ -76,10 +79,9 @@ def test_data_positions(write: Write) -> None:
 
 
 def test_names_scales_and_qualities(write: Write) -> None:
-    text = "Step,loss_ema,Grad Norm,step_time_ms,my metric\n1,2.5,0.5,250,7\n"
+    text = "Step,loss_ema,Grad Norm,step_time_ms,my metric,lr\n1,2.5,0.5,250,7,\nx,2.4,1,1,1,9\n"
     reading = read_log(write(text))
-    assert values(reading.block, "step_seconds") == [0.25]
-    assert values(reading.block, "my metric") == [7]
+    assert_reads(reading, "loss=2.5; grad_norm=0.5; step_seconds=0.25; my metric=7", ...)
     assert reading.block.qualities == {"loss": Quality.SMOOTHED}
     assert reading.names == {
         "step": "Step",
@@ -87,19 +89,7 @@ def test_names_scales_and_qualities(write: Write) -> None:
         "grad_norm": "Grad Norm",
         "step_seconds": "step_time_ms",
         "my metric": "my metric",
-    }
-
-
-def test_a_time_without_a_unit_keeps_its_name(write: Write) -> None:
-    reading = read_log(write("step,loss,step_time\n1,2.5,250\n"))
-    assert reading.block.columns.keys() == {"loss", "step_time"}
-
-
-def test_the_loser_stays_under_its_own_name(write: Write) -> None:
-    reading = read_log(write("step,train/loss,loss\n1,1.5,2.5\n"))
-    assert values(reading.block, "loss") == [2.5]
-    assert values(reading.block, "train/loss") == [1.5]
-    assert len(reading.notes) == 1
+    }  # the only learning rate was in a row without a step
 
 
 def test_complete_columns_are_marked_as_such(write: Write) -> None:
@@ -109,16 +99,11 @@ def test_complete_columns_are_marked_as_such(write: Write) -> None:
     assert np.isnan(block.column("loss").values[1])
 
 
-def test_a_column_whose_rows_were_all_dropped_is_left_out(write: Write) -> None:
-    reading = read_log(write("step,loss,lr\n1,2.5,\nx,2.4,7\n"))
-    assert list(reading.block.columns) == ["loss"]
-    assert reading.names == {"step": "step", "loss": "loss"}
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("step,accuracy\n1,0.5\n", r"no column is known .* \(columns: 'step', 'accuracy'\); if"),
+        ('{"step": 1, "accuracy": 0.5}\n', "'step', 'accuracy'"),
         ("step,loss,lr\n1,,1\n2,null,1\n", "'loss' is a loss column, but no number"),
         ("step,loss,a loss\n1,,3\n", "'loss' is a loss column, but no number"),
         ("step,a loss,b loss\n1,2,3\n", "if one of them is, name it with --loss"),
@@ -132,10 +117,6 @@ def test_without_a_loss(write: Write, text: str, message: str) -> None:
         read_log(write(text))
 
 
-def test_a_loss_that_is_never_finite_is_a_loss(write: Write) -> None:
-    assert read_log(write("step,loss\n1,nan\n2,inf\n")).block.column("loss").nonfinite.all()
-
-
 def test_many_nearly_empty_columns_do_not_fill_the_memory(
     write: Write, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,6 +127,9 @@ def test_many_nearly_empty_columns_do_not_fill_the_memory(
     assert len(reading.block.columns) == 16
     assert {"loss", "lr"} <= reading.block.columns.keys()
     assert reading.notes == ("Columns left out because nearly all of their cells are missing: 86.",)
+    monkeypatch.setattr(table, "FREE_CELLS", 10)
+    single = read_log(write("text,loss\n" + "x,\n" * 100 + "x,2.5\n"))
+    assert values(single.block, "loss") == [2.5]
 
 
 def test_columns_beyond_the_limit_are_left_out(
@@ -156,11 +140,3 @@ def test_columns_beyond_the_limit_are_left_out(
     reading = read_log(write("step,loss,a,b,c\n1,2,3,4,5\n"))
     assert reading.block.columns.keys() == {"loss", "a"}
     assert reading.notes == ("There are more than 3 columns; the others are left out.",)
-
-
-def test_a_single_loss_among_many_empty_rows_is_kept(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(table, "FREE_CELLS", 10)
-    reading = read_log(write("text,loss\n" + "x,\n" * 100 + "x,2.5\n"))
-    assert values(reading.block, "loss") == [2.5]

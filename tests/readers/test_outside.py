@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.kit.plugins import install_plugin
-from tests.readers.shapes import Write, values
+from tests.readers.shapes import Write, assert_reads
 
 from trimtab.core.block import Block, Column
 from trimtab.core.errors import ConfigError, NoUsableLoss, UnreadableLog
@@ -66,41 +66,34 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("acme")
-class TestInstalled:
-    def test_a_plugin_reads_what_trimtab_does_not_recognise(self, write: Write) -> None:
-        reading = read_log(write(LOG, "run.acme"))
-        assert reading.format == "acme"
-        assert values(reading.block, "loss") == [3.0, 2.5]
-        assert (reading.names, reading.notes) == ({"loss": "L"}, ("Read by Acme.",))
+def test_an_installed_plugin_reads_what_trimtab_does_not_recognise(write: Write) -> None:
+    reading = read_log(write(LOG, "run.acme"))
+    assert reading.format == "acme"
+    assert_reads(reading, "loss=3 2.5", "Read by Acme.")
+    assert reading.names == {"loss": "L"}
+    assert read_log(write(CSV, "run.acme")).format == "csv"
+    # It comes before a format that is known by the suffix alone.
+    assert read_log(write("loss=3.0\nloss=2.5\n", "run.csv")).format == "acme"
+    assert read_log(write("step,loss=1\nloss=2\n"), format="acme").format == "acme"
 
-    def test_a_plugin_never_takes_a_log_that_trimtab_recognises(self, write: Write) -> None:
-        assert read_log(write(CSV, "run.acme")).format == "csv"
 
-    def test_a_plugin_comes_before_a_format_known_by_the_suffix_alone(self, write: Write) -> None:
-        assert read_log(write("loss=3.0\nloss=2.5\n", "run.csv")).format == "acme"
+@pytest.mark.usefixtures("acme")
+def test_an_installed_plugin_may_read_a_folder(write: Write) -> None:
+    folder = write(LOG, "run.acme").parent
+    with pytest.raises(UnreadableLog, match="no line has a number with a name"):
+        read_log(folder)
+    assert read_log(folder, format="acme").format == "acme"
 
-    def test_a_plugin_can_be_asked_for_by_name(self, write: Write) -> None:
-        path = write("step,loss=1\nloss=2\n")
-        assert read_log(path, format="acme").format == "acme"
 
-    def test_a_plugin_may_read_a_folder(self, write: Write) -> None:
-        folder = write(LOG, "run.acme").parent
-        with pytest.raises(UnreadableLog, match="no line has a number with a name"):
-            read_log(folder)
-        assert read_log(folder, format="acme").format == "acme"
-
-    def test_its_format_is_among_the_choices(self, write: Write) -> None:
-        assert "acme" in log_formats()
-        with pytest.raises(ConfigError, match="unknown log format 'x'; choose from acme, csv,"):
-            read_log(write(CSV), format="x")
-
-    def test_its_name_is_in_the_error_for_an_unknown_log(self, write: Write) -> None:
-        with pytest.raises(UnreadableLog, match="formats for --format: acme, csv"):
-            read_log(write("nothing here\n", "log.txt"))
-
-    def test_it_reads_one_run(self, write: Write) -> None:
-        with pytest.raises(UnreadableLog, match="reads one run per file; leave out the run '2'"):
-            read_log(f"{write(LOG, 'run.acme')}#2")
+@pytest.mark.usefixtures("acme")
+def test_messages_name_an_installed_plugin(write: Write) -> None:
+    assert "acme" in log_formats()
+    with pytest.raises(ConfigError, match="unknown log format 'x'; choose from acme, csv,"):
+        read_log(write(CSV), format="x")
+    with pytest.raises(UnreadableLog, match="formats for --format: acme, csv"):
+        read_log(write("nothing here\n", "log.txt"))
+    with pytest.raises(UnreadableLog, match="reads one run per file; leave out the run '2'"):
+        read_log(f"{write(LOG, 'run.acme')}#2")
 
 
 def test_the_example_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,73 +105,62 @@ def test_the_example_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.Monkey
     exec(example.replace("trimtab.read_log(", "reading = trimtab.read_log("), names)
     reading = names["reading"]
     assert isinstance(reading, Run)
-    assert (reading.format, values(reading.block, "loss")) == ("acme", [3.0, 2.5])
+    assert reading.format == "acme"
+    assert_reads(reading, "loss=3 2.5")
 
 
-class TestBroken:
-    @pytest.mark.parametrize(
-        ("source", "reason"),
-        [
-            ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
-            ("class AcmeReader: pass", "it lacks name, description, recognises or read"),
-            (ACME.replace('"acme"', '"csv"'), "there is a reader 'csv' already"),
-            (ACME.replace("    name", "    def __init__(self, x): 0\n    name"), "TypeError: Acme"),
-            (ACME.replace("return b", "return 1 / 0 or b"), "ZeroDivisionError: division by zero"),
-            (ACME.replace("path.is_dir()", "1 / 0"), "ZeroDivisionError"),
-            (
-                ACME.replace("    if path", "    return 7\n        if path"),
-                "TypeError: read returned",
-            ),
-        ],
-    )
-    def test_it_is_reported_and_left_out(
-        self,
-        tmp_path: Path,
-        write: Write,
-        monkeypatch: pytest.MonkeyPatch,
-        source: str,
-        reason: str,
-    ) -> None:
-        install_plugin(tmp_path, monkeypatch, READERS, "acme", source, "AcmeReader")
-        assert read_log(write(CSV)).notes == ()
-        with pytest.raises(UnreadableLog, match=rf"'L=3.0'.*\n.*left out: {reason}"):
-            read_log(write(LOG, "run.acme"))
-        reading = read_log(write('up\n{"step": 1, "loss": 2}\n', "loss.jsonl"))
-        assert (reading.format, len(reading.notes)) == ("jsonl", 2)
-        assert reason in reading.notes[0]
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("raise RuntimeError('no licence')", "RuntimeError: no licence"),
+        ("class AcmeReader: pass", "it lacks name, description, recognises or read"),
+        (ACME.replace('"acme"', '"csv"'), "there is a reader 'csv' already"),
+        (ACME.replace("    name", "    def __init__(self, x): 0\n    name"), "TypeError: Acme"),
+        (ACME.replace("return b", "return 1 / 0 or b"), "ZeroDivisionError: division by zero"),
+        (ACME.replace("path.is_dir()", "1 / 0"), "ZeroDivisionError"),
+        (
+            ACME.replace("    if path", "    return 7\n        if path"),
+            "TypeError: read returned",
+        ),
+    ],
+)
+def test_a_broken_plugin_is_reported_and_left_out(
+    tmp_path: Path,
+    write: Write,
+    monkeypatch: pytest.MonkeyPatch,
+    source: str,
+    reason: str,
+) -> None:
+    install_plugin(tmp_path, monkeypatch, READERS, "acme", source, "AcmeReader")
+    assert read_log(write(CSV)).notes == ()
+    with pytest.raises(UnreadableLog, match=rf"'L=3.0'.*\n.*left out: {reason}"):
+        read_log(write(LOG, "run.acme"))
+    reading = read_log(write('up\n{"step": 1, "loss": 2}\n', "loss.jsonl"))
+    assert (reading.format, len(reading.notes)) == ("jsonl", 2)
+    assert reason in reading.notes[0]
 
 
-class TestPassed:
-    def test_a_reader_that_is_passed_comes_first(self, write: Write) -> None:
-        reader = Fixed()
-        assert isinstance(reader, Reader)
-        assert read_log(write(CSV), readers=[reader]).format == "fixed"
-        assert read_log(write(CSV), readers=[Fixed(only="x")]).format == "csv"
+def test_a_reader_that_is_passed_comes_first_unless_a_format_is_named(write: Write) -> None:
+    reader = Fixed()
+    assert isinstance(reader, Reader)
+    assert read_log(write(CSV), readers=[reader]).format == "fixed"
+    assert read_log(write(CSV), readers=[Fixed(only="x")]).format == "csv"
+    assert read_log(write(CSV), readers=[reader], format="csv").format == "csv"
+    mine = Fixed(name="csv", only="x")
+    assert_reads(read_log(write(CSV), readers=[mine], format="csv"), "loss=7")
 
-    def test_a_format_given_by_name_decides(self, write: Write) -> None:
-        assert read_log(write(CSV), readers=[Fixed()], format="csv").format == "csv"
-        mine = Fixed(name="csv", only="x")
-        assert values(read_log(write(CSV), readers=[mine], format="csv").block, "loss") == [7.0]
 
-    def test_a_reader_that_fails_is_left_out(self, write: Write) -> None:
-        reading = read_log(write(CSV), readers=[Fixed(error=ValueError("bad line 7"))])
-        assert reading.format == "csv"
-        assert reading.notes == (
-            "The reader 'fixed' failed and is left out: ValueError: bad line 7.",
-        )
-
-    def test_a_reader_asked_for_by_name_that_fails_is_an_error(self, write: Write) -> None:
-        reader = Fixed(error=ValueError("bad line 7"))
-        with pytest.raises(UnreadableLog, match=r"reader 'fixed' failed \(ValueError: bad line 7"):
-            read_log(write(CSV), readers=[reader], format="fixed")
-        reader = Fixed(error=UnreadableLog("no rows here"))
-        with pytest.raises(UnreadableLog, match="no rows here"):
-            read_log(write(CSV), readers=[reader], format="fixed")
-
-    def test_a_log_without_a_loss(self, write: Write) -> None:
-        with pytest.raises(NoUsableLoss, match=r"no training loss \(signals: lr\)"):
-            read_log(write(CSV), readers=[Fixed(signal="lr")], format="fixed")
-
-    def test_something_that_is_no_reader_is_a_usage_error(self, write: Write) -> None:
-        with pytest.raises(ConfigError, match="'megatron' is not a log reader"):
-            read_log(write(CSV), readers=["megatron"])  # type: ignore[list-item]
+def test_a_passed_reader_that_fails_is_left_out_or_an_error_if_it_was_named(write: Write) -> None:
+    reader = Fixed(error=ValueError("bad line 7"))
+    reading = read_log(write(CSV), readers=[reader])
+    assert reading.format == "csv"
+    assert reading.notes == ("The reader 'fixed' failed and is left out: ValueError: bad line 7.",)
+    for failing, error, message in (
+        (reader, UnreadableLog, r"reader 'fixed' failed \(ValueError: bad line 7"),
+        (Fixed(error=UnreadableLog("no rows here")), UnreadableLog, "no rows here"),
+        (Fixed(signal="lr"), NoUsableLoss, r"no training loss \(signals: lr\)"),
+    ):
+        with pytest.raises(error, match=message):
+            read_log(write(CSV), readers=[failing], format="fixed")
+    with pytest.raises(ConfigError, match="'megatron' is not a log reader"):
+        read_log(write(CSV), readers=["megatron"])  # type: ignore[list-item]

@@ -1,16 +1,16 @@
-"""The public runs are read as Python's own csv and float read them."""
+"""The public runs are read as Python reads them, and the raw logs as their tables."""
 
 import csv
 import json
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
 from tests.kit.cases import some_of
 from tests.kit.public_runs import DATA, MISSING
-from tests.readers.shapes import values
 
-from trimtab.core.block import Block
+from trimtab.core.signals import Quality
 from trimtab.readers import read_log
 
 RUNS = sorted((DATA / "runs").glob("*.csv"))
@@ -28,25 +28,16 @@ SIGNALS = {
 }
 
 
-@pytest.fixture(scope="module")
-def points() -> dict[str, int]:
-    """How many rows each run has, by its labels."""
-    series = json.loads((DATA / "runs" / "labels.json").read_text())["series"]
-    return {name: entry["points"] for name, entry in series.items()}
-
-
 def test_all_runs_are_there() -> None:
     assert len(RUNS) == 78
 
 
-@pytest.mark.parametrize("path", some_of(RUNS, *RUNS[::6]), ids=lambda path: path.stem)
-def test_every_value_is_what_python_reads(path: Path, points: dict[str, int]) -> None:
+@pytest.mark.parametrize("path", some_of(RUNS, *RUNS[::8]), ids=lambda path: path.stem)
+def test_every_value_is_what_python_reads(path: Path) -> None:
     with path.open(newline="") as file:
         rows = list(csv.DictReader(file))
     reading = read_log(path)
-    assert reading.format == "csv"
-    assert reading.notes == ()
-    assert len(reading.block) == points[path.stem]
+    assert (reading.format, reading.notes) == ("csv", ())
     assert reading.block.step.tolist() == [int(row["step"]) for row in rows]
     for foreign, signal in SIGNALS.items():
         column = reading.block.column(signal)
@@ -57,56 +48,58 @@ def test_every_value_is_what_python_reads(path: Path, points: dict[str, int]) ->
         )
 
 
-def test_json_lines_and_csv_of_the_same_run_agree() -> None:
-    reading = read_log(DATA / "raw" / "netra_nmt.jsonl")
-    lines = reading.block
-    table = read_log(DATA / "runs" / "netra_nmt.csv").block
-    # The table has no evaluation rows, and of a step that was logged twice only the second row.
-    last = np.append(lines.step[1:] != lines.step[:-1], True)
-    rows = last & lines.column("loss").present
-    np.testing.assert_array_equal(lines.step[rows], table.step)
-    for signal in ("loss", "lr"):
-        assert lines.column(signal).present[rows].all()
-        np.testing.assert_array_equal(
-            lines.column(signal).values[rows], table.column(signal).values
-        )
-    assert values(lines, "eval_loss")[-1] is None
-    assert lines.column("eval_loss").present.sum() == 3
-    assert reading.notes == ("loss is taken from 'loss'; kept under its own name: 'train_loss'.",)
-
-
-def series(kind: str) -> list[str]:
-    """The series whose raw files end so."""
+def raw_files() -> dict[str, list[Path]]:
+    """The files of each series that was published in another form, by its name."""
     index = DATA / "raw" / "index.json"
     names = json.loads(index.read_text()) if index.exists() else {}
-    return [name for name, files in names.items() if files[0].endswith(kind)]
+    return {name: [DATA / "raw" / file for file in files] for name, files in names.items()}
 
 
-def assert_agrees(raw: Block, name: str, signals: tuple[str, ...]) -> None:
-    """The rows of a raw log with a loss are those of its table, which has 8 digits."""
-    table = read_log(DATA / "runs" / f"{name}.csv").block
-    rows = raw.column("loss").present & (raw.attempt == raw.attempt[-1])
-    np.testing.assert_array_equal(raw.step[rows], table.step)
-    for signal in signals:
-        ours, theirs = raw.column(signal), table.column(signal)
-        np.testing.assert_array_equal(ours.present[rows], theirs.present)
-        np.testing.assert_allclose(ours.values[rows], theirs.values, rtol=1e-7)
+FORMATS = {
+    ".tfevents": "tensorboard",
+    ".jsonl": "jsonl",
+    ".mllog.txt": "mlperf",
+    ".log.txt": "text",
+    ".json": "json",
+}
 
 
-@pytest.mark.parametrize("name", series(".json"))
-def test_json_documents_agree_with_their_tables(name: str) -> None:
-    reading = read_log(DATA / "raw" / f"{name}.json")
-    is_hf = name.startswith("hf_")
-    assert reading.format == ("hf" if is_hf else "json")
-    signals = ("loss", "grad_norm", "lr") if is_hf else ("loss", "step_seconds")
-    assert_agrees(reading.block, name, signals)
+LARGE = ("adan_bert_adan", "buildnanogpt_1epoch", "mlperf51_cisco_llama31_8b_n8_r0")
 
 
-@pytest.mark.parametrize("name", series(".tfevents"))
-def test_event_files_agree_with_their_tables(name: str, tmp_path: Path) -> None:
-    for file in (DATA / "raw").glob(f"{name}.*.tfevents"):
+@pytest.mark.parametrize("name", some_of(raw_files(), *(raw_files().keys() - set(LARGE))))
+def test_a_raw_log_agrees_with_its_table(name: str, tmp_path: Path) -> None:
+    files = raw_files()[name]
+    for file in files:
         (tmp_path / file.name).symlink_to(file)
-    reading = read_log(tmp_path)
-    assert reading.format == "tensorboard"
-    assert not any("left out" in note or "Damaged" in note for note in reading.notes)
-    assert_agrees(reading.block, name, ("loss", "grad_norm"))
+    path = tmp_path if files[0].suffix == ".tfevents" else tmp_path / files[0].name
+    reading, table = read_log(path), read_log(DATA / "runs" / f"{name}.csv").block
+    raw = reading.block
+    # Of a step that was logged twice, the table has the second row, and it has no evaluations.
+    last = np.append(raw.step[1:] != raw.step[:-1], True)
+    rows = raw.column("loss").present & (raw.attempt == raw.attempt[-1])
+    rows &= last if name == "netra_nmt" else True
+    np.testing.assert_array_equal(raw.step[rows], table.step)
+    compared = []
+    for signal in SIGNALS.values():
+        ours, theirs = raw.column(signal), table.column(signal)
+        both = ours.present[rows] & theirs.present
+        if signal == "n_overflow" and reading.format == "text":  # counted to the next record
+            found = np.where(ours.present[rows], ours.values[rows], 0)
+            np.testing.assert_array_equal(found[both], theirs.values[both])
+            assert found[~both].sum() == 0
+        elif both.any():
+            compared.append(signal)
+            bits = 1 / math.log(2) if name.startswith("adan") and signal == "loss" else 1.0
+            assert both.sum() >= 0.99 * theirs.present.sum(), signal
+            # The tables were written with eight digits.
+            np.testing.assert_allclose(
+                ours.values[rows][both] * bits, theirs.values[both], rtol=1e-6, err_msg=signal
+            )
+    assert "loss" in compared
+    if name.startswith("adan"):  # fairseq prints means
+        assert raw.quality("loss") is raw.quality("grad_norm") is Quality.WINDOW_MEAN
+        assert raw.quality("loss_scale") is Quality.RAW
+    [format] = [FORMATS[end] for end in FORMATS if path.name.endswith(end)] or ["tensorboard"]
+    assert reading.format == ("hf" if name.startswith("hf_") else format)
+    assert not any("left out" in note for note in reading.notes if format == "tensorboard")

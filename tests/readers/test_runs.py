@@ -1,13 +1,14 @@
 """Several runs in one file, evaluations among records, and ranks that write to one file."""
 
 import json
+import random
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
 import numpy as np
 import pytest
-from tests.readers.shapes import Write, values
+from tests.readers.shapes import Write, assert_reads, values
 
 from trimtab.core.errors import LogError, NoUsableLoss, UnreadableLog
 from trimtab.readers import read_log
@@ -97,8 +98,7 @@ def test_columns_with_the_names_of_runs(write: Write, first: str, second: str) -
 def test_all_columns_of_a_run_are_taken(write: Write) -> None:
     header = "step,run_a_loss,run_a_grad_norm,run_b_loss,run_b_grad_norm"
     reading = read_log(write(table(header, (1, 2.5, 0.5, 3.5, 0.7))), run="run_b")
-    assert values(reading.block, "loss") == [3.5]
-    assert values(reading.block, "grad_norm") == [0.7]
+    assert_reads(reading, "loss=3.5; grad_norm=0.7", ...)
     assert reading.block.columns.keys() == {"loss", "grad_norm"}
 
 
@@ -135,9 +135,7 @@ def test_rows_of_an_evaluation_are_told_apart_in_every_format(write: Write) -> N
         for phase, step, loss in rows
     )
     for text in (table("phase,step,loss", *rows), lines):
-        block = read_log(write(text)).block
-        assert values(block, "loss") == [2.5, None, 2.25, None]
-        assert values(block, "eval_loss") == [None, 3.5, None, 3.25]
+        assert_reads(read_log(write(text)), "loss=2.5 - 2.25 -; eval_loss=- 3.5 - 3.25", ...)
 
 
 # Documents
@@ -159,18 +157,14 @@ def test_rows_of_an_evaluation_are_told_apart_in_every_format(write: Write) -> N
 def test_columns_in_a_document(write: Write, document: Any, indent: int | None) -> None:
     reading = read_log(write(json.dumps(document, indent=indent), "x.json"))
     assert reading.format == "json"
-    assert reading.block.step.tolist() == [10, 20]
-    assert values(reading.block, "loss") == [2.5, 2.25]
-    if "val" in str(document):
-        assert values(reading.block, "eval_loss") == [None, 3.0]
+    evaluated = "; eval_loss=- 3" if "val" in str(document) else ""
+    assert_reads(reading, f"step=10 20; loss=2.5 2.25{evaluated}", ...)
 
 
 def test_pairs_after_a_restart_and_what_is_not_finite(write: Write) -> None:
     text = '{"loss": [[1, 2.5], [2, NaN], [1, 2.5], [2, "inf"], [3, null]]}'
-    block = read_log(write(text, "x.json")).block
-    assert block.step.tolist() == [1, 2, 1, 2]
-    assert block.attempt.tolist() == [0, 0, 1, 1]
-    assert np.array_equal(block.column("loss").values, [2.5, np.nan, 2.5, np.inf], equal_nan=True)
+    reading = read_log(write(text, "x.json"))
+    assert_reads(reading, "step=1 2 1 2; attempt=0 0 1 1; loss=2.5 nan 2.5 inf", ...)
 
 
 def test_lists_of_other_lengths_have_other_steps(write: Write) -> None:
@@ -278,3 +272,58 @@ def test_restarts_are_not_writers_that_take_turns(steps: list[int]) -> None:
 def test_what_the_second_writer_repeats() -> None:
     for lag in (1, 2):
         assert len(repeated_by_others(np.array(take_turns(40, lag)))) == 40
+
+
+# Rows that would be lost, or taken for restarts, in silence
+
+DECAY = [3.0 - 0.001 * step for step in range(400)]
+
+
+@pytest.mark.parametrize("seed", [None, 1])
+def test_rows_that_fall_or_are_shuffled_are_sorted(write: Write, seed: int | None) -> None:
+    rows = list(enumerate(DECAY))
+    rows = rows[::-1] if seed is None else random.Random(seed).sample(rows, len(rows))
+    run = read_log(write(table("step,loss", *rows)))
+    assert run.block.step.tolist() == list(range(400))
+    assert values(run.block, "loss") == DECAY
+    assert not run.block.attempt.any()
+    assert any("sorted" in note for note in run.notes)
+
+
+def test_a_run_that_restarts_often_is_not_sorted(write: Write) -> None:
+    steps = [step for start in range(0, 400, 5) for step in range(start, start + 8)]
+    rows = [(step, 3.0 + 0.001 * place) for place, step in enumerate(steps)]
+    assert read_log(write(table("step,loss", *rows))).block.step.tolist() == steps
+
+
+def test_steps_with_separators_are_refused_and_not_lost(write: Write) -> None:
+    rows = [(f'"{100 * place:,}"', loss) for place, loss in enumerate(DECAY)]
+    with pytest.raises(UnreadableLog, match=r"the first is '1,000'\); write them without"):
+        read_log(write(table("step,loss", *rows)))
+
+
+def test_points_between_thousands_beside_decimal_commas(write: Write) -> None:
+    lines = [
+        ";".join((f"{10 * n:,}".replace(",", "."), f"{loss:.3f}".replace(".", ","), "0,001"))
+        for n, loss in enumerate(DECAY)
+    ]
+    block = read_log(write("\n".join(["step;loss;lr", *lines]))).block
+    assert block.step.tolist() == list(range(0, 4000, 10))
+    assert np.allclose(block.column("loss").values, DECAY)
+    assert block.column("lr").values[0] == 0.001
+
+
+def test_a_nan_printed_at_a_step_that_was_there_is_kept(write: Write) -> None:
+    lines = [f"step {step} loss {loss}\n" for step, loss in enumerate(DECAY)]
+    lines[300:300] = ["step 299 loss nan\n"]
+    assert read_log(write("".join(lines))).block.column("loss").nonfinite.sum() == 1
+
+
+def test_rows_without_a_loss(write: Write) -> None:
+    rows = [(step, loss, "" if step > 200 else loss) for step, loss in enumerate(DECAY)]
+    run = read_log(write(table("step,base,noise", *rows)), run="noise")
+    assert list(run.block.columns) == ["loss"]
+    assert len(run.block) == 201  # those of the chosen column
+    whole = read_log(write(table("step,other,loss", *rows))).block
+    assert len(whole) == 400  # the loss is no longer recorded, but the run goes on
+    assert whole.column("loss").present.sum() == 201

@@ -1,7 +1,7 @@
 """Writers of text logs, with the format strings of each trainer's own source.
 
 None of these trainers runs without a GPU or without its data, so its strings were taken over and
-filled here. Where a package could be run, `real_writers.py` did it, and `fixtures/` has its output.
+filled here. Where a package could be run, `tests/readers/text/fixtures` has what it wrote.
 """
 
 import json

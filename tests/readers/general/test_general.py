@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.kit.printed import BY_STEP, LOSSES, MULTIPLES, NOT_BY_PRINTED_STEP, STEPS
 from tests.kit.printed_more import MORE_BY_STEP, UNCLEAR
-from tests.readers.shapes import Write
+from tests.readers.shapes import Write, assert_reads
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.core.run import Run
@@ -73,86 +73,78 @@ def test_a_single_record_among_sentences_is_read(write: Write, record: str) -> N
     assert losses(read_log(write(f"{PROSE}{record}\n", "train.log")))[1] == [0.5]
 
 
-def test_evaluations_under_a_headline_are_no_records(write: Write) -> None:
-    text = "".join(
-        f"Epoch {epoch}\nTraining...\nbatch 1 loss {9 - epoch}.5\nbatch 2 loss {9 - epoch}.25\n"
-        f"Validating...\nbatch 1 loss 7.0\n"
-        for epoch in range(3)
-    )
-    assert losses(read_log(write(text)))[1] == [9.5, 9.25, 8.5, 8.25, 7.5, 7.25]
+EPOCHS = [(epoch, batch) for epoch in range(3) for batch in (1, 2)]
+TEXTS = {
+    "evaluations under a headline are no records": (
+        "".join(
+            f"Epoch {epoch}\nTraining...\nbatch 1 loss {9 - epoch}.5\nbatch 2 loss {9 - epoch}.25\n"
+            f"Validating...\nbatch 1 loss 7.0\n"
+            for epoch in range(3)
+        ),
+        "loss=9.5 9.25 8.5 8.25 7.5 7.25",
+    ),
+    "evaluations are rows of their own": (
+        "step 1: loss 3.0\nstep 2: loss 2.5\nval loss 2.75\nstep 3: loss 2.25\n",
+        "step=1 2 2 3; loss=3 2.5 - 2.25; eval_loss=- - 2.75 -",
+    ),
+    "signals beside the loss": (
+        "it 1: loss nan gnorm inf lr 1e-3\nit 2: loss 2.5 gnorm 1.5 lr 2e-3\n",
+        "loss=nan 2.5; grad_norm=inf 1.5; lr=0.001 0.002",
+    ),
+    "a scale of powers of two that is large": (
+        "step 1 loss 2.5 scale 65536.0\nstep 2 loss 2.25 scale 65536.0\n",
+        "loss_scale=65536 65536",
+    ),
+    "a scale that is small and does not change": (
+        "step 1 loss 2.5 scale 4.0\nstep 2 loss 2.25 scale 4.0\n",
+        "scale=4 4",
+    ),
+    "steps that start again in each epoch": (
+        "".join(f"Epoch {epoch}, batch {10 * batch}, loss 5.{batch}\n" for epoch, batch in EPOCHS),
+        "step=10 20 30 40 50 60; attempt=0 0 0 0 0 0",
+    ),
+    "a restart stays one": (
+        "".join(f"step {step} loss {9 - step}.5\n" for step in (1, 2, 3, 2, 3, 4)),
+        "attempt=0 0 0 1 1 1",
+    ),
+    "ranks that print in turns": (
+        "[rank0]: step 1 loss 2.75\n[rank1]: step 1 loss 3.75\n"
+        "[rank0]: step 2 loss 2.5\n[rank1]: step 2 loss 3.5\n",
+        "step=1 2; loss=2.75 2.5",
+    ),
+    "a bar counts each step once": (
+        "".join(
+            f"\r 1%|# | {n // 2}/9 [00:0{n}<00:01, 1it/s, loss={9 - n}.5]" for n in range(2, 8)
+        ),
+        "step=1 2 3; loss=6.5 4.5 2.5",
+    ),
+    "epoch summaries are no records": (
+        "".join(
+            f"epoch {epoch} step {2 * epoch + batch} loss {9 - epoch}.{batch}\n"
+            + (f"epoch {epoch} step {2 * epoch + 2} loss 7.0 elapsed 9s\n" if batch == 2 else "")
+            for epoch, batch in EPOCHS
+        ),
+        "step=1 2 3 4 5 6; loss=9.1 9.2 8.1 8.2 7.1 7.2",
+    ),
+    "a cut off last line": ("step 1 loss 2.5\nstep 2 loss 2.25\nstep 3 loss 2.1", "step=1 2"),
+    "a recognised format without records": (
+        '{"note": "a header"}\nstep 1 loss 2.5\nstep 2 loss 2.25\n',
+        "step=1 2",
+    ),
+    "zeros of HF beside a NaN norm": (
+        "{'loss': 2.5, 'grad_norm': 1.0, 'learning_rate': 1e-05, 'epoch': 0.1}\n"
+        "{'loss': 0.0, 'grad_norm': nan, 'learning_rate': 1e-05, 'epoch': 0.2}\n",
+        "loss=2.5 nan",
+    ),
+}
 
 
-@pytest.mark.parametrize(("scale", "signal"), [("65536.0", "loss_scale"), ("4.0", "scale")])
-def test_a_scale_is_a_loss_scale_if_it_behaves_like_one(
-    write: Write, scale: str, signal: str
-) -> None:
-    run = read_log(write("".join(f"step {s} loss {9 - s}.5 scale {scale}\n" for s in range(1, 6))))
-    assert signal in run.block.columns
-
-
-def test_signals_beside_the_loss(write: Write) -> None:
-    run = read_log(write("it 1: loss nan gnorm inf lr 1e-3\nit 2: loss 2.5 gnorm 1.5 lr 2e-3\n"))
-    assert np.isnan(run.block.column("loss").values[0])
-    assert run.block.column("grad_norm").values.tolist() == [np.inf, 1.5]
-    assert run.block.column("lr").values.tolist() == [1e-3, 2e-3]
-
-
-def test_evaluations_are_rows_of_their_own(write: Write) -> None:
-    text = "step 1: loss 3.0\nstep 2: loss 2.5\nval loss 2.75\nstep 3: loss 2.25\n"
-    run = read_log(write(text))
-    assert losses(run) == ([1, 2, 3], [3.0, 2.5, 2.25])
-    column = run.block.column("eval_loss")
-    assert run.block.step[column.present].tolist() == [2]
-    assert column.values[column.present].tolist() == [2.75]
-
-
-def test_steps_that_start_again_in_each_epoch(write: Write) -> None:
-    text = "".join(
-        f"Epoch {epoch}, batch {batch}, loss {5 - epoch - batch / 100}\n"
-        for epoch in (1, 2)
-        for batch in (10, 20, 30)
-    )
-    run = read_log(write(text))
-    assert run.block.step.tolist() == [10, 20, 30, 40, 50, 60]
-    assert not run.block.attempt.any()
-
-
-def test_a_restart_stays_one(write: Write) -> None:
-    run = read_log(write("".join(f"step {s} loss {9 - s}.5\n" for s in (1, 2, 3, 2, 3, 4))))
-    assert run.block.attempt.tolist() == [0, 0, 0, 1, 1, 1]
-
-
-def test_two_networks_with_a_loss_each_are_refused(write: Write) -> None:
-    text = "".join(f"[Epoch 0/9] [Batch {b}/9] [D loss: 0.{b}] [G loss: 1.{b}]\n" for b in range(9))
-    with pytest.raises(UnreadableLog, match="any of 'D loss', 'G loss' may be the loss"):
-        read_log(write(text, "train.log"))
-
-
-def test_ranks_that_print_in_turns(write: Write) -> None:
-    text = "".join(
-        f"[rank{rank}]: step {step} loss {3 - step / 4 + rank}\n"
-        for step in (1, 2)
-        for rank in (0, 1)
-    )
-    run = read_log(write(text))
-    assert losses(run) == ([1, 2], [2.75, 2.5])
-
-
-def test_a_bar_counts_each_step_once(write: Write) -> None:
-    text = "".join(
-        f"\r 1%|# | {n // 2}/9 [00:0{n}<00:01, 1it/s, loss={9 - n}.5]" for n in range(2, 8)
-    )
-    assert losses(read_log(write(text + "\n"))) == ([1, 2, 3], [6.5, 4.5, 2.5])
-
-
-def test_epoch_summaries_are_no_records(write: Write) -> None:
-    text = "".join(
-        f"epoch {epoch} step {3 * epoch + step} loss {9 - epoch}.{step}\n"
-        + (f"epoch {epoch} step {3 * epoch + step} loss 7.0 elapsed 9s\n" if step == 2 else "")
-        for epoch in (0, 1, 2)
-        for step in (0, 1, 2)
-    )
-    assert losses(read_log(write(text)))[0] == list(range(9))
+@pytest.mark.parametrize("name", TEXTS)
+def test_what_is_read(write: Write, name: str) -> None:
+    text, columns = TEXTS[name]
+    run = read_log(write(text, "train.log"))
+    assert_reads(run, columns, ...)
+    assert run.block.quality("loss") is (Quality.INFERRED if "HF" in name else Quality.RAW)
 
 
 def test_running_means_are_marked(write: Write) -> None:
@@ -172,6 +164,12 @@ def test_a_loss_scale_of_one_is_no_scaler(write: Write) -> None:
         (
             "step 1 d_loss 1.5 g_loss 2.5\nstep 2 d_loss 1.5 g_loss 2.5\n",
             "may be the loss, and none is .*; name the loss with --loss",
+        ),
+        (
+            "".join(
+                f"[Epoch 0/9] [Batch {b}/9] [D loss: 0.{b}] [G loss: 1.{b}]\n" for b in range(9)
+            ),
+            "any of 'D loss', 'G loss' may be the loss",
         ),
         ("step 1 val_loss 1.5\nstep 2 val_loss 1.25\n", "no number in it is called a loss"),
         (
@@ -196,16 +194,6 @@ def test_the_user_names_the_columns(write: Write) -> None:
         read_log(write(table), loss="mine")
 
 
-def test_a_cut_off_last_line_is_left_out(write: Write) -> None:
-    run = read_log(write("step 1 loss 2.5\nstep 2 loss 2.25\nstep 3 loss 2.1"))
-    assert losses(run)[0] == [1, 2]
-
-
-def test_a_recognised_format_without_records_is_read_as_text(write: Write) -> None:
-    text = '{"note": "a header"}\nstep 1 loss 2.5\nstep 2 loss 2.25\n'
-    assert losses(read_log(write(text, "train.log")))[0] == [1, 2]
-
-
 def test_long_lines_take_no_time(write: Write) -> None:
     for piece in ("1,111", "a.", "1:", "\u2003", "'", "(", "| ", "{'a': ", "1/", "loss "):
         text = f"{piece * (30_000 // len(piece))} loss 2.5\n" * 3
@@ -213,14 +201,6 @@ def test_long_lines_take_no_time(write: Write) -> None:
         with suppress(UnreadableLog, NoUsableLoss):
             read_log(write(text, "train.log"))
         assert time.process_time() - start < 5
-
-
-def test_zeros_of_hf_beside_a_nan_norm_are_nan(write: Write) -> None:
-    line = "{{'loss': {}, 'grad_norm': {}, 'learning_rate': 1e-05, 'epoch': {}}}\n"
-    text = line.format(2.5, 1.0, 0.1) + line.format(0.0, "nan", 0.2)
-    run = read_log(write(text, "train.log"))
-    assert np.isnan(run.block.column("loss").values[1])
-    assert run.block.quality("loss") == Quality.INFERRED
 
 
 def test_noise_is_passed_over_and_changes_nothing(

@@ -68,10 +68,6 @@ TEXTS = {
         "My run breaks, what can I do?\n\n```\nUserWarning: torch.utils.checkpoint: use_reentrant is 1\n"
         f"{HUGGING_FACE}```\nbf16, A100. Thanks for 2 or 3 ideas!\n"
     ),
-    "Megatron": "".join(
-        f" iteration {s:8d}/  20000 | consumed samples: {s * 512:12d} | elapsed time per iteration (ms): 812.1 | learning rate: 1.500E-04 | global batch size:   512 | lm loss: {x:.6E} | loss scale: 1.0 | grad norm: 0.512 | number of skipped iterations:   0 | number of nan iterations:   0 |\n"
-        for s, x in PAIRS
-    ),
     "quoted in a chat": "".join(
         f"> iter {s}: loss {x:.4f}, time 12.34ms, mfu 23.45%\n" for s, x in PAIRS
     ),
@@ -81,14 +77,6 @@ TEXTS = {
     ),
     "a table with tabs": "Step\tTraining Loss\tValidation Loss\n"
     + "".join(f"{s}\t{x:.6f}\t3.100000\n" for s, x in PAIRS),
-    "absl": "".join(
-        f"I0501 12:00:00.123456 140123456789 train.py:123] step = {s}, loss = {x}, lr = 0.001\n"
-        for s, x in PAIRS
-    ),
-    "MaxText": "".join(
-        f"completed step: {s}, seconds: 1.234, TFLOP/s/device: 120.5, Tokens/s/device: 3300.1, total_weights: 65536, loss: {x}\n"
-        for s, x in PAIRS
-    ),
     "a drawn table": "┌──────┬────────┐\n│ step │ loss   │\n├──────┼────────┤\n"
     + "".join(f"│ {s} │ {x:.4f} │\n" for s, x in PAIRS)
     + "└──────┴────────┘\n",
@@ -96,7 +84,6 @@ TEXTS = {
         f"step {s} | train loss {x:.4f} | val loss {'3.1' if s % 50 == 0 else '-'} | norm 0.512 | dt 412.1ms\n"
         for s, x in PAIRS
     ),
-    "plain lines": "".join(f"step {s} loss {x}\n" for s, x in PAIRS),
     "VeOmni, each loss before and after the bar counts it": "".join(
         f"Epoch 1/5:   1%|▏         | {count}/999 [00:21<28:01, 11.06s/it, loss: {x}, grad_norm: 2.67]\n"
         for count, (_, x) in enumerate(PAIRS)

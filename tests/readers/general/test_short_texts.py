@@ -2,12 +2,11 @@
 """Short texts of loops that no trainer wrote: spellings, languages, headlines, closing lines."""
 
 import math
-from pathlib import Path
 
 import pytest
-from tests.readers.shapes import Write, values
+from tests.readers.shapes import Write, assert_reads, values
 
-from trimtab.core.errors import LogError, UnreadableLog
+from trimtab.core.errors import LogError
 from trimtab.readers import read_log
 
 LOSSES = [2.31, 1.92, 1.71, 1.55, 1.43, 0.98]
@@ -71,32 +70,10 @@ def test_spellings_of_numbers(write: Write, cell: str, number: float) -> None:
     assert block.column("loss").values[-1] == pytest.approx(number, nan_ok=True)
 
 
-def test_headlines_with_an_epoch(write: Write) -> None:
-    train = "== Training epoch {n} ==\niter 10 loss {x}\niter 20 loss {x}\n"
-    text = lines(train + "== Validating epoch {n} ==\niter 10 loss 9\n")
-    block = read_log(write(text, "train.log")).block
-    assert values(block, "loss") == [x for x in LOSSES for _ in range(2)]
-    assert block.step.tolist() == list(range(10, 130, 10))
-
-
 @pytest.mark.parametrize("after", ["Validation epoch {n} done", "Validate epoch {n}\nacc 0.5"])
 def test_what_goes_on_counting_is_no_evaluation(write: Write, after: str) -> None:
     text = lines(f"Training epoch {{n}}\n{after}\niter {{s}} loss {{x}}\n")
     assert values(read_log(write(text, "train.log")).block, "loss") == LOSSES
-
-
-def test_the_epoch_is_the_step_of_a_table_without_one(write: Write) -> None:
-    block = read_log(write("epoch,loss\n" + lines("{n},{x}\n"), "train.csv")).block
-    assert block.step.tolist() == [1, 2, 3, 4, 5, 6]
-    block = read_log(write("epoch,loss\n" + lines("{n}.5,{x}\n"), "train.csv")).block
-    assert block.step.tolist() == [0, 1, 2, 3, 4, 5]
-
-
-def test_thousands_stay_thousands(write: Write) -> None:
-    text = "CUDA_VISIBLE_DEVICES=0,1\n" + lines("step {n},000 tokens {n},096 loss {x}\n")
-    run = read_log(write(text, "train.log"))
-    assert run.block.step.tolist() == [1000, 2000, 3000, 4000, 5000, 6000]
-    assert values(run.block, "loss") == LOSSES
 
 
 @pytest.mark.parametrize(
@@ -109,6 +86,16 @@ def test_thousands_stay_thousands(write: Write) -> None:
         (lines("epoch {n} CE={x} KL={v}\n"), "'CE', 'KL' may be parts"),
         (lines("epoch {n} loss: [{x}, {v}]\n"), "any of 'loss', 'loss\\[1\\]'"),
         (lines("epoch {n} train error: 0.{s} accuracy: 0.{s}\n"), "no number"),
+        (
+            "Total Epochs: 9\n| Split | Metric | Min. | Epoch | Max. | Epoch |\n|---|---|---|---|\n"
+            "| Train | Loss | 0.031 | 9 | 0.412 | 1 |\n| Valid | Loss | 0.041 | 8 | 0.148 | 1 |\n",
+            "no number",
+        ),
+        (
+            "  Iter      log prob        ||dx||      ||grad||   Notes \n"
+            + lines("  1{n}   {n}.00   0.{n}7   4{n}.04\n"),
+            "no number",
+        ),
     ],
 )
 def test_what_is_open_is_refused(write: Write, text: str, reason: str) -> None:
@@ -116,46 +103,38 @@ def test_what_is_open_is_refused(write: Write, text: str, reason: str) -> None:
         read_log(write(text, "train.log"))
 
 
-def test_names_in_two_lines_of_a_table(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    rows = "".join(
-        f"| {n // 3} | {10 * n} | {90 - n}.5% | {3 - 0.1 * n:.2f} |\n" for n in range(1, 9)
-    )
-    path.write_text(
-        "|====|\n| Epoch | Iteration | Mini-batch | Mini-batch |\n|  |  | Accuracy | Loss |\n"
-        f"{rows}"
-    )
-    run = read_log(path)
-    assert run.names["loss"] == "Mini-batch Loss"
-    assert run.block.step.tolist() == list(range(10, 90, 10))
+def rows(record: str, count: int) -> str:
+    """Rows of a table, with a step, tens of it, and a loss that falls."""
+    lines = [record.format(n=n, s=10 * n, x=f"{3 - 0.1 * n:.2f}") for n in range(1, count)]
+    return "\n".join([*lines, ""])
 
 
-def test_a_table_of_extremes_is_no_run(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    path.write_text(
-        "Total Epochs: 9\n| Split | Metric | Min. | Epoch | Max. | Epoch |\n|---|---|---|---|\n"
-        "| Train | Loss | 0.031 | 9 | 0.412 | 1 |\n| Valid | Loss | 0.041 | 8 | 0.148 | 1 |\n"
-    )
-    with pytest.raises(UnreadableLog):
-        read_log(path)
+HEADLINES = lines(
+    "== Training epoch {n} ==\niter 10 loss {x}\niter 20 loss {x}\n"
+    "== Validating epoch {n} ==\niter 10 loss 9\n"
+)
+TWO_LINES = "| Epoch | Iteration | Mini-batch | Mini-batch |\n|  |  | Accuracy | Loss |\n"
+EXTREMES = "| step | loss | max mem | min lr |\n|---|---|---|---|\n"
 
 
-def test_a_name_in_braces(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    path.write_text("".join(f"iter={n} {{Training loss}}={3 - 0.1 * n:.4f}\n" for n in range(9)))
-    assert read_log(path).block.column("loss").values[0] == 3.0
-
-
-def test_a_table_with_remarks_in_its_last_column_has_its_names(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    rows = "".join(f"  {19 * n}   {n - 99}.00   {3 / n:.6f}   {90 / n:.4f}\n" for n in range(1, 9))
-    path.write_text(f"  Iter      log prob        ||dx||      ||grad||   Notes \n{rows}")
-    with pytest.raises(UnreadableLog):
-        read_log(path)
-
-
-def test_a_table_of_records_may_have_columns_of_extremes(tmp_path: Path) -> None:
-    path = tmp_path / "a.log"
-    rows = "".join(f"| {n} | {3 - 0.1 * n:.2f} | {n}.5 | 0.1 |\n" for n in range(1, 9))
-    path.write_text(f"| step | loss | max mem | min lr |\n|---|---|---|---|\n{rows}")
-    assert read_log(path).block.step.tolist() == list(range(1, 9))
+@pytest.mark.parametrize(
+    ("text", "columns"),
+    [
+        ("epoch,loss\n" + lines("{n},{x}\n"), "step=1 2 3 4 5 6"),
+        ("epoch,loss\n" + lines("{n}.5,{x}\n"), "step=0 1 2 3 4 5"),
+        (
+            "CUDA_VISIBLE_DEVICES=0,1\n" + lines("step {n},000 tokens {n},096 loss {x}\n"),
+            "step=1000 2000 3000 4000 5000 6000; loss=2.31 1.92 1.71 1.55 1.43 0.98",
+        ),
+        (HEADLINES, "step=10 20 30 40 50 60 70 80 90 100 110 120"),
+        (TWO_LINES + rows("| 0 | {s} | 90.5% | {x} |", 4), "step=10 20 30; loss=2.9 2.8 2.7"),
+        (rows("iter={n} {{Training loss}}={x}", 4), "step=1 2 3; loss=2.9 2.8 2.7"),
+        (EXTREMES + rows("| {n} | {x} | 1.5 | 0.1 |", 4), "step=1 2 3; loss=2.9 2.8 2.7"),
+    ],
+    ids=[
+        *("epochs", "half epochs", "thousands", "headlines", "names in two lines"),
+        *("a name in braces", "columns of extremes"),
+    ],
+)
+def test_what_is_read(write: Write, text: str, columns: str) -> None:
+    assert_reads(read_log(write(text, "train.log")), columns, ...)

@@ -4,13 +4,11 @@ import math
 
 import numpy as np
 import pytest
-from tests.readers.shapes import Write, values
+from tests.readers.shapes import Write, assert_reads, values
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import Quality
 from trimtab.readers import read_log
-
-NAN = math.nan
 
 
 def megatron(step: int, loss: str = "", skipped: int = 0, nan: int = 0, rest: str = "") -> str:
@@ -25,22 +23,16 @@ def test_megatron_gives_dropped_losses_back(write: Write) -> None:
     log = [
         megatron(10, " lm loss: 2.500000E+00 |"),
         megatron(20),  # the mean was NaN
-        megatron(
-            30, " lm loss: 0.000000E+00 |", skipped=10
-        ),  # all skipped: nothing to take a mean of
+        megatron(30, " lm loss: 0.000000E+00 |", skipped=10),  # all: there is no mean
         megatron(40, skipped=10, nan=3),  # skipped for a NaN loss
         megatron(50, " lm loss: 2.400000E+00 |", skipped=4),
         megatron(60, skipped=4),  # NaN among those that were not skipped
         megatron(70, " lm loss: INF |"),
     ]
     reading = read_log(write("".join(log)))
-    np.testing.assert_array_equal(
-        reading.block.column("loss").values, [2.5, NAN, NAN, NAN, 2.4, NAN, math.inf]
-    )
-    present = reading.block.column("loss").present
-    assert present.tolist() == [True, True, False, True, True, True, True]
+    columns = "loss=2.5 nan - nan 2.4 nan inf; number of nan iterations=0 0 0 3 0 0 0"
+    assert_reads(reading, columns, ...)
     assert reading.block.quality("loss") is Quality.INFERRED
-    assert values(reading.block, "number of nan iterations") == [0, 0, 0, 3, 0, 0, 0]
     assert reading.notes[1:] == (
         "Records in which 'lm loss' was not printed, as Megatron does with NaN; treated as NaN: 3.",
         "Records in which all iterations were skipped, without a loss: 1.",
@@ -48,9 +40,7 @@ def test_megatron_gives_dropped_losses_back(write: Write) -> None:
 
 
 def test_megatron_that_never_printed_a_loss_was_nan_from_the_start(write: Write) -> None:
-    block = read_log(write(megatron(1) + megatron(2))).block
-    assert block.column("loss").present.all()
-    assert np.isnan(block.column("loss").values).all()
+    assert_reads(read_log(write(megatron(1) + megatron(2))), "loss=nan nan", ...)
 
 
 def test_megatron_with_other_losses_is_left_alone(write: Write) -> None:
@@ -136,17 +126,6 @@ def test_nanochat_is_smoothed_and_says_so(write: Write) -> None:
     )
 
 
-def test_epochs_of_deepspeed_chat_are_joined(write: Write) -> None:
-    steps = [(0, 0), (0, 1), (0, 2), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
-    text = "".join(
-        f"epoch: {epoch}|step: {step}|ppo_ep: 1|act_loss: 0.5\n" for epoch, step in steps
-    )
-    reading = read_log(write(text))
-    assert reading.block.step.tolist() == [0, 1, 2, 1, 2, 3, 4, 5]
-    assert reading.block.attempt.tolist() == [0, 0, 0, 1, 1, 1, 1, 1]
-    assert "Epochs in which the step count starts again, joined: 2." in reading.notes
-
-
 def mlperf(step: int, batch: int | None = None) -> str:
     stats = f'"tracked_stats", "value": {{"train_loss": 2.5}}, "metadata": {{"step": {step}}}'
     line = f':::MLLOG {{"key": {stats}}}\n'
@@ -155,55 +134,55 @@ def mlperf(step: int, batch: int | None = None) -> str:
     return f':::MLLOG {{"key": "global_batch_size", "value": {batch}, "metadata": {{}}}}\n{line}'
 
 
+def clock(unit: str, factor: int) -> str:
+    """What modded-nanogpt prints: its clock is set back after the warm-up."""
+    times = {1: 0.4, 2: 0.8, 3: 0.1, 4: 0.6, 6: 1.6}
+    return "".join(
+        f"step:{step}/10 train_loss:5.0 train_time:{time * factor:.0f}{unit} step_avg:nan{unit}\n"
+        for step, time in times.items()
+    )
+
+
+def deepspeed_chat() -> str:
+    steps = [(0, 0), (0, 1), (0, 2), (0, 1), (0, 2), (1, 0), (1, 1), (2, 0)]
+    return "".join(f"epoch: {e}|step: {step}|ppo_ep: 1|act_loss: 0.5\n" for e, step in steps)
+
+
+C_LINE = "step {}/10 | loss {} (+nanz)| norm {} (+nanz)| lr 1.00e-04 | 9.50 ms | {} tok/s\n"
+TITAN = "step: {}  loss:  2.50000  grad_norm:  1.0000  memory: 1GiB(2%)  tps: 1,234  mfu: {}\n"
+OLMO = (
+    "[step=1/???,epoch=1]\n    train/CE loss=2.5\n    throughput/total tokens=1.234B\n"
+    "    train/PPL=12,345\n    name=some text\n"
+)
+
+
 @pytest.mark.parametrize(
-    ("first", "second", "steps"),
+    ("text", "columns"),
     [
-        (mlperf(64, 64), mlperf(128), [1, 2]),
-        (mlperf(1, 64), mlperf(2), [1, 2]),
-        (mlperf(3), "", [3]),
+        (deepspeed_chat(), "step=0 1 2 1 2 3 4 5; attempt=0 0 0 1 1 1 1 1"),
+        (mlperf(64, 64) + mlperf(128), "step=1 2"),
+        (mlperf(1, 64) + mlperf(2), "step=1 2"),
+        (mlperf(3), "step=3"),
+        (clock("ms", 10_000), "step_seconds=- 4 - 5 5"),
+        (clock("s", 10), "step_seconds=- 4 - 5 5"),
+        (OLMO, "throughput/total tokens=1.234e9; train/PPL=12345"),
+        (
+            C_LINE.format(1, "   -nan", "   inf", "100") + C_LINE.format(2, "2.5", "1.0", "inf"),
+            "loss=nan 2.5; grad_norm=inf 1",
+        ),
+        (
+            TITAN.format(1, "N/A") + TITAN.format(2, "30.00%"),
+            "mfu=- 30; tokens_per_second=1234 1234",
+        ),
+    ],
+    ids=[
+        *("epochs of DeepSpeed-Chat are joined", "samples of MLPerf", "steps of MLPerf"),
+        *("MLPerf without a batch", "clock of modded-nanogpt", "the same in seconds"),
+        *("large numbers of OLMo", "NaN of C", "a quantized torchtitan"),
     ],
 )
-def test_mlperf_counts_samples_or_steps(
-    write: Write, first: str, second: str, steps: list[int]
-) -> None:
-    assert read_log(write(first + second)).block.step.tolist() == steps
-
-
-@pytest.mark.parametrize(("unit", "factor"), [("ms", 1000), ("s", 1)])
-def test_the_clock_of_modded_nanogpt(write: Write, unit: str, factor: float) -> None:
-    clock = [0.4, 0.8, 0.1, 0.6, 1.6]
-    steps = [1, 2, 3, 4, 6]
-    text = "".join(
-        f"step:{step}/10 train_loss:5.0 train_time:{time * factor:.3f}{unit} step_avg:nan{unit}\n"
-        for step, time in zip(steps, clock, strict=True)
-    )
-    seconds = values(read_log(write(text)).block, "step_seconds")
-    assert seconds == [None, pytest.approx(0.4), None, pytest.approx(0.5), pytest.approx(0.5)]
-
-
-def test_large_numbers_of_olmo(write: Write) -> None:
-    text = "[step=1/???,epoch=1]\n    train/CE loss=2.5\n    throughput/total tokens=1.234B\n"
-    text += "    train/PPL=12,345\n    name=some text\n"
-    block = read_log(write(text)).block
-    assert values(block, "throughput/total tokens") == [1.234e9]
-    assert values(block, "train/PPL") == [12345]
-    assert "name" not in block.columns
-
-
-def test_what_c_prints_for_nan(write: Write) -> None:
-    line = "step {}/10 | loss {} (+nanz)| norm {} (+nanz)| lr 1.00e-04 | 9.50 ms | {} tok/s\n"
-    text = line.format(1, "   -nan", "   inf", "100") + line.format(2, "2.500000", "1.0000", "inf")
-    block = read_log(write(text)).block
-    np.testing.assert_array_equal(block.column("loss").values, [NAN, 2.5])
-    np.testing.assert_array_equal(block.column("grad_norm").values, [math.inf, 1])
-    assert block.column("loss").present.all()
-
-
-def test_a_quantized_torchtitan_has_no_mfu(write: Write) -> None:
-    line = "step: {}  loss:  2.50000  grad_norm:  1.0000  memory: 1GiB(2%)  tps: 1,234  mfu: {}\n"
-    reading = read_log(write(line.format(1, "N/A") + line.format(2, "30.00%")))
-    assert values(reading.block, "mfu") == [None, 30]
-    assert values(reading.block, "tokens_per_second") == [1234, 1234]
+def test_what_is_read(write: Write, text: str, columns: str) -> None:
+    assert_reads(read_log(write(text)), columns, ...)
 
 
 @pytest.mark.parametrize(
@@ -222,6 +201,4 @@ def test_a_quantized_torchtitan_has_no_mfu(write: Write) -> None:
     ],
 )
 def test_one_line_is_enough(write: Write, line: str) -> None:
-    reading = read_log(write(line + "\n"))
-    assert reading.block.step.tolist() == [1]
-    assert values(reading.block, "loss") == [2.5]
+    assert_reads(read_log(write(line + "\n")), "step=1; loss=2.5", ...)

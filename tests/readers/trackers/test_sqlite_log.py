@@ -1,5 +1,4 @@
 import gzip
-import math
 import sqlite3
 from contextlib import closing
 from functools import partial
@@ -7,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from tests.readers.make_fixtures import FIXTURES, make_anew
-from tests.readers.shapes import values
+from tests.readers.shapes import assert_reads, values
 from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import LogError, UnreadableLog
@@ -72,17 +71,13 @@ def test_the_real_package_still_writes_so(package: str, name: str, tmp_path: Pat
     assert_reads_back(read_log(path).block, ROWS)
 
 
-def test_nothing_is_written_beside_a_database(packed: Path) -> None:
-    before = packed.read_bytes()
-    read_log(packed)
-    assert packed.read_bytes() == before
-    assert [path.name for path in packed.parent.iterdir()] == [packed.name]
-
-
-def test_a_name_with_marks_in_it_is_a_name(packed: Path) -> None:
+def test_nothing_is_written_beside_a_database_whatever_its_name(packed: Path) -> None:
     odd = packed.rename(packed.parent / "odd ?mode=rw&x#1 %41.db")
+    before = odd.read_bytes()
     assert_reads_back(read_log(odd).block, ROWS)
     assert_reads_back(read_log(f"{odd}#before").block, FIRST[:3])
+    assert odd.read_bytes() == before
+    assert [path.name for path in odd.parent.iterdir()] == [odd.name]
 
 
 def test_what_a_writer_still_holds_in_its_log_is_read_too(tmp_path: Path) -> None:
@@ -115,16 +110,14 @@ def test_mlflow_nan_and_infinity(tmp_path: Path) -> None:
             *(f"'loss', {largest}, 3000, 3, 0, 'r1'", f"'loss', -{largest}, 4000, 4, 0, 'r1'"),
         ),
     )
-    block = read_log(path).block
-    assert values(block, "loss") == pytest.approx([math.nan, 0, math.inf, -math.inf], nan_ok=True)
-    assert values(block, "clock") == [1.0, 2.0, 3.0, 4.0]
+    assert_reads(read_log(path), "loss=nan 0 inf -inf; clock=1 2 3 4")
 
 
 def test_mlflow_without_steps_numbers_the_rows(tmp_path: Path) -> None:
     rows = [f"'loss', {value}, {1000 + value}, 0, 0, 'r1'" for value in range(5)]
     reading = read_log(make(tmp_path / "m.db", mlflow_rows(*rows)))
-    assert reading.block.step.tolist() == [0, 1, 2, 3, 4]
-    assert "Every value was logged at step 0: the rows are numbered from 0." in reading.notes
+    note = "Every value was logged at step 0: the rows are numbered from 0."
+    assert_reads(reading, "step=0 1 2 3 4", note)
 
 
 def test_mlflow_rows_of_strange_types_are_left_out(tmp_path: Path) -> None:
@@ -153,18 +146,19 @@ def test_deleted_runs_and_runs_without_metrics_come_last(tmp_path: Path) -> None
 
 
 def test_hf_through_mlflow(tmp_path: Path) -> None:
-    rows = []
-    for step, loss, norm, is_nan in ((1, 2.5, 1.0, 0), (2, 0.0, 0, 1)):
-        time = 1000 * step
-        rows += [
-            f"'loss', {loss}, {time}, {step}, 0, 'r1'",
-            f"'grad_norm', {norm}, {time}, {step}, {is_nan}, 'r1'",
-            f"'learning_rate', 0.1, {time}, {step}, 0, 'r1'",
-            f"'epoch', 0.1, {time}, {step}, 0, 'r1'",
-        ]
-    block = read_log(make(tmp_path / "m.db", mlflow_rows(*rows))).block
-    assert math.isnan(block.column("loss").values[1])
-    assert block.quality(LOSS) is Quality.INFERRED
+    rows = [
+        f"'{name}', {value}, {1000 * step}, {step}, {is_nan}, 'r1'"
+        for step, loss, is_hidden in ((1, 2.5, 0), (2, 0.0, 1))
+        for name, value, is_nan in (
+            ("loss", loss, 0),
+            ("grad_norm", 1, is_hidden),
+            ("learning_rate", 0.1, 0),
+            ("epoch", 0.1, 0),
+        )
+    ]
+    reading = read_log(make(tmp_path / "m.db", mlflow_rows(*rows)))
+    assert_reads(reading, "loss=2.5 nan", ...)
+    assert reading.block.quality(LOSS) is Quality.INFERRED
 
 
 def test_trackio_of_older_versions_and_bad_rows(tmp_path: Path) -> None:
@@ -182,9 +176,8 @@ def test_trackio_of_older_versions_and_bad_rows(tmp_path: Path) -> None:
         connection.commit()
     assert values(read_log(path).block, "loss") == [9.0]
     reading = read_log(f"{path}#run")
-    assert reading.block.step.tolist() == [10, 20, 30]
-    assert values(reading.block, "loss") == pytest.approx([math.nan, 2.5, 2.0], nan_ok=True)
-    assert values(reading.block, "clock") == [1794717296.5, 1794717296.5, None]
+    columns = "step=10 20 30; loss=nan 2.5 2; clock=1794717296.5 1794717296.5 -"
+    assert_reads(reading, columns, ...)
     assert "Rows whose metrics are not a JSON object, left out: 1." in reading.notes
 
 

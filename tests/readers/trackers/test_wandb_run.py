@@ -48,9 +48,6 @@ def test_an_offline_run() -> None:
     assert reading.block.column("clock").present.all()
     assert "Rows without a usable step, left out: 2." in reading.notes
     assert not any("amaged" in note or "cut" in note for note in reading.notes)
-
-
-def test_the_folder_of_a_run() -> None:
     assert read_log(RUN.parent).path == RUN
 
 
