@@ -1,9 +1,9 @@
-import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.readers.make_fixtures import FIXTURES, make_anew
-from tests.readers.shapes import values
+from tests.readers.shapes import assert_reads
 from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import UnreadableLog
@@ -41,29 +41,27 @@ def test_the_real_package_still_writes_so(tmp_path: Path) -> None:
     assert_reads_back(read_log(tmp_path / "mlruns").block, ROWS)
 
 
-def test_values_in_every_spelling(tmp_path: Path) -> None:
-    run = make(tmp_path, loss="1 2.5 1\n2 nan 2\n3 inf 3\n4 -inf 4\n5 3 5 data digest\n")
-    block = read_log(run).block
-    assert block.step.tolist() == [1, 2, 3, 4, 5]
-    wanted = [2.5, math.nan, math.inf, -math.inf, 3.0]
-    assert values(block, "loss") == pytest.approx(wanted, nan_ok=True)
+CUT = "Last line of a metric cut off in the middle, left out: 1."
+RESTART = "Times that the step goes back, as after a restart: 1."
+NO_LINE = "Lines that are not 'timestamp value step', left out: 4."
 
 
-def test_without_steps_the_rows_are_numbered(tmp_path: Path) -> None:
-    reading = read_log(make(tmp_path, loss="1 2.5\n2 2.4\n"))
-    assert reading.block.step.tolist() == [0, 1]
-
-
-def test_a_cut_line_is_left_out_and_reported(tmp_path: Path) -> None:
-    reading = read_log(make(tmp_path, loss="1 2.5 1\n2 2.5 2\n3 2.", lr="1 1 1\n\n2 1 2\n"))
-    assert reading.block.step.tolist() == [1, 2]
-    assert reading.notes == ("Last line of a metric cut off in the middle, left out: 1.",)
-
-
-def test_lines_that_are_none_are_counted(tmp_path: Path) -> None:
-    text = f"1 2.5 1\nx\n1 2\n1 x 2\n1.5 2 3\n{2**70} 1 1\n"
-    reading = read_log(make(tmp_path, loss=text))
-    assert "Lines that are not 'timestamp value step', left out: 4." in reading.notes
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        (
+            "1 2.5 1\n2 nan 2\n3 inf 3\n4 -inf 4\n5 3 5 data digest\n",
+            ["step=1 2 3 4 5; loss=2.5 nan inf -inf 3"],
+        ),
+        ("1 2.5\n2 2.4\n", ["step=0 1", ...]),  # without steps the rows are numbered
+        ("1 2.5 1\n\n2 2.5 2\n3 2.", ["step=1 2", CUT]),
+        (f"1 2.5 1\nx\n1 2\n1 x 2\n1.5 2 3\n{2**70} 1 1\n", ["loss=2.5 2", NO_LINE, RESTART]),
+    ],
+    ids=["every spelling", "no steps", "a cut line", "lines that are none"],
+)
+def test_lines(tmp_path: Path, text: str, wanted: list[Any]) -> None:
+    columns, *notes = wanted
+    assert_reads(read_log(make(tmp_path, loss=text)), columns, *notes)
 
 
 def test_a_run_without_metrics(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 from tests.readers.make_fixtures import FIXTURES, make_anew
-from tests.readers.shapes import Write, values
+from tests.readers.shapes import Write, assert_reads
 from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import LogError, MissingExtra, UnreadableLog
@@ -43,8 +43,8 @@ def test_a_table_of_several_runs(parquet: Any) -> None:
 
 def test_the_real_package_still_writes_so(parquet: Any, tmp_path: Path) -> None:
     make_anew("parquet", tmp_path)
-    assert_reads_back(read_log(tmp_path / "run.parquet").block, ROWS)
-    assert_reads_back(read_log(tmp_path).block, ROWS)
+    for path in (tmp_path / "run.parquet", tmp_path):
+        assert_reads_back(read_log(path).block, ROWS)
 
 
 def test_types_of_numbers(parquet: Any, tmp_path: Path) -> None:
@@ -58,18 +58,13 @@ def test_types_of_numbers(parquet: Any, tmp_path: Path) -> None:
         words=["a", "b", None],
     )
     reading = read_log(path)
-    assert reading.block.step.tolist() == [1, 2]
-    assert values(reading.block, "loss") == [2.5, None]
-    assert values(reading.block, "lr") == [None, 3.0]
+    assert_reads(reading, "step=1 2; loss=2.5 -; lr=- 3", ...)
     assert reading.block.columns.keys() == {"loss", "lr"}
 
 
-def test_a_loss_in_words_is_named(parquet: Any, tmp_path: Path) -> None:
+def test_a_loss_in_words_and_a_table_without_rows(parquet: Any, tmp_path: Path) -> None:
     with pytest.raises(LogError, match="'loss' is a loss column, but no number"):
         read_log(make(tmp_path / "x.parquet", step=[1], loss=["2.5"]))
-
-
-def test_a_table_without_rows(parquet: Any, tmp_path: Path) -> None:
     with pytest.raises(UnreadableLog, match="holds no values"):
         read_log(make(tmp_path / "x.parquet", step=[], loss=[]))
 
@@ -96,14 +91,10 @@ def test_without_pyarrow_the_command_is_named(monkeypatch: pytest.MonkeyPatch) -
 
 
 @pytest.mark.parametrize("end", [4, 5, 100, -1])
-def test_a_cut_file_says_so(write: Write, end: int) -> None:
-    data = RUN.read_bytes()[:end]
-    with pytest.raises(UnreadableLog, match="is cut off"):
-        read_log(write(data))
-
-
-def test_damage_within_is_reported(parquet: Any, write: Write) -> None:
+def test_a_cut_or_damaged_file_says_so(write: Write, end: int) -> None:
     data = bytearray(RUN.read_bytes())
+    with pytest.raises(UnreadableLog, match="is cut off"):
+        read_log(write(data[:end]))
     data[-8:-4] = b"\xff\xff\xff\x7f"  # the length of the index
     with pytest.raises(LogError):
-        read_log(write(bytes(data)))
+        read_log(write(data))

@@ -121,19 +121,10 @@ def test_mlflow_without_steps_numbers_the_rows(tmp_path: Path) -> None:
 
 
 def test_mlflow_rows_of_strange_types_are_left_out(tmp_path: Path) -> None:
-    path = make(
-        tmp_path / "m.db",
-        mlflow_rows(
-            *("'loss', 2.5, 1000, 1, 0, 'r1'", "'loss', 'x', 1000, 1, 0, 'r1'"),
-            *(
-                "x'00', 1, 1000, 1, 0, 'r1'",
-                "'loss', 1, 'now', 1, 0, 'r1'",
-                "NULL, 1, 1, 1, 0, 'r1'",
-            ),
-            *("'loss', 1, 1000, 1.5, 0, 'r1'", "'loss', NULL, 1000, 1, 0, 'r1'"),
-        ),
-    )
-    assert values(read_log(path).block, "loss") == [2.5]
+    strange = ["'loss', 'x', 1, 1, 0", "x'00', 1, 1, 1, 0", "'loss', 1, 'now', 1, 0"]
+    strange += ["NULL, 1, 1, 1, 0", "'loss', 1, 1, 1.5, 0", "'loss', NULL, 1, 1, 0"]
+    rows = [f"{row}, 'r1'" for row in ("'loss', 2.5, 1000, 1, 0", *strange)]
+    assert values(read_log(make(tmp_path / "m.db", mlflow_rows(*rows))).block, "loss") == [2.5]
 
 
 def test_deleted_runs_and_runs_without_metrics_come_last(tmp_path: Path) -> None:

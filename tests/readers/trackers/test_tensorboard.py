@@ -152,16 +152,11 @@ def test_files_that_were_written_at_the_same_time_are_merged(tmp_path: Path) -> 
 
 
 def test_what_hf_hid_is_found_here_too(write: Write) -> None:
+    names = ("loss", "grad_norm", "learning_rate", "epoch")
     events = [
-        event(
-            step,
-            scalar("train/loss", 0.0 if step == 20 else 2.5),
-            scalar("train/grad_norm", math.nan if step == 20 else 1.0),
-            scalar("train/learning_rate", 0.5),
-            scalar("train/epoch", 0.5),
-        )
-        for step in (10, 20, 30)
+        event(step, *(scalar(f"train/{name}", x) for name, x in zip(names, row, strict=True)))
+        for step, row in ((10, (2.5, 1.0, 0.5, 0.5)), (20, (0.0, math.nan, 0.5, 0.5)))
     ]
-    block = read_log(write(b"".join(map(record, events)))).block
-    assert math.isnan(block.column("loss").values[1])
-    assert block.quality(LOSS) is Quality.INFERRED
+    reading = read_log(write(b"".join(map(record, events))))
+    assert_reads(reading, "step=10 20; loss=2.5 nan", ...)
+    assert reading.block.quality(LOSS) is Quality.INFERRED

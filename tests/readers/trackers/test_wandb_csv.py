@@ -1,10 +1,9 @@
 """The export is made by W&B's server: its grammar is that of files which people published."""
 
-import math
 from collections.abc import Sequence
 
 import pytest
-from tests.readers.shapes import Write, values
+from tests.readers.shapes import Write, assert_reads, values
 from tests.readers.written import FIRST, NAMES, ROWS, Row, assert_reads_back
 
 from trimtab.core.errors import UnreadableLog
@@ -63,14 +62,13 @@ def test_points_that_represent_many_steps_are_means(write: Write) -> None:
 
 
 def test_a_metric_of_a_different_name_is_no_export(write: Write) -> None:
-    reading = read_log(write("step,loss,x__MIN\n1,2.5,3\n"))
-    assert reading.format == "csv"
+    assert_reads(read_log(write("step,loss,x__MIN\n1,2.5,3\n")), "loss=2.5; x__MIN=3")
 
 
 def test_what_hf_hid_is_found_here_too(write: Write) -> None:
     header = "Step,r - train/loss,r - train/loss__MIN,r - train/loss__MAX,r - train/grad_norm,"
     header += "r - train/learning_rate,r - train/epoch\n"
     rows = "1,2.5,2.5,2.5,1,0.1,0.5\n2,0,0,0,NaN,0.1,0.5\n"
-    block = read_log(write(header + rows)).block
-    assert math.isnan(block.column("loss").values[1])
-    assert block.quality(LOSS) is Quality.INFERRED
+    reading = read_log(write(header + rows))
+    assert_reads(reading, "loss=2.5 nan", ...)
+    assert reading.block.quality(LOSS) is Quality.INFERRED

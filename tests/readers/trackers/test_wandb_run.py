@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.readers.make_fixtures import FIXTURES, make_anew
-from tests.readers.shapes import Write, values
+from tests.readers.shapes import Write, assert_reads, values
 from tests.readers.trackers.protobytes import message, varint
 from tests.readers.written import ROWS, assert_reads_back
 
@@ -127,9 +127,9 @@ def test_what_is_no_number_is_missing(write: Write) -> None:
 def test_a_step_that_only_evaluations_have_does_not_lead(write: Write) -> None:
     records = [history(n, text("loss", str(n))) for n in range(1, 10)]
     records.append(history(10, text("val_loss", "2"), text("global_step", "500")))
-    reading = read_log(write(HEADER + chunks(*records)))
-    assert reading.block.step.tolist() == list(range(1, 11))
-    assert values(reading.block, "global_step")[-1] == 500.0
+    block = read_log(write(HEADER + chunks(*records))).block
+    assert block.step.tolist() == list(range(1, 11))
+    assert values(block, "global_step")[-1] == 500.0
 
 
 def test_records_in_several_chunks(write: Write) -> None:
@@ -174,17 +174,12 @@ def test_a_run_that_logged_nothing(write: Write) -> None:
 
 
 def test_what_hf_hid_is_found_here_too(write: Write) -> None:
+    names = ("loss", "grad_norm", "learning_rate", "epoch", "global_step")
+    rows = (("2.5", "1", "0.5", "0.5", "10"), ("0", '"NaN"', "0.5", "0.5", "20"))
     records = [
-        history(
-            step,
-            text("train/loss", "0" if step == 20 else "2.5"),
-            text("train/grad_norm", '"NaN"' if step == 20 else "1"),
-            text("train/learning_rate", "0.5"),
-            text("train/epoch", "0.5"),
-            text("train/global_step", str(step)),
-        )
-        for step in (10, 20, 30)
+        history(10, *(text(f"train/{name}", cell) for name, cell in zip(names, row, strict=True)))
+        for row in rows
     ]
-    block = read_log(write(HEADER + chunks(*records))).block
-    assert math.isnan(block.column("loss").values[1])
-    assert block.quality(LOSS) is Quality.INFERRED
+    reading = read_log(write(HEADER + chunks(*records)))
+    assert_reads(reading, "step=10 20; loss=2.5 nan", ...)
+    assert reading.block.quality(LOSS) is Quality.INFERRED
