@@ -1,7 +1,4 @@
-"""Format: one of trimtab's own log formats, a `Reader` like those of other packages.
-
-A new format is one value of it, listed in `reading.py`.
-"""
+"""Format: one of trimtab's own log formats; a new one is a value of it, listed in `reading.py`."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +6,7 @@ from pathlib import Path
 
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.run import Run
-from trimtab.readers.log_file import Progress, no_progress
+from trimtab.readers.log_file import Progress
 from trimtab.readers.runs import separate
 from trimtab.readers.table import Table, Wanted, to_run
 
@@ -36,16 +33,7 @@ class Format:
     """Which of the files under a folder, or the folders around them, are logs of this format, the
     one to read first."""
 
-    def recognises(self, path: Path, head: bytes) -> bool:
-        """Return whether a file that begins with these bytes is of this format."""
-        return self.matches(head)
-
-    def read(
-        self,
-        path: Path,
-        progress: Progress = no_progress,
-        wanted: Wanted = Wanted(),  # noqa: B008 - it is frozen
-    ) -> Run:
+    def read(self, path: Path, progress: Progress, wanted: Wanted) -> Run:
         """Read the file, or one of the runs in it; raises LogError if there is nothing to judge."""
         table = self.load(path, progress, wanted)
         if not table.num_rows:

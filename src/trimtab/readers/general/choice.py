@@ -148,8 +148,8 @@ def find_counter(shapes: Sequence[Shape], step: str | None) -> str | None:
         if named and roles.counts(values[present]):
             counters[name] = values[present]
     moving = {name for name, values in counters.items() if not roles.is_constant(values)}
-    epochs = [name for name in moving if roles.counter_class(name) == Counter.EPOCH]
-    epoch = next((name for name in epochs if roles.rises(counters[name])), None)
+    epochs = [name for name in counters if roles.counter_class(name) == Counter.EPOCH]
+    epoch = next((n for n in epochs if n in moving and roles.rises(counters[n])), None)
     if epoch is not None:
         # A step that never changes, printed once an epoch, is the length of the epochs.
         moving |= {
@@ -367,7 +367,7 @@ def _is_sentence(shape: Shape) -> bool:
 
 def _is_summary(shape: Shape, main: Shape, counter: str | None) -> bool:
     """Return whether a shape is printed once an epoch, after records of it in the main shape."""
-    shared = set(shape.names) & set(main.names) - {counter}
+    shared = [name for name in shape.names if name in main.names and name != counter]
     epoch = next((name for name in shared if roles.counter_class(name) == Counter.EPOCH), None)
     if epoch is None or len(shape.lines) > 0.5 * len(main.lines):
         return False

@@ -119,8 +119,9 @@ def _to_table(records: Records, stand_in: str | None) -> Table:
     for name, (rows, values) in records.columns.items():
         table.add(name, index[rows], values)
     table.meanings = _meanings(records)
-    for name in {STEP, LOSS} - {records.step, records.loss}:
-        table.rename(name, f"{name} (other)")  # not to be taken for the signal of its name
+    for name in (STEP, LOSS):
+        if name not in (records.step, records.loss):
+            table.rename(name, f"{name} (other)")  # not to be taken for the signal of its name
     step = f"step from {quoted(records.step)}" if records.step else "no step"
     count = counted(len(records.columns[records.loss][0]), "record")
     table.add_note(
