@@ -185,9 +185,10 @@ def test_what_is_not_clear_is_refused(write: Write, text: str, message: str) -> 
 
 
 def test_the_user_names_the_columns(write: Write) -> None:
-    text = "i 1 step 7 d_loss 1.5 g_loss 2.5\ni 2 step 7 d_loss 1.25 g_loss 2.0\n"
+    text = "i 1 step 7 loss 1.5 g_loss 2.5\ni 2 step 7 loss 1.25 g_loss 2.0\n"
     run = read_log(write(text, "train.log"), loss="g_loss", step="i")
     assert losses(run) == ([1, 2], [2.5, 2.0])
+    assert list(run.names)[-2:] == ["step (other)", "loss (other)"]
     table = "step,loss,other\n1,2.5,7.5\n2,2.25,7.0\n"
     assert losses(read_log(write(table), loss="other")) == ([1, 2], [7.5, 7.0])
     with pytest.raises(NoUsableLoss, match=re.escape("no numbers under 'mine'")):
