@@ -85,17 +85,19 @@ def test_the_figures_in_the_text_are_those_of_the_results() -> None:
     text = " ".join(PROSE.split())
     looks = (ROOT / "benchmarks" / "detect" / "looks.toml").read_text(encoding="utf-8")
     assert "looked at for the 24th time" in looks
-    assert "these were looked at 24 times, and the last six looks chose nothing" in text
+    assert "trimtab was evaluated 24 times; the last six evaluations chose nothing" in text
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text(encoding="utf-8")
     ours = re.search(
         r"a file: verdict, date and act all right \| (\d+) of (\d+);.*\| (\d+) of", results
     )
     assert ours is not None
     right, files, others = ours.groups()
-    assert f"Of {files} files of runs, {right} get the right verdict, date and advice;" in text
-    assert f"the best other rule has {others}" in text
+    assert f"On {files} files of runs, trimtab gets verdict, date and advice right on" in text
+    assert f"right on {right}, the best other rule on {others}" in text
     together = figures("The gate on real runs", "together")
-    assert f"Of {int(together[2]):,} healthy steps of public runs none would be dropped by" in text
+    assert (
+        f"Of {int(together[2]):,} healthy steps of public runs, would drop none" in text
+    )
     assert together[3].startswith("0 ")
 
 
