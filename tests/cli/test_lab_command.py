@@ -1,8 +1,6 @@
 """`trimtab lab train`, alone and under torchrun."""
 
 import dataclasses
-import os
-import socket
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,6 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
 
-from tests.kit.launch import run_ranks
 from typer.testing import CliRunner
 
 from trimtab.cli.commands import lab
@@ -62,30 +59,6 @@ def test_the_progress_bar_shows_the_loss_in_a_terminal_only(cache: Path, tmp_pat
     assert "loss 6." in output.replace("held-out loss", "")
     code, output = _call(cache, tmp_path / "unseen", "--steps", "2")
     assert output.splitlines()[0].startswith("trained to step 2")
-
-
-def train_on_rank(rank: int, cache: Path, run: Path, port: int, _: Path) -> tuple[int, str]:
-    """Call the command as torchrun calls it."""
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2}
-    os.environ |= {name: str(value) for name, value in ranks.items()}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return _call(cache, run, "--steps", "4", "--set", "engine=hsdp")
-
-
-@pytest.mark.slow
-def test_under_torchrun_only_one_rank_prints(cache: Path, tmp_path: Path) -> None:
-    _call(cache, tmp_path / "warm", "--steps", "1")  # tokenizes the text, if no other test has
-    run = tmp_path / "run"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    (code, first), (other_code, second) = run_ranks(
-        train_on_rank, 2, cache, run, port, join=False, deadline=120.0
-    )
-    assert (code, other_code) == (0, 0), first + second
-    assert "trained to step 4" in first
-    assert second == ""
-    assert RunDirectory(run).read_manifest()["world"] == 2
-    assert len(read_journal(RunDirectory(run)).block) == 4
 
 
 def test_names_and_settings_are_those_of_the_lab() -> None:

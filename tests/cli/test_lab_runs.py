@@ -1,12 +1,12 @@
-"""`trimtab lab list`, `run`, `show` and `suite`, as a user calls them."""
+"""`trimtab lab list`, `run`, `show`, `suite` and `x1`, as a user calls them."""
 
+import shlex
 from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
 pytest.importorskip("torchdata")
+pytest.importorskip("tokenizers")
 
 from typer.testing import CliRunner, Result
 
@@ -15,7 +15,6 @@ from trimtab.lab.scenarios import scenario as scenarios
 from trimtab.lab.scenarios import suite as suites
 from trimtab.lab.scenarios.catalogue import KINDS
 from trimtab.lab.scenarios.scenario import Scenario
-from trimtab.lab.scenarios.suite import run_trial
 
 SMALL_BYTES = 400_000
 
@@ -28,12 +27,12 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def call(cache: Path, *arguments: str) -> Result:
-    runner = CliRunner(env={"XDG_CACHE_HOME": str(cache), "COLUMNS": "160"})
-    return runner.invoke(app, ["lab", *arguments])
+    runner = CliRunner(env={"XDG_CACHE_HOME": str(cache), "COLUMNS": "160", "CI": ""})
+    return runner.invoke(app, list(arguments))
 
 
 def test_the_list_has_every_kind(cache: Path) -> None:
-    result = call(cache, "list")
+    result = call(cache, "lab", "list")
     assert result.exit_code == 0
     first_words = {line.split()[0] for line in result.output.splitlines() if line.strip()}
     assert set(KINDS) <= first_words
@@ -43,50 +42,20 @@ def test_the_list_has_every_kind(cache: Path) -> None:
 
 def test_run_trains_the_fault_and_its_twin_and_shows_both(cache: Path, tmp_path: Path) -> None:
     out = str(tmp_path)
-    result = call(cache, "run", "F05", "--seed", "1", "--steps", "40", "--out", out)
+    call_of_run = ("lab", "run", "F05", "--seed", "1", "--severity", "0.5", "--steps", "20")
+    result = call(cache, *call_of_run, "--out", out)
     assert result.exit_code == 0, result.output
     assert "clean twin" in result.output
     assert "^onset" in result.output
     assert "F05: a jump in the learning rate, from step" in result.output
+    assert "severity 0.50: " in result.output
     assert (tmp_path / "F05-severe-seed1" / "truth.json").exists()
     assert (tmp_path / "clean-plain-seed1" / "truth.json").exists()
     assert not (tmp_path / "F05-severe-seed1" / "checkpoints").exists()
 
-    again = call(cache, "show", str(tmp_path / "clean-plain-seed1"))
+    again = call(cache, "lab", "show", str(tmp_path / "clean-plain-seed1"))
     assert again.exit_code == 0
     assert "a clean run, without any fault" in again.output
-
-
-def test_a_severity_can_be_given(cache: Path, tmp_path: Path) -> None:
-    wanted = ("run", "F22", "--severity", "0.0", "--steps", "20", "--no-twin")
-    result = call(cache, *wanted, "--out", str(tmp_path))
-    assert result.exit_code == 0, result.output
-    assert "severity 0.00: 2 times the mean" in result.output
-
-
-def test_unknown_kinds_and_runs_are_refused_with_a_hint(cache: Path, tmp_path: Path) -> None:
-    result = call(cache, "run", "F99", "--out", str(tmp_path))
-    assert result.exit_code == 2
-    assert "trimtab lab list" in result.output
-    result = call(cache, "show", str(tmp_path))
-    assert result.exit_code == 3
-    assert "truth.json" in result.output
-
-
-@pytest.mark.slow
-def test_a_suite_is_built_once(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    one = suites.with_twins([Scenario(kind="F22", seed=1, steps=20)])
-    monkeypatch.setattr(suites, "fast_suite", lambda: one)
-    # In-process trials: spawned workers would not see the small corpus.
-    for scenario in one:
-        run_trial(scenario, tmp_path, cache_dir=cache / "trimtab")
-    result = call(cache, "suite", str(tmp_path), "--fast")
-    assert result.exit_code == 0, result.output
-    assert "2 runs in" in result.output
-    assert "0 of them trained now" in result.output
-    assert (tmp_path / "suite.json").exists()
 
 
 def test_a_suite_of_chosen_kinds_and_seeds(
@@ -94,20 +63,15 @@ def test_a_suite_of_chosen_kinds_and_seeds(
 ) -> None:
     chosen: list[str] = []
 
-    def build(scenarios: list[Scenario], *_: object, **__: object) -> suites.Built:
+    def build(scenarios: list[Scenario], *_: object, **__: object) -> int:
         chosen.extend(scenario.name for scenario in scenarios)
-        return suites.Built(runs=len(chosen), trained=0)
+        return 0
 
     monkeypatch.setattr(suites, "build_suite", build)
     wanted = (str(tmp_path), "--kinds", "F22, cooldown", "--seeds", "31,32,31")
-    result = call(cache, "suite", *wanted)
+    result = call(cache, "lab", "suite", *wanted)
     assert result.exit_code == 0, result.output
-    assert len(chosen) == 8
-    assert set(chosen) == {
-        *(f"F22-{grade}-seed{seed}" for grade in ("mild", "severe") for seed in (31, 32)),
-        *(f"cooldown-severe-seed{seed}" for seed in (31, 32)),
-        *(f"clean-plain-seed{seed}" for seed in (31, 32)),
-    }
+    assert len(chosen) == 8  # two grades of a fault, the look-alike and the twin, of two seeds
 
 
 @pytest.mark.parametrize(
@@ -125,7 +89,36 @@ def test_a_suite_of_chosen_kinds_and_seeds(
 def test_a_suite_refuses_what_it_does_not_know(
     cache: Path, tmp_path: Path, options: tuple[str, ...], message: str
 ) -> None:
-    result = call(cache, "suite", str(tmp_path / "suite"), *options)
+    result = call(cache, "lab", "suite", str(tmp_path / "suite"), *options)
     assert result.exit_code == 2
     assert message in result.output
     assert not (tmp_path / "suite").exists()
+
+
+X1 = ("lab", "x1", "--fault", "F02", "--at", "30", "--steps", "40", "--checkpoint-seconds", "0.1")
+
+
+def test_the_printed_commands_run_and_the_recovered_run_is_the_twin(
+    cache: Path, tmp_path: Path
+) -> None:
+    ran = call(cache, *X1, "--out", str(tmp_path))
+    assert ran.exit_code == 0, ran.output
+    assert "step 10 of 40, loss " in ran.stderr
+    printed = [shlex.split(line) for line in ran.stdout.splitlines() if line.startswith("  ")]
+    results = [call(cache, *words[1:]) for words in printed]
+    assert [result.exit_code for result in results] == [1, 0, 0, 0, 0, 0], [
+        result.output for result in results
+    ]
+    diagnosed, saved, recovered, beside, verified, shown = (one.output for one in results)
+    assert "gradient norm spike" in diagnosed
+    assert "verified" in saved
+    assert "trained on from step" in recovered
+    assert "loss differs by 0 on average" in beside
+    assert "ok    loss at most" in verified
+    assert "cause   F02          F02    yes" in shown
+
+    # Another fault does not replace a run that did not end.
+    (tmp_path / "F02-severe-seed0-0.15M-at30" / "truth.json").unlink()
+    again = call(cache, *X1, "--out", str(tmp_path))
+    assert again.exit_code == 2
+    assert "--recover 40" in again.output

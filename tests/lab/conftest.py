@@ -1,6 +1,7 @@
 """Fixtures: a corpus small enough for every test, built once, and runs on it."""
 
 import functools
+import importlib.util
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
 
     from trimtab.lab.corpus.data import TokenCorpus
     from trimtab.lab.scenarios.scenario import Scenario
+
+PACKAGES = ("torch", "tokenizers", "torchdata")
+collect_ignore_glob = [] if all(map(importlib.util.find_spec, PACKAGES)) else ["*"]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -28,8 +32,6 @@ SMALL_BYTES = 400_000
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> "TokenCorpus":
-    for package in ("torch", "tokenizers", "torchdata"):
-        pytest.importorskip(package)
     from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 
     return prepare_corpus(

@@ -4,11 +4,6 @@ from itertools import islice, product
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
 import torch
 from tests.kit.cases import some_of
 
@@ -21,7 +16,6 @@ from trimtab.lab.corpus.data import (
     WindowDataset,
     make_loader,
 )
-from trimtab.lab.corpus.text import Source
 
 CONFIG = DataConfig(batch_size=8, length=16, seed=5)
 
@@ -93,24 +87,6 @@ def test_targets_are_the_next_tokens(corpus: TokenCorpus) -> None:
     assert same(batch.to("cpu"), batch)
 
 
-def test_the_order_depends_on_the_seed(corpus: TokenCorpus) -> None:
-    other = DataConfig(batch_size=8, length=16, seed=6)
-    assert same(WindowDataset(corpus, CONFIG)[9], WindowDataset(corpus, CONFIG)[9])
-    assert not torch.equal(
-        WindowDataset(corpus, CONFIG)[0].tokens, WindowDataset(corpus, other)[0].tokens
-    )
-
-
-def test_source_shares_are_those_of_the_corpus(corpus: TokenCorpus) -> None:
-    data = WindowDataset(corpus, DataConfig(batch_size=64, length=16))
-    shares = [data[position].source_shares for position in range(data.windows // 64)]
-    assert all(sum(share.values()) == pytest.approx(1.0) for share in shares)
-    sizes = {source: len(tokens) for source, tokens in corpus.tokens(CorpusSplit.TRAIN).items()}
-    for source in Source:
-        mean = float(np.mean([share[source] for share in shares]))
-        assert mean == pytest.approx(sizes[source] / sum(sizes.values()), abs=0.01)
-
-
 @forks
 @pytest.mark.parametrize(("resume_at", "workers"), some_of(product([1, 7], [0, 2]), (1, 0), (7, 2)))
 def test_a_resume_continues_exactly(corpus: TokenCorpus, workers: int, resume_at: int) -> None:
@@ -132,28 +108,6 @@ def test_a_resume_continues_exactly(corpus: TokenCorpus, workers: int, resume_at
     for resumed in (fresh, loader):
         rest = list(islice(resumed, 16 - resume_at))
         assert all(same(*pair) for pair in zip(rest, straight[resume_at:], strict=True))
-
-
-def test_a_state_saved_on_two_ranks_loads_on_four(corpus: TokenCorpus) -> None:
-    two = [make_loader(WindowDataset(corpus, CONFIG, rank=r, world_size=2)) for r in range(2)]
-    for one in two:
-        list(islice(one, 5))
-    states = [one.state_dict() for one in two]
-    assert states[0] == states[1]
-    parts = []
-    for rank in range(4):
-        four = make_loader(WindowDataset(corpus, CONFIG, rank=rank, world_size=4))
-        four.load_state_dict(states[0])
-        parts.append(next(iter(four)))
-    expected = WindowDataset(corpus, CONFIG)[5]
-    assert torch.equal(torch.cat([part.tokens for part in parts]), expected.tokens)
-
-
-@forks
-def test_a_loader_leaves_the_global_generator_alone(corpus: TokenCorpus) -> None:
-    state = torch.random.get_rng_state()
-    next(iter(make_loader(WindowDataset(corpus, CONFIG), workers=2)))
-    assert torch.equal(state, torch.random.get_rng_state())
 
 
 def test_an_impossible_split_into_batches_is_an_error(corpus: TokenCorpus) -> None:

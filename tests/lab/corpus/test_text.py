@@ -2,16 +2,9 @@
 
 import ast
 import base64
-from collections import Counter
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
-from tests.lab.conftest import SMALL_BYTES
 
 from trimtab.core.errors import LabError
 from trimtab.lab.corpus.text import Document, Source, documents_of, library_files
@@ -28,27 +21,6 @@ def library(folder: Path, **texts: str) -> Path:
 def documents(max_bytes: int = ALL, root: Path | None = None) -> list[Document]:
     files = library_files(max_bytes, root)
     return [document for place, file in enumerate(files) for document in documents_of(file, place)]
-
-
-def test_the_same_text_twice_in_four_sources() -> None:
-    first, second = documents(SMALL_BYTES), documents(SMALL_BYTES)
-    assert first == second
-    assert {document.source for document in first} == set(Source)
-    assert any(document.held_out for document in first)
-
-
-def test_a_small_cap_is_a_prefix_of_a_large_one() -> None:
-    small, large = library_files(SMALL_BYTES), library_files(2 * SMALL_BYTES)
-    assert large[: len(small)] == small
-    assert SMALL_BYTES / 2 < sum(file.size for file in small) <= SMALL_BYTES
-
-
-def test_the_whole_library_is_large_enough_and_free_of_tests() -> None:
-    files = library_files(ALL)
-    assert sum(file.size for file in files) > 5e6
-    folders = Counter(part for file in files for part in file.name.split("/")[:-1])
-    assert not folders.keys() & {"test", "tests", "site-packages", "__pycache__"}
-    assert folders["encodings"] > 100
 
 
 def test_docstrings_are_prose_and_the_rest_is_code(tmp_path: Path) -> None:

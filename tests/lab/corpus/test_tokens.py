@@ -1,22 +1,14 @@
 """The cached corpus: round trip, reuse and damage."""
 
-import json
-import multiprocessing
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
 from tests.lab.conftest import SMALL_BYTES
 
 from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.data import CorpusSplit, TokenCorpus
-from trimtab.lab.corpus.text import Source, documents_of, library_files
+from trimtab.lab.corpus.text import documents_of, library_files
 from trimtab.lab.corpus.tokens import SEPARATOR_ID, CorpusConfig, default_cache, prepare_corpus
 
 TINY = CorpusConfig(vocab_size=300, max_bytes=100_000)
@@ -36,25 +28,6 @@ def test_tokens_become_the_text_again(corpus: TokenCorpus) -> None:
             ends = np.flatnonzero(tokens == SEPARATOR_ID)
             pieces = np.split(tokens, ends + 1)[:-1]
             assert [corpus.tokenizer.decode(p[:-1].tolist()) for p in pieces] == texts
-
-
-def test_any_text_survives(corpus: TokenCorpus) -> None:
-    text = "naïve 🐍\t\0\r\n  日本 <|en"
-    assert corpus.tokenizer.decode(corpus.tokenizer.encode(text).ids) == text
-
-
-def test_the_manifest_describes_the_files(corpus: TokenCorpus) -> None:
-    assert list(corpus.tokens(CorpusSplit.TRAIN)) == list(Source)
-    assert Source.GARBAGE not in corpus.tokens(CorpusSplit.HELD_OUT)
-    assert corpus.vocab_size == 512
-    assert corpus.manifest["python"].startswith("3.")
-    for split in CorpusSplit:
-        for source, tokens in corpus.tokens(split).items():
-            entry = corpus.manifest["files"][f"{split}-{source}.npy"]
-            assert (entry["source"], entry["split"]) == (source, split)
-            assert entry["tokens"] == len(tokens)
-            assert entry["bytes"] > len(tokens) > 0
-            assert tokens.max() < corpus.vocab_size
 
 
 def modified(folder: Path) -> dict[str, int]:
@@ -105,22 +78,6 @@ def test_a_damaged_cache_is_rebuilt(damage: str, built: Path) -> None:
     again = prepare_corpus(TINY, cache_dir=built)
     assert again.manifest == whole.manifest
     assert list((built / "tokens").iterdir()) == [whole.folder]
-
-
-@pytest.mark.slow
-def test_processes_that_build_at_the_same_time_do_not_harm_each_other(tmp_path: Path) -> None:
-    with ProcessPoolExecutor(2, multiprocessing.get_context("fork")) as pool:
-        futures = [pool.submit(prepare_corpus, TINY, cache_dir=tmp_path) for _ in range(2)]
-    one, two = (future.result() for future in futures)
-    assert one == two
-    assert list((tmp_path / "tokens").iterdir()) == [one.folder]
-
-
-def test_a_different_vocabulary_has_a_different_folder(built: Path, tmp_path: Path) -> None:
-    one = prepare_corpus(TINY, cache_dir=built)
-    two = prepare_corpus(CorpusConfig(vocab_size=301, max_bytes=100_000), cache_dir=tmp_path)
-    assert one.folder.name != two.folder.name
-    assert json.loads((two.folder / "manifest.json").read_text())["vocab_size"] == 301
 
 
 def test_the_cache_is_where_the_desktop_standard_says(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,23 @@
-"""What the model computes: shapes, causality, positions, init, signals against references."""
+"""What the model computes, its size by name, and that shards and the meta device give the same."""
 
 import math
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
 import torch
+import torch.distributed as dist
 from tests.lab.models import TINY, gradients, make, measured, rows
 from torch import Tensor
+from torch.multiprocessing.spawn import start_processes
 
-from trimtab.lab.model.gpt import Gpt, rotary_table, rotate
+from trimtab.core.errors import ConfigError
+from trimtab.lab.model.gpt import Gpt
+from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
+from trimtab.lab.model.sizes import SIZES, ModelConfig
 
 
 def test_shapes_and_the_loss_of_an_untrained_model() -> None:
@@ -22,26 +26,6 @@ def test_shapes_and_the_loss_of_an_untrained_model() -> None:
     assert output.loss.shape == ()
     assert output.loss.item() == pytest.approx(math.log(TINY.vocab_size), abs=0.1)
     assert output.signals is None
-
-
-def test_names_say_what_a_parameter_is() -> None:
-    model = make(tied_head=False, qk_norm=True, embedding_norm=True)
-    names = {name.replace(".1.", ".0.") for name, _ in model.named_parameters()}
-    assert names == {
-        "embed.weight",
-        "norm_embed.weight",
-        "blocks.0.norm_attention.weight",
-        "blocks.0.attention.qkv.weight",
-        "blocks.0.attention.norm_query.weight",
-        "blocks.0.attention.norm_key.weight",
-        "blocks.0.attention.out.weight",
-        "blocks.0.norm_mlp.weight",
-        "blocks.0.mlp.gate.weight",
-        "blocks.0.mlp.up.weight",
-        "blocks.0.mlp.down.weight",
-        "norm.weight",
-        "head.weight",
-    }
 
 
 @pytest.mark.parametrize("options", [{}, {"post_norm": True}, {"qk_norm": True}])
@@ -53,34 +37,6 @@ def test_the_future_does_not_change_the_past(options: dict[str, Any]) -> None:
     before, after = model(tokens, targets).logits, model(other, targets).logits
     torch.testing.assert_close(before[:, :10], after[:, :10])
     assert not torch.allclose(before[:, 10], after[:, 10])
-
-
-def test_rotary_positions_see_only_the_distance() -> None:
-    table = rotary_table(40, 16, torch.device("cpu"))
-    query, key = torch.randn(2, 16, generator=torch.Generator().manual_seed(0)).unbind()
-    # The same vector at all 40 positions: the product must depend on the distance alone.
-    products = rotate(query.expand(40, 16), *table) @ rotate(key.expand(40, 16), *table).T
-    for distance in (0, 1, 7, 30):
-        diagonal = products.diagonal(distance)
-        torch.testing.assert_close(diagonal, diagonal[:1].expand_as(diagonal))
-    assert (products[0, 1] - products[0, 2]).abs() > 1e-3
-    torch.testing.assert_close(products[0, 0], query @ key)
-
-
-def test_a_tied_head_is_the_embedding() -> None:
-    tied, untied = make(), make(tied_head=False)
-    assert [name for name in tied.state_dict() if "head" in name] == []
-    assert "head.weight" in untied.state_dict()
-    assert untied.head is not None
-    with torch.no_grad():
-        untied.embed.weight.copy_(tied.embed.weight)
-        untied.head.weight.copy_(tied.embed.weight)
-    untied.blocks.load_state_dict(tied.blocks.state_dict())
-    assert torch.equal(tied(*rows()).logits, untied(*rows()).logits)
-    both = gradients(untied)
-    torch.testing.assert_close(
-        gradients(tied)["embed.weight"], both["embed.weight"] + both["head.weight"]
-    )
 
 
 def test_the_largest_attention_logit_equals_a_reference() -> None:
@@ -123,13 +79,6 @@ def test_log_z_and_token_losses_equal_references() -> None:
     assert output.loss.item() == pytest.approx(losses.sum().item() / 47, rel=1e-5)
 
 
-def test_the_z_loss_is_added() -> None:
-    output = make(z_loss=0.1, init_std=0.3)(*rows())
-    log_z = output.logits.double().logsumexp(-1)
-    expected = output.cross_entropy.item() + 0.1 * log_z.square().mean().item()
-    assert output.loss.item() == pytest.approx(expected, rel=1e-5)
-
-
 def test_qk_norm_bounds_attention_logits() -> None:
     free, bound = make(init_std=1.0), make(init_std=1.0, qk_norm=True)
     limit = math.sqrt(TINY.head_size)
@@ -145,14 +94,6 @@ def test_measuring_does_not_change_the_trained_bits() -> None:
     assert all(torch.equal(before[name], after[name]) for name in before)
 
 
-def test_equal_generators_give_equal_models_and_leave_the_global_one_alone() -> None:
-    state = torch.random.get_rng_state()
-    one, two, other = make(seed=3), make(seed=3), make(seed=4)
-    assert torch.equal(state, torch.random.get_rng_state())
-    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), two.parameters(), strict=True))
-    assert not torch.equal(one.embed.weight, other.embed.weight)
-
-
 def test_a_model_from_the_meta_device_is_the_same() -> None:
     with torch.device("meta"):
         model = Gpt(TINY)
@@ -163,10 +104,126 @@ def test_a_model_from_the_meta_device_is_the_same() -> None:
     assert all(torch.equal(value, direct[name]) for name, value in model.state_dict().items())
 
 
-def test_the_init_has_the_deviations_it_promises() -> None:
-    model = make(width=256, init_std=0.1)
-    state = model.state_dict()
-    assert state["embed.weight"].std().item() == pytest.approx(0.1, rel=0.02)
-    assert state["blocks.0.attention.qkv.weight"].std().item() == pytest.approx(0.1, rel=0.02)
-    assert state["blocks.0.mlp.down.weight"].std().item() == pytest.approx(0.05, rel=0.02)
-    assert (state["blocks.0.norm_mlp.weight"] == 1).all()
+RICH = ModelConfig(
+    vocab_size=512,
+    width=64,
+    layers=2,
+    heads=4,
+    tied_head=False,
+    qk_norm=True,
+    embedding_norm=True,
+    z_loss=1e-4,
+    mup_base_width=32,
+)
+"""Every option that may be on at the same time."""
+
+
+def test_a_measured_step_never_reads_the_device() -> None:
+    # Any read of a value on the meta device raises.
+    with torch.device("meta"):
+        model = Gpt(RICH)
+        tokens = torch.zeros(2, 8, dtype=torch.int64)
+    model.measure = True
+    model(tokens, tokens).loss.backward()
+
+
+def _train_sharded(rank: int, world_size: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+
+    dist.init_process_group(
+        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
+    )
+    mesh = init_device_mesh("cpu", (world_size,))
+    with torch.device("meta"):
+        model = Gpt(RICH)
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    model.to_empty(device="cpu")
+    model.init_weights(torch.Generator().manual_seed(0))
+    model.measure = True
+    state = {key: value.full_tensor() for key, value in model.state_dict().items()}
+    losses = _losses_of_three_steps(model, slice(rank, rank + 1))
+    dist.all_reduce(losses)
+    if rank == 0:
+        torch.save((state, losses / world_size), f"{folder}/trained.pt")
+    dist.destroy_process_group()
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+def test_two_sharded_ranks_start_and_train_like_one_process() -> None:
+    import torch.distributed.fsdp  # imported before the fork, for both ranks
+
+    with tempfile.TemporaryDirectory() as folder:
+        start_processes(_train_sharded, (2, folder), nprocs=2, start_method="fork")
+        state, losses = torch.load(Path(folder, "trained.pt"), weights_only=True)
+    model = make(RICH)
+    for key, value in model.state_dict().items():
+        assert torch.equal(value, state[key]), key
+    torch.testing.assert_close(losses, _losses_of_three_steps(model, slice(None)))
+
+
+def _losses_of_three_steps(model: Gpt, mine: slice) -> Tensor:
+    optimizer = make_optimizer(model, OptimizerConfig(lr=1e-2))
+    tokens, targets = (part[mine] for part in rows())
+    losses = []
+    for _ in range(3):
+        loss = model(tokens, targets).loss
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach())
+    return torch.stack(losses)
+
+
+MEANT = {"0.15M": 150e3, "1M": 1e6, "3M": 3e6, "10M": 10e6, "x1": 50e6}
+
+
+@pytest.mark.parametrize("name", list(MEANT))
+def test_a_size_is_what_its_name_says(name: str) -> None:
+    config = SIZES[name]
+    with torch.device("meta"):
+        model = Gpt(config)
+    counted = sum(parameter.numel() for parameter in model.parameters())
+    assert counted == config.parameters
+    assert counted == pytest.approx(MEANT[name], rel=0.15)
+
+
+def test_the_init_follows_the_width_only_where_the_classic_one_is_too_large() -> None:
+    def std(width: int, **options: Any) -> float:
+        return ModelConfig(vocab_size=512, layers=1, heads=1, width=width, **options).base_std
+
+    assert std(64) == std(832) == 0.02
+    assert std(14336) == pytest.approx(math.sqrt(1 / (3 * 14336)))  # BLOOM-176B: 0.0048
+    assert std(14336, init_std=0.01) == 0.01
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"width": 30}, "even multiple of heads"),
+        ({"layers": 0}, "layers must be at least 1"),
+        ({"vocab_size": 0}, "vocab_size must be"),
+        ({"z_loss": -1.0}, "z_loss must be"),
+        ({"z_loss": math.nan}, "z_loss must be"),
+        ({"init_std": 0.0}, "init_std must be positive"),
+        ({"mup_base_width": 24}, "multiple of the head size 16"),
+    ],
+)
+def test_an_impossible_shape_is_an_error(changed: dict[str, Any], message: str) -> None:
+    shape: dict[str, Any] = {"vocab_size": 512, "width": 64, "layers": 2, "heads": 4}
+    with pytest.raises(ConfigError, match=message):
+        ModelConfig(**(shape | changed))
+
+
+def test_a_missing_package_is_reported_with_the_install_command() -> None:
+    script = (
+        "import sys\n"
+        "sys.modules['tokenizers'] = None\n"  # any import of it now raises
+        "import trimtab.lab.model.sizes\n"
+    )
+    run = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert "MissingExtra: the lab needs packages that are not installed: tokenizers" in run.stderr
+    assert 'pip install -e ".[lab]"' in run.stderr

@@ -1,23 +1,22 @@
-"""Parameter groups, muP, and that every option learns."""
+"""Parameter groups, muP, the schedule, and that every option learns."""
 
-import dataclasses
+import itertools
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
 import torch
 from tests.kit.cases import some_of
-from tests.lab.models import TINY, make, rows
+from tests.lab.models import make, rows
 
-from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.data import DataConfig, TokenCorpus, WindowDataset
 from trimtab.lab.model.gpt import Gpt
-from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer, parameter_groups
-from trimtab.lab.model.sizes import ModelConfig
+from trimtab.lab.model.optimizer import (
+    OptimizerConfig,
+    lr_factor,
+    make_optimizer,
+    make_schedule,
+    parameter_groups,
+)
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
@@ -30,12 +29,6 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "init_std": {"init_std": 0.05},
     "checkpoint_activations": {"checkpoint_activations": True},
 }
-
-
-def test_every_option_is_tried() -> None:
-    shape = {"vocab_size", "width", "layers", "heads"}
-    tried = {name for options in OPTIONS.values() for name in options}
-    assert tried == {field.name for field in dataclasses.fields(ModelConfig)} - shape
 
 
 @pytest.mark.parametrize("name", some_of(OPTIONS, "plain", "mup", "checkpoint_activations"))
@@ -73,13 +66,6 @@ def test_only_matrices_decay() -> None:
     assert all("norm" not in name and "embed" not in name for name in hidden)
 
 
-def test_a_tied_head_has_no_group_and_is_not_decayed() -> None:
-    model = make()
-    hidden, plain = parameter_groups(model, lr=1e-3, weight_decay=0.1)
-    assert "embed.weight" in names_of(model, plain)
-    assert hidden["weight_decay"] == 0.1
-
-
 def test_mup_scales_hidden_matrices_only() -> None:
     model = make(tied_head=False, mup_base_width=16)  # 4 times as wide as its base
     groups = parameter_groups(model, lr=1e-3, weight_decay=0.1)
@@ -89,11 +75,6 @@ def test_mup_scales_hidden_matrices_only() -> None:
     name = "blocks.0.attention.qkv.weight"
     torch.testing.assert_close(2 * state[name], plain[name])
     assert torch.equal(state["embed.weight"], plain["embed.weight"])
-
-
-def test_at_its_base_width_mup_changes_nothing() -> None:
-    with_it, without = make(mup_base_width=TINY.width), make()
-    assert torch.equal(with_it(*rows()).logits, without(*rows()).logits)
 
 
 def test_under_mup_the_first_steps_move_wide_logits_as_far_as_narrow_ones() -> None:
@@ -111,14 +92,22 @@ def test_under_mup_the_first_steps_move_wide_logits_as_far_as_narrow_ones() -> N
     assert moved(512, None) / moved(32, None) > 4
 
 
-def test_the_defaults_are_those_of_large_runs() -> None:
-    optimizer = make_optimizer(make(), OptimizerConfig(lr=1e-3))
-    assert optimizer.defaults["betas"] == (0.9, 0.95)
-    assert optimizer.defaults["fused"] is True
-    assert [group["weight_decay"] for group in optimizer.param_groups] == [0.1, 0.0]
+def test_the_lr_rises_linearly_falls_as_a_cosine_and_ends_at_a_tenth() -> None:
+    factors = [lr_factor(step, warmup=10, steps=111) for step in range(111)]
+    assert factors[:10] == pytest.approx([0.1 * n for n in range(1, 11)])
+    assert factors[10] == 1.0
+    assert factors[60] == pytest.approx(0.55)
+    assert factors[110] == pytest.approx(0.1)
+    assert all(a > b for a, b in itertools.pairwise(factors[10:]))
 
 
-@pytest.mark.parametrize("settings", [{"lr": 0.0}, {"lr": 1e-3, "weight_decay": -0.1}])
-def test_impossible_settings_are_an_error(settings: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError):
-        OptimizerConfig(**settings)
+def test_the_scheduler_gives_each_step_its_rate_and_keeps_groups_apart() -> None:
+    groups = [{"params": [torch.zeros(1)], "lr": lr} for lr in (1.0, 0.25)]
+    optimizer = torch.optim.SGD(groups)
+    scheduler = make_schedule(optimizer, warmup=4, steps=40)
+    for step in range(40):
+        factor = lr_factor(step, warmup=4, steps=40)
+        rates = [group["lr"] for group in optimizer.param_groups]
+        assert rates == [factor, 0.25 * factor]
+        optimizer.step()
+        scheduler.step()

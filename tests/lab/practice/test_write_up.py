@@ -3,9 +3,6 @@
 import re
 
 import pytest
-
-pytest.importorskip("torch")
-
 from rich.console import Console
 from tests.kit.synthetic import troubled_run
 from tests.report.test_reports import report_of
@@ -83,10 +80,6 @@ def test_without_an_incident_the_write_up_says_none_and_wait() -> None:
     ours = write_up_of(None)
     yours = {"onset": "none", "class": "None", "cause": "none", "action": "wait"}
     assert all(agree(yours[name], ours[name]) for name in yours)
-
-
-def test_rollback_is_roll_back() -> None:
-    assert agree("Rollback to step 20", "roll back")
 
 
 def test_the_comparison_has_a_line_for_each_part() -> None:

@@ -5,11 +5,6 @@ from pathlib import Path
 
 import pytest
 from tests.kit.cases import some_of
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
 from tests.lab.training import first_difference, journal
 
 from trimtab.core.block import Block
@@ -18,7 +13,6 @@ from trimtab.core.errors import ConfigError
 from trimtab.lab.scenarios.catalogue import FAULTS, HARMLESS, KINDS, NATURAL, kind_named
 from trimtab.lab.scenarios.scenario import Scenario
 from trimtab.lab.scenarios.suite import read_truth
-from trimtab.lab.trainer.intervention import Base
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -37,8 +31,8 @@ def _scenario(kind: str) -> Scenario:
 
 
 IN_CI = ("F05", "F12", "F18")
-"""A rate, a forward pass, a resume. tests/lab/faults and tests/lab/harmless compare the other ways
-to interfere with their twin: batches, state, ranks, clock."""
+"""A rate, a forward pass, a resume. tests/lab/faults compares the other ways to interfere with
+their twin: batches, state, ranks, clock."""
 
 
 @pytest.mark.parametrize("kind", some_of(WITH_ONSET, *IN_CI))
@@ -72,10 +66,6 @@ def test_kinds_from_the_first_step_have_onset_0(kind: str, trial: Trial) -> None
     # The constant rate of a cooldown differs from the cosine after the warm-up.
     assert difference == (scenario.config().warmup + 1 if kind == "cooldown" else 0)
     assert _announced(run) == ([scenario.onset] if KINDS[kind].planned else [])
-
-
-def test_every_base_has_kinds_with_an_onset() -> None:
-    assert {KINDS[name].base for name in WITH_ONSET} == set(Base)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -1,16 +1,12 @@
-"""Scenarios: the setting of a seed, the twin of a run, the description before the run."""
+"""Scenarios: the setting of a seed, the twin of a run, named sizes, its description."""
 
-import dataclasses
 import json
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
 from trimtab.core.errors import ConfigError
 from trimtab.core.jsonable import to_jsonable
+from trimtab.lab.model.sizes import SIZES
 from trimtab.lab.scenarios.catalogue import CLEAN, KINDS
 from trimtab.lab.scenarios.scenario import Grade, Regime, Scenario, Setting, SuiteSplit
 from trimtab.lab.trainer.intervention import Base
@@ -42,23 +38,6 @@ def test_held_out_runs_have_settings_that_tuning_never_sees() -> None:
 def test_both_regimes_are_in_both_splits(seeds: range) -> None:
     for split in SuiteSplit:
         assert {one.regime for one in _settings(split, seeds)} == set(Regime)
-
-
-def test_a_seed_determines_the_setting_and_the_regime_its_numbers() -> None:
-    assert Setting.from_seed(7) == Setting.from_seed(7)
-    assert len({dataclasses.replace(Setting.from_seed(seed), seed=0) for seed in SEEDS}) > 20
-    for seed in range(10):
-        setting = Setting.from_seed(seed)
-        config = setting.config(Base.PLAIN, 100)
-        clipped = setting.regime is Regime.CLIPPED
-        assert (config.clip, config.optimizer.beta2) == ((1.0, 0.95) if clipped else (None, 0.999))
-        assert (config.seed, config.optimizer.lr, config.batch_size, config.length) == (
-            seed,
-            setting.lr,
-            setting.batch_size,
-            setting.length,
-        )
-        assert config.model.width == setting.width
 
 
 @pytest.mark.parametrize(
@@ -131,6 +110,37 @@ def test_the_description_of_a_scenario_is_jsonable() -> None:
     assert clean["twin"] is None
 
 
-def test_an_unknown_kind_is_refused() -> None:
-    with pytest.raises(ConfigError, match="unknown kind"):
-        Scenario(kind="F77", seed=0).config()
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", ["0.15M", "x1"])
+def test_every_fault_can_be_planted_in_every_size(kind: str, size: str) -> None:
+    scenario = Scenario(kind=kind, seed=0, steps=100, size=size, at=40)
+    config, twin = scenario.config(), scenario.twin()
+    intervention = scenario.intervention()
+    assert intervention is not None
+    assert intervention.onset == 40
+    assert config.model.width == SIZES[size].width
+    assert config.dtype is (Dtype.FP16 if scenario.required_base is Base.FP16 else Dtype.BF16)
+    assert scenario.name.endswith(f"-{size}-at40")
+    assert twin.config().model == SIZES[size]
+    assert twin.stop == scenario.stop  # a resumed twin is resumed at the same step
+    assert (scenario.stop == 40) is (scenario.required_base is Base.RESUME)
+    assert scenario.description()["size"] == size
+
+
+def test_x1_is_what_the_guides_ask_for() -> None:
+    config = Scenario(kind="clean", seed=0, size="x1").config()
+    assert 49e6 < config.model.parameters < 51e6
+    assert (config.clip, config.optimizer.beta2, config.optimizer.weight_decay) == (1.0, 0.95, 0.1)
+    assert (config.optimizer.lr, config.warmup, config.model.post_norm) == (1e-3, 60, False)
+
+
+def test_what_cannot_be_is_refused_and_the_suite_is_as_it_was() -> None:
+    with pytest.raises(ConfigError, match="unknown size"):
+        Scenario(kind="F02", seed=0, size="7B")
+    for at in (0, 600, -1):
+        with pytest.raises(ConfigError, match="onset must be in 1 to 599"):
+            Scenario(kind="F02", seed=0, at=at)
+    usual = Scenario(kind="F02", seed=3)
+    assert usual.name == "F02-severe-seed3"
+    assert "size" not in usual.description()
+    assert usual.twin().name == "clean-plain-seed3"

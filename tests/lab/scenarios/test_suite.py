@@ -1,31 +1,28 @@
-"""The suite: its runs, and that an interrupted build continues with identical results."""
+"""The suite and its runs: bit-identical each time, complete or not there."""
 
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.kit.cases import some_of
+from tests.lab.training import journal, per_step, timeless
 
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
-from tests.lab.training import journal, timeless
-
-from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS, NATURAL
+from trimtab.core import signals
+from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS
 from trimtab.lab.scenarios.scenario import Grade, ModelShape, Scenario, SuiteSplit
 from trimtab.lab.scenarios.suite import (
     INDEX,
     TRUTH,
-    Built,
     build_suite,
     fast_suite,
+    is_trained,
     make_suite,
     read_truth,
     run_trial,
     with_twins,
 )
-from trimtab.lab.trainer.intervention import Base
 
 TINY_KINDS = ("F02", "F05", "F11", "F12", "F13w", "F18", "F23", "cooldown", "right-resume")
 
@@ -55,18 +52,6 @@ def test_the_full_suite_has_every_kind_in_both_splits() -> None:
         assert {run.grade for run in mine} == (set(Grade) if kind in FAULTS else {Grade.SEVERE})
     healthy = [run for run in runs if run.kind == CLEAN or run.kind in HARMLESS]
     assert len(healthy) > 60
-
-
-def test_the_fast_suite_has_every_kind_but_the_natural_ones_once() -> None:
-    kinds = [run.kind for run in fast_suite() if run.kind != CLEAN]
-    assert kinds == [*FAULTS, *HARMLESS]
-    assert not {*kinds} & {*NATURAL}
-
-
-def test_the_tiny_suite_has_12_runs_on_every_base_but_ranks() -> None:
-    runs = tiny_suite()
-    assert len(runs) == 12
-    assert {run.required_base for run in runs} == set(Base) - {Base.RANKS}
 
 
 def test_a_suite_has_exactly_the_kinds_and_seeds_asked_for() -> None:
@@ -105,7 +90,7 @@ def test_a_suite_is_built_by_two_processes_and_a_second_build_is_identical(tmp_p
     built = build_suite(
         runs, one, workers=2, cache_dir=cache, on_run=lambda *done: progress.append(done)
     )
-    assert built == Built(runs=12, trained=12)
+    assert built == 12
     assert progress == [(done, 12) for done in range(1, 13)]
     index = json.loads((one / INDEX).read_text())
     assert index["runs"] == {r.name: None if r.kind == CLEAN else r.twin().name for r in runs}
@@ -125,10 +110,96 @@ def test_a_suite_is_built_by_two_processes_and_a_second_build_is_identical(tmp_p
     with pytest.raises(KeyboardInterrupt):
         build_suite(runs, two, workers=1, cache_dir=cache, on_run=interrupt)
     assert not (two / INDEX).exists()
-    assert build_suite(runs, two, workers=1, cache_dir=cache).runs == 12
+    assert build_suite(runs, two, workers=1, cache_dir=cache) <= 1
     assert made == {name: (two / name / TRUTH).stat().st_mtime_ns for name in made}
 
     assert (two / INDEX).read_text() == (one / INDEX).read_text()
     for run in runs:
         assert timeless(journal(one / run.name)) == timeless(journal(two / run.name)), run.name
         assert read_truth(one / run.name) == read_truth(two / run.name)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+
+Trial = Callable[[Scenario], Path]
+
+STEPS = 16
+
+
+@pytest.mark.parametrize("kind", some_of(["F02", "F14", "F18d"], "F18d"))
+def test_the_same_scenario_gives_the_same_bits_and_the_same_truth(
+    kind: str, trial: Trial, tmp_path: Path, cache: Path
+) -> None:
+    scenario = Scenario(kind=kind, seed=1, steps=STEPS, severity=1.0)
+    one, two = trial(scenario), run_trial(scenario, tmp_path, cache_dir=cache)
+    assert timeless(journal(one)) == timeless(journal(two))
+    assert read_truth(one) == read_truth(two)
+    assert read_truth(one)["facts"]
+
+
+# F01 changes a batch, F12 only its loss, F18d repeats batches; F02 and F03 do what two of them do.
+@pytest.mark.parametrize(
+    "kind", some_of(["F01", "F02", "F03", "F12", "F18d"], "F01", "F12", "F18d")
+)
+def test_the_data_positions_in_the_truth_are_those_of_the_changed_batches(
+    kind: str, trial: Trial
+) -> None:
+    scenario = Scenario(kind=kind, seed=1, steps=STEPS, severity=1.0)
+    run_dir = trial(scenario)
+    run, twin = (journal(folder) for folder in (run_dir, trial(scenario.twin())))
+    truth = read_truth(run_dir)
+    positions = truth["facts"]["data_positions"]
+    found, usual = (per_step(block, signals.FINGERPRINT) for block in (run, twin))
+    changed = [step for step in found if found[step] != usual[step]]
+    if kind == "F12":  # its batches do not change, only their loss
+        losses = per_step(run, signals.LOSS)
+        changed = [step for step, loss in losses.items() if loss != loss and step < truth["end"]]
+    if kind in ("F03", "F18d"):  # the truth has the batches that were repeated
+        again = [found[step] for step in changed]
+        assert set(again) == {usual[position] for position in positions}
+    else:
+        assert changed == positions
+    assert changed[0] == truth["onset"] == scenario.onset
+
+
+def test_a_trial_writes_a_run_directory_and_its_truth(trial: Trial) -> None:
+    scenario = Scenario(kind="F02", seed=1, steps=STEPS, severity=1.0)
+    run_dir = trial(scenario)
+    assert sorted(path.name for path in run_dir.iterdir()) == ["trimtab", TRUTH]
+    truth = read_truth(run_dir)
+    assert truth["scenario"] == run_dir.name == "F02-severe-seed1"
+    assert (truth["cause"], truth["is_fault"], truth["heals"]) == ("F02", True, True)
+    assert truth["setting"]["regime"] == "no clip, beta2 0.999"
+    assert truth["twin"] == "clean-plain-seed1"
+
+
+def test_a_finished_trial_is_kept_and_an_interrupted_one_is_trained_again(
+    trial: Trial, tmp_path: Path, cache: Path
+) -> None:
+    scenario = Scenario(kind=CLEAN, seed=1, steps=4)
+    run_dir = run_trial(scenario, tmp_path, cache_dir=cache)
+    first = (run_dir / TRUTH).stat().st_mtime_ns
+    assert is_trained(scenario, tmp_path)
+    run_trial(scenario, tmp_path, cache_dir=cache)
+    assert (run_dir / TRUTH).stat().st_mtime_ns == first
+
+    (run_dir / TRUTH).unlink()
+    (run_dir / "checkpoints").mkdir()
+    (run_dir / "checkpoints" / "left-over").touch()
+    assert not is_trained(scenario, tmp_path)
+    run_trial(scenario, tmp_path, cache_dir=cache)
+    assert is_trained(scenario, tmp_path)
+    assert len(journal(run_dir)) == 4
+    assert not (run_dir / "checkpoints").exists()
+
+
+def test_a_trial_with_an_older_wording_is_kept_and_one_with_a_different_severity_is_not(
+    trial: Trial, tmp_path: Path, cache: Path
+) -> None:
+    scenario = Scenario(kind="F22", seed=1, steps=4)
+    run_dir = run_trial(scenario, tmp_path, cache_dir=cache)
+    truth = read_truth(run_dir)
+    (run_dir / TRUTH).write_text(json.dumps(truth | {"title": "older", "strength_is": "older"}))
+    assert is_trained(scenario, tmp_path)
+    (run_dir / TRUTH).write_text(json.dumps(truth | {"severity": 0.5}))
+    assert not is_trained(scenario, tmp_path)

@@ -1,29 +1,22 @@
-"""Injection points: at the right step, in training only, and across a resume."""
+"""Injection points: at the right step, in training only, across a resume, by data or by step."""
 
 import dataclasses
-from collections import Counter
-from functools import partial
 from typing import Any
 
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
-from tests.lab.observing import ONSET, STEPS, STILL, Bench, differing
-from tests.lab.training import TRAINED, per_step
+from tests.lab.observing import ONSET, STILL, Bench, differing
+from tests.lab.training import per_step
 from torch import Tensor
 
 from trimtab.core import signals
 from trimtab.lab.corpus.data import Batch
 from trimtab.lab.model.gpt import Output
-from trimtab.lab.trainer.checkpoints import LabRun
+from trimtab.lab.scenarios.catalogue import KINDS
+from trimtab.lab.trainer.checkpoints import LabRun, RunClock
 from trimtab.lab.trainer.intervention import (
     Base,
     Intervention,
     RunParts,
-    before_step,
     change_batches,
     change_gradient,
     change_output,
@@ -73,24 +66,6 @@ def test_an_evaluation_is_never_changed(bench: Bench) -> None:
         assert differing(run.loop.gradients[step], clean.loop.gradients[step])
 
 
-class _Counting(_Test):
-    """Records its calls and the optimizer's step count at each."""
-
-    def attach(self, parts: RunParts) -> LabRun:
-        self.decision_step: Counter[tuple[int, int]] = Counter()
-        return before_step(parts.run, partial(self._count, parts.run))
-
-    def _count(self, run: LabRun, step: int) -> None:
-        counts = {int(state["step"]) for state in run.optimizer.state.values()} or {0}
-        self.decision_step[step, max(counts)] += 1
-
-
-def test_before_step_acts_once_and_after_the_previous_step(bench: Bench) -> None:
-    touch = _make(_Counting)
-    bench.broken(touch, accumulate=4)
-    assert touch.decision_step == {(step, step): 1 for step in range(STEPS)}
-
-
 class _FasterAfterResume(_Test):
     base = Base.RESUME
 
@@ -107,9 +82,37 @@ def test_the_lr_is_scaled_from_the_current_step_on(bench: Bench) -> None:
         assert run[step] == pytest.approx(factor * rate, rel=1e-12)
 
 
-def test_an_injected_loader_resumes_at_its_position(bench: Bench) -> None:
-    # The bench observes every run through an injected loader.
-    resumed, whole = bench.clean(Base.RESUME), bench.clean()
-    assert [event.kind for event in resumed.block.events].count("checkpoint") == 2
-    for signal in (*TRAINED, signals.FINGERPRINT):
-        assert per_step(resumed.block, signal) == per_step(whole.block, signal)
+PATH = [(0, 0), (1, 2), (2, 8), (3, 10)]
+"""Steps and data positions, two batches a step; those of steps 2 and 3 are skipped."""
+
+
+@pytest.mark.parametrize(("by_data", "times"), [(False, [0, 1, 2, 3]), (True, [0, 1, 4, 5])])
+def test_time_goes_by_data_or_step(by_data: bool, times: list[int]) -> None:
+    clock = RunClock(accumulate=2)
+    clock.by_data = by_data
+    seen: list[int] = []
+    clock.on_step(seen.append)
+    for step, position in PATH:
+        clock.begin(step, position)
+        assert clock.time(step) == seen[-1]
+    assert seen == times
+
+
+def test_a_probe_sees_the_batch_it_runs() -> None:
+    clock = RunClock()
+    clock.by_data = True
+    clock.begin(10, 10)
+    with clock.at_batch(3):
+        assert clock.time(10) == 3
+        assert clock.time(11) == 3  # between two steps the schedule is one ahead
+    assert clock.time(10) == 10
+    clock.by_data = False
+    clock.begin(10, 10)
+    with clock.at_batch(3):
+        assert clock.time(10) == 10
+
+
+def test_faults_of_the_data_come_with_their_batches() -> None:
+    by_data = {name for name, kind in KINDS.items() if kind.by_data}
+    assert {"F01", "F02", "F03", "F04", "F12", "F20", "mix-switch"} <= by_data
+    assert not by_data & {"F13w", "F05"}

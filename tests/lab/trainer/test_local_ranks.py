@@ -5,9 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-
-pytest.importorskip("torch")
-
 import torch
 import torch.distributed as dist
 
@@ -53,12 +50,6 @@ def _die(rank: int, folder: Path, times: int) -> int:
 def test_lost_ranks_are_retried_once(tmp_path: Path) -> None:
     # The other rank raises in its barrier when the first is gone; that is not its own failure.
     assert run_ranks(_die, 2, tmp_path, 1) == [1, 1]
-
-
-def test_ranks_lost_twice_are_an_error(tmp_path: Path) -> None:
-    with pytest.raises(RanksLost, match=r"exit codes \[.*3\]"):
-        run_ranks(_die, 2, tmp_path, 3)
-    assert len(list(tmp_path.iterdir())) == 2
 
 
 def _hang(rank: int) -> None:

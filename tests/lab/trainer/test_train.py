@@ -7,13 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.cases import RUNS_ALL, some_of
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
 import torch
+from tests.kit.cases import RUNS_ALL, some_of
 from tests.lab.training import (
     TRAINED,
     Interrupted,
@@ -21,7 +16,6 @@ from tests.lab.training import (
     per_step,
     run_until,
     small,
-    timeless,
     weights,
 )
 
@@ -32,7 +26,7 @@ from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.trainer.checkpoints import latest
 from trimtab.lab.trainer.train import train
-from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
+from trimtab.lab.trainer.train_config import Dtype
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 
@@ -42,22 +36,6 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "bf16-accumulate": {"dtype": Dtype.BF16, "accumulate": 2},
     "fp16-accumulate": {"dtype": Dtype.FP16, "accumulate": 4, "measure": True},
 }
-
-
-@pytest.mark.slow  # a resume that has the bits of the whole run needs the same seed to give them
-@pytest.mark.parametrize("variant", VARIANTS)
-def test_the_same_seed_gives_the_same_journal_bit_for_bit(
-    variant: str, tmp_path: Path, cache: Path
-) -> None:
-    config = small(**VARIANTS[variant])
-    for name in ("one", "two"):
-        train(config, tmp_path / name, cache_dir=cache)
-    one, two = (timeless(journal(tmp_path / name)) for name in ("one", "two"))
-    assert one.keys() == two.keys()
-    assert {name for name in one if one[name] != two[name]} == set()
-    # That two runs can differ at all:
-    train(small(**VARIANTS[variant], seed=1), tmp_path / "other", cache_dir=cache)
-    assert timeless(journal(tmp_path / "other"))["loss"] != one["loss"]
 
 
 @pytest.mark.parametrize("variant", some_of(VARIANTS, "fp16-accumulate"))
@@ -97,18 +75,6 @@ def _assert_same_state(one: Path, other: Path, step: int) -> None:
     assert json.loads((one / name).read_text()) == json.loads((other / name).read_text())
 
 
-def test_steps_since_the_last_checkpoint_are_done_again(tmp_path: Path, cache: Path) -> None:
-    config = small(dtype=Dtype.FP32)
-    run_until(7, config, tmp_path / "run", cache)
-    outcome = train(config, tmp_path / "run", cache_dir=cache, resume=True)
-    assert outcome.first_step == 4
-    block = journal(tmp_path / "run")
-    assert block.step.tolist() == [*range(7), *range(4, 12)]
-    first = dict(zip(block.step[:7].tolist(), block.column("loss").values[:7], strict=True))
-    again = per_step(block, "loss")
-    assert all(again[step] == first[step] for step in (4, 5, 6))
-
-
 def test_an_interrupted_step_is_repeated_completely(
     tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,17 +112,6 @@ def test_a_run_killed_while_saving_resumes_from_the_previous_checkpoint(
         "step-00000008",
         "step-00000012",
     ]
-
-
-def test_resume_starts_at_step_0_without_a_checkpoint_and_stops_if_all_steps_are_done(
-    tmp_path: Path, cache: Path
-) -> None:
-    config = small(steps=4)
-    first = train(config, tmp_path, cache_dir=cache, resume=True)
-    again = train(config, tmp_path, cache_dir=cache, resume=True)
-    assert (first.first_step, again.first_step) == (0, 4)
-    assert again.eval_loss == first.eval_loss
-    assert len(journal(tmp_path)) == 4
 
 
 def test_a_run_that_cannot_be_continued_is_refused_with_a_reason(
@@ -231,16 +186,3 @@ def test_invalid_settings_are_an_error(
 ) -> None:
     with pytest.raises(ConfigError, match=message):
         train(small(**settings), tmp_path, cache_dir=cache)
-
-
-def test_an_engine_without_ranks_names_torchrun(tmp_path: Path, cache: Path) -> None:
-    with pytest.raises(ConfigError, match="torchrun --standalone"):
-        train(small(engine=Engine.FSDP2), tmp_path, cache_dir=cache)
-
-
-def test_defaults_are_those_of_large_runs() -> None:
-    config: TrainConfig = small(steps=100_000)
-    optimizer = config.optimizer
-    assert (optimizer.beta1, optimizer.beta2, optimizer.weight_decay) == (0.9, 0.95, 0.1)
-    assert (config.clip, config.warmup, config.dtype) == (1.0, 2000, Dtype.BF16)
-    assert small(steps=300).warmup == 30

@@ -1,18 +1,10 @@
 """The trainer on real ranks: reproducible bits, and the same run under every engine."""
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.kit.cases import some_of
-
-pytest.importorskip("torch")
-pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
-
-import numpy as np
-import torch
 from tests.lab.training import journal, per_step, run_until, small, timeless, weights
 
 from trimtab.core.errors import ConfigError
@@ -73,29 +65,6 @@ def _assert_close(found: Path, expected: Path, name: str) -> None:
         if key.startswith("model."):
             norm = other_state[key].norm()
             assert (mine_state[key] - other_state[key]).norm() < 1e-3 * norm, (name, key)
-
-
-@pytest.mark.slow
-def test_an_fp16_overflow_is_one_decision_of_all_ranks(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Too large a scale: it is halved until nothing overflows. Near the end an overflow is in few
-    # elements, which only one rank of a sharded model holds.
-    overflowing = partial(torch.amp.GradScaler, init_scale=2.0**30)
-    monkeypatch.setattr(torch.amp, "GradScaler", overflowing)
-    settings = {"dtype": Dtype.FP16, "steps": 16, "accumulate": 2}
-    found = {}
-    for engine in (Engine.DDP, Engine.FSDP2, Engine.HSDP):
-        run_ranks(_train, 4, settings | {"engine": engine}, tmp_path / engine, cache, 16)
-        block = journal(tmp_path / engine)
-        found[engine] = [list(per_step(block, name).values()) for name in ("loss", "loss_scale")]
-    losses, scales = found.pop(Engine.DDP)
-    assert scales[0] == 2.0**30
-    assert scales[-2] == scales[-1] < scales[0]
-    assert losses[-1] < losses[0]
-    for mine, my_scales in found.values():
-        assert my_scales == scales
-        np.testing.assert_allclose(mine, losses, rtol=1e-3)
 
 
 def _refuse(rank: int, settings: dict[str, Any], run_dir: Path, cache: Path) -> str:

@@ -354,12 +354,12 @@ def suite(
     scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds, wanted_shape)
     with progress_bar() as progress:
         on_text, on_run = partial(progress, "Preparing text"), partial(progress, "Runs")
-        built = build_suite(scenarios, out, on_text=on_text, on_run=on_run)
+        num_trained = build_suite(scenarios, out, on_text=on_text, on_run=on_run)
     size = sum(path.stat().st_size for path in out.rglob("*") if path.is_file())
     minutes = (time.monotonic() - started) / 60
     typer.echo(
-        f"{built.runs} runs in {out} ({size / 2**20:.0f} MB), {built.trained} of them trained now "
-        f"in {minutes:.1f} minutes; to show one: trimtab lab show {out}/NAME"
+        f"{len(scenarios)} runs in {out} ({size / 2**20:.0f} MB), {num_trained} of them trained "
+        f"now in {minutes:.1f} minutes; to show one: trimtab lab show {out}/NAME"
     )
 
 

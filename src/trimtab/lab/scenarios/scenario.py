@@ -62,15 +62,15 @@ class ModelShape(StrEnum):
     BROAD = "broad"
     """A vocabulary of 1,024 tokens, and batches of twice as many windows."""
 
+    @property
+    def layers(self) -> int:
+        return 4 if self is ModelShape.DEEP else 2
 
-_LAYERS = {ModelShape.SMALL: 2, ModelShape.DEEP: 4, ModelShape.BROAD: 2}
-_VOCAB_SIZES = {
-    ModelShape.SMALL: VOCAB_SIZE,
-    ModelShape.DEEP: VOCAB_SIZE,
-    ModelShape.BROAD: 2 * VOCAB_SIZE,
-}
-_BATCHES = {ModelShape.SMALL: 1, ModelShape.DEEP: 1, ModelShape.BROAD: 2}
-"""Times the batch size of the seed."""
+    @property
+    def breadth(self) -> int:
+        """Factor of the vocabulary and of the seed's batch size."""
+        return 2 if self is ModelShape.BROAD else 1
+
 
 _SMALLEST = 128
 """Width up to which models learn faster with 3e-3 than with 1e-3 (`TrainConfig.optimizer`)."""
@@ -131,14 +131,16 @@ class Setting:
     def config(self, base: Base, steps: int, shape: ModelShape = ModelShape.SMALL) -> TrainConfig:
         """Return the settings of a run without an intervention."""
         clipped = self.regime is Regime.CLIPPED
-        vocab_size, layers = _VOCAB_SIZES[shape], _LAYERS[shape]
+        vocab_size = shape.breadth * VOCAB_SIZE
         return TrainConfig(
-            model=ModelConfig(vocab_size=vocab_size, width=self.width, layers=layers, heads=4),
+            model=ModelConfig(
+                vocab_size=vocab_size, width=self.width, layers=shape.layers, heads=4
+            ),
             steps=steps,
             optimizer=OptimizerConfig(lr=self.lr, beta2=0.95 if clipped else 0.999),
             dtype=Dtype.FP16 if base is Base.FP16 else Dtype.FP32,
             engine=Engine.DDP if base is Base.RANKS else Engine.ALONE,
-            batch_size=_BATCHES[shape] * self.batch_size,
+            batch_size=shape.breadth * self.batch_size,
             length=self.length,
             clip=1.0 if clipped else None,
             seed=self.seed,
@@ -181,7 +183,7 @@ class Scenario:
 
     @property
     def vocab_size(self) -> int:
-        return SIZES[self.size].vocab_size if self.size else _VOCAB_SIZES[self.shape]
+        return SIZES[self.size].vocab_size if self.size else self.shape.breadth * VOCAB_SIZE
 
     @property
     def name(self) -> str:

@@ -14,7 +14,6 @@ import os
 import shutil
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -163,16 +162,6 @@ _HARMLESS_SEEDS = range(9)
 _FAST_SEEDS = (1, 2)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Built:
-    """The result of a build."""
-
-    runs: int
-    """All runs of the suite."""
-    trained: int
-    """Runs that this build trained; the others already existed."""
-
-
 def make_suite(
     kinds: Sequence[str] | None = None,
     seeds: Sequence[int] | None = None,
@@ -214,8 +203,8 @@ def build_suite(
     cache_dir: Path | None = None,
     on_text: Progress | None = None,
     on_run: Callable[[int, int], None] | None = None,
-) -> Built:
-    """Train all runs that do not exist yet.
+) -> int:
+    """Train all runs that do not exist yet; return how many those were.
 
     Args:
         scenarios: What to train.
@@ -250,7 +239,7 @@ def build_suite(
             pool.shutdown(cancel_futures=True)
             raise
     _write_index(folder, scenarios)
-    return Built(runs=len(scenarios), trained=len(missing))
+    return len(missing)
 
 
 def _write_index(folder: Path, scenarios: list[Scenario]) -> None:
