@@ -2,6 +2,7 @@
 
 import json
 import random
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,12 +21,20 @@ from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 runner = CliRunner(env={"COLUMNS": "140"})
 
 
-def run_with_checkpoints(folder: Path, *, records: int = 190) -> Path:
-    """Write a healthy run of 190 steps that saved at 40, 80, 120 and 160."""
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that saved at 40, 80, 120 and 160 and has no record yet."""
+    folder = tmp_path_factory.mktemp("saved")
     model = nn.Linear(4, 2)
     checkpoints = Checkpoints(model, optim.AdamW(model.parameters()), run_dir=folder, keep=5)
     for step in (40, 80, 120, 160):
         checkpoints.save(step)
+    return folder
+
+
+def run_with_checkpoints(folder: Path, saved: Path, *, records: int = 190) -> Path:
+    """Write a healthy run of 190 steps that saved at 40, 80, 120 and 160."""
+    shutil.copytree(saved, folder)
     directory = RunDirectory(folder)
     directory.write_manifest({})
     dice = random.Random(3)
@@ -44,8 +53,8 @@ def contents(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in files_of(folder)}
 
 
-def test_a_healthy_run_lists_proven_and_unproven_checkpoints(tmp_path: Path) -> None:
-    folder = run_with_checkpoints(tmp_path / "run")
+def test_a_healthy_run_lists_proven_and_unproven_checkpoints(tmp_path: Path, saved: Path) -> None:
+    folder = run_with_checkpoints(tmp_path / "run", saved)
     before = contents(folder)
     code, text = invoke(folder)
     assert code == 0
@@ -62,8 +71,8 @@ def test_a_healthy_run_lists_proven_and_unproven_checkpoints(tmp_path: Path) -> 
     assert invoke(folder / "trimtab")[0] == 0
 
 
-def test_a_damaged_checkpoint_is_bad_and_the_exit_code_says_so(tmp_path: Path) -> None:
-    folder = run_with_checkpoints(tmp_path / "run")
+def test_a_damaged_checkpoint_is_bad_and_the_exit_code_says_so(tmp_path: Path, saved: Path) -> None:
+    folder = run_with_checkpoints(tmp_path / "run", saved)
     newest = folder / "trimtab" / "checkpoints" / "step-00000160"
     damage(newest / ".metadata", random.Random(1))
     before = contents(folder)
@@ -86,8 +95,8 @@ def test_a_damaged_checkpoint_is_bad_and_the_exit_code_says_so(tmp_path: Path) -
     assert "not verified" in text
 
 
-def test_a_divergence_makes_what_was_saved_after_its_onset_bad(tmp_path: Path) -> None:
-    folder = run_with_checkpoints(tmp_path / "run", records=100)
+def test_a_divergence_makes_what_was_saved_after_its_onset_bad(tmp_path: Path, saved: Path) -> None:
+    folder = run_with_checkpoints(tmp_path / "run", saved, records=100)
     with JournalWriter(RunDirectory(folder)) as journal:
         for step in range(100, 300):
             journal.append(step=step, signals={"loss": float("nan")})
@@ -104,12 +113,11 @@ def test_a_folder_without_checkpoints_is_unreadable(tmp_path: Path) -> None:
     assert invoke()[0] == 2
 
 
-@pytest.mark.parametrize("verify", ["--verify", "--no-verify"])
-def test_it_works_without_torch(tmp_path: Path, verify: str) -> None:
-    folder = run_with_checkpoints(tmp_path / "run")
+def test_it_works_without_torch(tmp_path: Path, saved: Path) -> None:
+    folder = run_with_checkpoints(tmp_path / "run", saved)
     script = (
         "import sys; sys.modules['torch'] = None\n"
-        f"from trimtab.cli.main import app; app(['checkpoints', {str(folder)!r}, {verify!r}])"
+        f"from trimtab.cli.main import app; app(['checkpoints', {str(folder)!r}])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -11,9 +11,10 @@ from trimtab.cli.main import app
 OLD_RUN = Path(__file__).parents[1] / "journal" / "fixtures" / "v0.1"
 
 # command, exit code, what and what was found, what to do next
-ERRORS = [
+ERRORS: list[tuple[str, int, str, str]] = [
     ("diagnose absent", 3, "absent does not exist", "check the path"),
     ("diagnose junk.txt", 3, "begins with 'hello", "formats for --format"),
+    ("diagnose program", 3, "looks like binary data", "lists what is read"),
     ("diagnose empty.csv", 3, "empty.csv is empty (0 bytes)", "check that the run logged"),
     ("diagnose no_loss.csv", 3, "columns: 'a', 'b'", "name it with --loss"),
     ("diagnose folder", 3, "0 files were checked", "give the log file itself"),
@@ -21,21 +22,21 @@ ERRORS = [
     ("diagnose no_loss.csv --set x=1", 2, "no setting 'x'", "settings begin with one of"),
     ("diagnose no_loss.csv --set theshold_scale=1", 2, "no setting", "did you mean"),
     ("diagnose no_loss.csv --set threshold_scale=x", 2, "got 'x'", "must be a number"),
+    ("diagnose no_loss.csv --set dtype=int3", 2, "unknown dtype 'int3'", "choose from fp32"),
+    ("diagnose no_loss.csv --manifest absent", 2, "absent cannot be read as JSON", ""),
     ("diagnose no_loss.csv --set x", 2, "got 'x'", "for example --set threshold_scale=2"),
+    ("diagnose no_loss.csv --set threshold_scale=99", 2, "threshold_scale must be in 0.5..10", ""),
     ("diagnose no_loss.csv --config absent", 2, "cannot be read as TOML", "give a file with"),
     ("check absent", 3, "absent is not a file", "give a training config"),
     ("check junk.txt", 3, "junk.txt has no known format", "give HF TrainingArguments"),
     ("compare no_loss.csv absent", 3, "no column is known", "name it with --loss"),
     ("diagnose absent --write", 3, "absent does not exist", "check the path"),
     ("diagnose folder --write", 3, "folder is not a run directory", "trimtab diagnose LOG"),
-    ("follow folder", 3, "folder is not a run directory", "trimtab diagnose LOG"),
-    ("follow absent --web", 3, "absent is not a folder", "give a run directory"),
-    ("follow folder --web --address x", 2, "HOST:PORT, got 'x'", "for example --address"),
-    ("follow folder --web --json", 2, "--web shows pages", "leave out --json"),
-    ("follow folder folder", 2, "the terminal shows one run", "--web shows several"),
     ("note folder x", 3, "folder is not a run directory", "trimtab diagnose LOG"),
     ("observe absent", 3, "absent is not a folder", "give a run directory"),
     ("observe folder --once", 3, "no run is at or below folder", "check the path"),
+    ("observe absent --web", 3, "absent is not a folder", "give a run directory"),
+    ("observe folder --web --address x", 2, "HOST:PORT, got 'x'", "for example --address"),
     ("observe folder --web --json", 2, "--web shows pages", "leave out --json"),
     (f"observe {OLD_RUN} --to mlflwo", 2, "there is no sink 'mlflwo'", "mlflow"),
     (
@@ -46,8 +47,7 @@ ERRORS = [
     ),
     ("observe folder --to email", 2, "there is no sink 'email'", "observe RUN --to alerts"),
     ("checkpoints folder", 3, "not a run directory with checkpoints", "give the run_dir"),
-    (f"ship {OLD_RUN} --to x", 2, "there is no sink 'x'", "choose from mlflow"),
-    (f"ship {OLD_RUN} --to mlflow", 2, "MLFLOW_TRACKING_URI must be", "start one with"),
+    (f"observe {OLD_RUN} --to mlflow", 2, "MLFLOW_TRACKING_URI must be", "start one with"),
     ("run -- no-such-command", 2, "'no-such-command' was not found", "check its name"),
     ("corpus scan absent --out s", 3, "absent does not exist", "check the path"),
     ("corpus scan junk.txt --out s", 3, "junk.txt is none of", "give files of these kinds"),
@@ -82,12 +82,25 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     (tmp_path / "junk.txt").write_text("hello\n")
+    (tmp_path / "program").write_bytes(b"\x7fELF\x02\x01\x01\x00")
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "no_loss.csv").write_text("a,b\n1,2\n")
     (tmp_path / "folder").mkdir()
 
 
-def check(command: str, code: int, found: str, next_step: str) -> None:
+@pytest.mark.parametrize(
+    ("needed", "command", "code", "found", "next_step"),
+    [
+        *((None, *error) for error in ERRORS),
+        *(("torch", *error) for error in WITH_TORCH),
+        *(("torchdata", *error) for error in WITH_LAB),
+    ],
+)
+def test_an_error_says_what_was_found_and_what_to_do(
+    needed: str | None, command: str, code: int, found: str, next_step: str
+) -> None:
+    if needed:
+        pytest.importorskip(needed)
     result = CliRunner(env={"COLUMNS": "200"}).invoke(app, command.split())
     said = re.sub(r"[\s│]+", " ", result.stderr)
     assert result.exit_code == code, said
@@ -95,23 +108,3 @@ def check(command: str, code: int, found: str, next_step: str) -> None:
     assert next_step in said
     assert "Traceback" not in said
     assert result.stdout == ""
-
-
-@pytest.mark.parametrize(("command", "code", "found", "next_step"), ERRORS)
-def test_an_error_says_what_was_found_and_what_to_do(
-    command: str, code: int, found: str, next_step: str
-) -> None:
-    check(command, code, found, next_step)
-
-
-@pytest.mark.parametrize(("command", "code", "found", "next_step"), WITH_TORCH)
-def test_errors_of_check(command: str, code: int, found: str, next_step: str) -> None:
-    pytest.importorskip("torch")
-    check(command, code, found, next_step)
-
-
-@pytest.mark.parametrize(("command", "code", "found", "next_step"), WITH_LAB)
-def test_errors_of_the_lab(command: str, code: int, found: str, next_step: str) -> None:
-    pytest.importorskip("torchdata")
-    pytest.importorskip("tokenizers")
-    check(command, code, found, next_step)

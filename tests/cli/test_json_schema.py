@@ -1,8 +1,6 @@
 """What commands print with `--json`; three of them have a published schema."""
 
-import json
 import multiprocessing
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,6 @@ import pytest
 import typer
 from jsonschema import Draft202012Validator, ValidationError
 from tests.cli import test_commands, test_live_commands
-from tests.kit import forked
 from tests.kit.printed_json import SCHEMA, call, validate
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from tests.kit.token_files import make_documents, write_bin
@@ -25,8 +22,6 @@ WITH_JSON = {
         "check",
         "compare",
         "observe",
-        "follow",
-        "ship",
         "checkpoints list",
         "selftest",
         "corpus show",
@@ -102,14 +97,6 @@ def test_live_runs(tmp_path: Path) -> None:
     writer.start()
     writer.join()
     assert call("observe", tmp_path, "--once")["text"].startswith("ended")
-    assert call("follow", tmp_path)["ended"] == "closed"
-    tracked = {"TENSORBOARD_LOGDIR": str(tmp_path / "events")}
-    program = ("-m", "trimtab.cli", "ship", tmp_path, "--to", "tensorboard", "--json")
-    # In a process of its own: it ends its process without asking anyone.
-    sent = forked.run(*program, env={**os.environ, **tracked})
-    printed = json.loads(sent.stdout)
-    validate("ship", printed)
-    assert printed["sinks"][0]["records"] == 300
 
 
 def test_corpus(tmp_path: Path) -> None:

@@ -1,25 +1,16 @@
-"""The commands around a live run: follow, note, diagnose with goodput, demo."""
+"""The commands around a live run: note, diagnose with goodput, demo."""
 
-import dataclasses
 import getpass
-import io
 import re
-import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
-from rich.console import Console
-from tests.kit import forked
-from tests.kit.synthetic import add_spike, block_of, falling_loss
+from tests.kit.synthetic import add_spike, falling_loss
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
-from trimtab.core.block import Block, Column, Event
-from trimtab.explain.time_use import compute_goodput
-from trimtab.journal import JournalWriter, RunDirectory, RunTotals, add_note, read_journal
-from trimtab.report.terminal import LiveView
+from trimtab.journal import JournalWriter, RunDirectory, add_note, read_journal
 
 runner = CliRunner(env={"COLUMNS": "200"})
 
@@ -87,88 +78,13 @@ class TestNote:
         assert "at most 10000 characters" in long.stderr
 
 
-class TestFollow:
-    def test_a_run_that_has_ended_is_shown_and_left(self, tmp_path: Path) -> None:
-        write_run(tmp_path)
-        result = runner.invoke(app, ["follow", str(tmp_path)])
-        assert result.exit_code == 0
-        assert "step 299" in result.stdout
-        assert "ended: closed" in result.stdout
-        assert "loss spike" in result.stdout
-
-    def test_a_live_run_is_followed_to_its_end(self, tmp_path: Path) -> None:
-        journal = write_run(tmp_path, close=False)
-        folder = RunDirectory(tmp_path).folder("journal")
-        while not any(file.stat().st_size for file in folder.glob("*.log")):
-            time.sleep(0.01)  # it is written by a thread
-        follower = forked.Forked(
-            ["-m", "trimtab.cli", "follow", str(tmp_path)], stdout=subprocess.PIPE
-        )
-        time.sleep(1.5)
-        assert follower.poll() is None
-        journal.append(300, {"loss": 7.77})
-        journal.close("end of data")
-        printed, _ = follower.communicate(timeout=20)
-        assert "7.77" in printed
-        assert "ended: end of data" in printed
-
-    def test_a_folder_without_a_journal_is_an_error(self, tmp_path: Path) -> None:
-        assert runner.invoke(app, ["follow", str(tmp_path)]).exit_code == 3
-
-    def test_an_incident_is_marked_with_its_cause_as_wide_as_the_terminal(self) -> None:
-        facts = {
-            "number": 1,
-            "onset": 250,
-            "transition": "opened",
-            "symptoms": ["loss spike"],
-            "cause": "F02 long-tail or degenerate tokens",
-        }
-        block = block_of({"loss": add_spike(falling_loss(300), 249)})
-        event = Event(kind="incident", tick=250, step=250, facts=facts)
-        totals = RunTotals()
-        totals.add(dataclasses.replace(block, events=(event,)))
-        view = LiveView("x1", totals)
-        view.update(block)
-        console = Console(width=150, file=io.StringIO(), record=True)
-        console.print(view.draw(150))
-        lines = console.export_text().splitlines()
-        assert len(lines[1]) == 150
-        assert lines[2].index("^1") == lines[1].index("█")
-        assert any("F02 long-tail or degenerate tokens" in line for line in lines)
-
-    def test_the_view_before_the_first_record(self) -> None:
-        assert "no records yet" in str(LiveView("x", RunTotals()).draw(80))
-
-
-class TestGoodput:
-    def test_steps_done_again_and_not_applied_are_not_kept(self) -> None:
-        step = np.array([0, 1, 2, 3, 2, 3, 4, 5])
-        block = Block.from_columns(
-            {"clock": Column.complete(np.array([0, 10, 20, 30, 9000, 9010, 9020, 9030.0]))},
-            step=step,
-            events=(Event(kind="step not applied", tick=7, step=5),),
-        )
-        goodput = compute_goodput(block)
-        assert (goodput.steps_done, goodput.steps_kept) == (8, 5)
-        assert goodput.hours == pytest.approx(60 / 3600)  # the hours between are not the run's
-        assert goodput.share == 5 / 8
-
-    def test_discarded_steps_are_lost_unless_they_were_done_again(self) -> None:
-        discarded = Column.complete(np.array([0, 1, 1, 0, 0, 1.0]))
-        block = Block.from_columns({"discarded": discarded}, step=np.array([0, 1, 2, 2, 3, 4]))
-        goodput = compute_goodput(block)
-        assert (goodput.steps_done, goodput.steps_kept) == (6, 3)  # 0, 2 and 3
-
-    def test_without_a_clock_there_are_no_hours(self) -> None:
-        assert compute_goodput(block_of({"loss": np.ones(3)})).hours is None
-
-    def test_diagnose_prints_it_with_the_cost(self, tmp_path: Path) -> None:
-        write_run(tmp_path)
-        result = runner.invoke(app, ["diagnose", str(tmp_path), "--write", "--price", "100"])
-        assert result.exit_code == 1
-        assert "300 of 300 steps kept (100.0 %), 3.0 hours, the run cost $299.00" in result.stdout
-        text = next((tmp_path / "trimtab" / "incidents").rglob("postmortem.md")).read_text()
-        assert re.search(r"minutes, x \$100.00 an hour = \$[\d.]+", text)
+def test_diagnose_prints_goodput_with_the_cost(tmp_path: Path) -> None:
+    write_run(tmp_path)
+    result = runner.invoke(app, ["diagnose", str(tmp_path), "--write", "--price", "100"])
+    assert result.exit_code == 1
+    assert "300 of 300 steps kept (100.0 %), 3.0 hours, the run cost $299.00" in result.stdout
+    text = next((tmp_path / "trimtab" / "incidents").rglob("postmortem.md")).read_text()
+    assert re.search(r"minutes, x \$100.00 an hour = \$[\d.]+", text)
 
 
 @pytest.mark.parametrize("flip", [80, pytest.param(180, marks=pytest.mark.slow)])

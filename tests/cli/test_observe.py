@@ -74,6 +74,16 @@ def test_a_second_observer_shows_and_does_not_write(tmp_path: Path) -> None:
     lease.close()
 
 
+def test_a_run_is_drawn_in_a_terminal_until_it_ends(tmp_path: Path) -> None:
+    root = write_run(troubled_run(), tmp_path / "x1")
+    terminal = {"FORCE_COLOR": "1", "NO_COLOR": "1", "CI": "", "COLUMNS": "150"}
+    drawn = runner.invoke(app, ["observe", str(root)], env=terminal).stdout
+    assert "step 1,200, 1,200 records" in drawn
+    assert "ended: closed" in drawn
+    assert "^2" in drawn
+    assert "loss spike" in drawn
+
+
 def test_the_old_names_say_the_new_one(tmp_path: Path) -> None:
     root = write_run(block_of({"loss": falling_loss(300)}), tmp_path / "x1")
     assert runner.invoke(app, ["follow", str(root)]).stderr == (
@@ -83,5 +93,5 @@ def test_the_old_names_say_the_new_one(tmp_path: Path) -> None:
         *("-m", "trimtab.cli", "ship", root, "--to", "tensorboard"),
         env={**os.environ, "TENSORBOARD_LOGDIR": str(tmp_path / "events")},
     )
-    assert sent.stderr == "trimtab: ship is now: trimtab observe RUN --to tensorboard\n"
-    assert sent.stdout.startswith("tensorboard: 300 records sent")
+    assert sent.stderr == "trimtab: ship is now: trimtab observe RUN --to SINK\n"
+    assert "tensorboard: 300 records sent" in sent.stdout

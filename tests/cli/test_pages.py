@@ -1,7 +1,6 @@
 """The pages that commands write."""
 
 import signal
-import socket
 import subprocess
 import urllib.request
 from pathlib import Path
@@ -42,28 +41,20 @@ def test_a_page_that_cannot_be_written_is_reported(tmp_path: Path) -> None:
     assert "no page written" in result.stderr
 
 
-class TestFollowInTheBrowser:
-    def test_it_serves_until_it_is_interrupted(self, tmp_path: Path) -> None:
-        write_run(troubled_run(), tmp_path / "x1")
-        command = ["-m", "trimtab.cli", "follow", str(tmp_path), "--web"]
-        command += ["--address", "127.0.0.1:0"]
-        with forked.Forked(command, stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            line = process.stdout.readline()
-            assert line.startswith("1 runs at http://127.0.0.1:")
-            with urllib.request.urlopen(line.split()[3]) as answer:
-                assert "2 incidents" in answer.read().decode()
-            process.send_signal(signal.SIGINT)
-            assert process.wait(30) == 0
-
-    def test_a_folder_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
-        result = runner.invoke(app, ["follow", str(tmp_path / "none"), "--web"])
-        assert result.exit_code == 3
-        assert "is not a folder" in result.stderr
-
-    def test_a_port_that_is_taken_is_a_usage_error(self, tmp_path: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as taken:
-            address = f"127.0.0.1:{taken.getsockname()[1]}"
-            result = runner.invoke(app, ["follow", str(tmp_path), "--web", "--address", address])
-        assert result.exit_code == 2
-        assert "cannot listen" in result.stderr
+def test_the_server_serves_until_it_is_interrupted(tmp_path: Path) -> None:
+    write_run(troubled_run(), tmp_path / "x1")
+    command = ["-m", "trimtab.cli", "observe", str(tmp_path), "--web"]
+    command += ["--address", "127.0.0.1:0"]
+    with forked.Forked(command, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        line = process.stdout.readline()
+        assert line.startswith("1 runs at http://127.0.0.1:")
+        address = line.split()[3]
+        with urllib.request.urlopen(address) as answer:
+            assert "2 incidents" in answer.read().decode()
+        taken = address.split("/")[2]
+        again = runner.invoke(app, ["observe", str(tmp_path), "--web", "--address", taken])
+        assert again.exit_code == 2
+        assert "cannot listen" in again.stderr
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 0

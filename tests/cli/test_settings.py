@@ -60,21 +60,6 @@ def test_settings_decide_what_is_written(tmp_path: Path) -> None:
     assert not list(incidents.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("option", "message"),
-    [
-        ("treshold_scale=2", "did you mean 'detect.threshold_scale'?"),
-        ("threshold_scale", "--set takes NAME=VALUE, got 'threshold_scale'"),
-        ("threshold_scale=99", "threshold_scale must be in 0.5..10"),
-        ("gate.window=7", "there is no setting 'gate.window'"),
-    ],
-)
-def test_a_wrong_setting_is_a_usage_error(log: Path, option: str, message: str) -> None:
-    result = runner.invoke(app, ["diagnose", "run.csv", "--set", option])
-    assert result.exit_code == 2
-    assert message in result.stderr
-
-
 def test_check_reads_its_rules_from_the_same_file(log: Path) -> None:
     Path("plan.toml").write_text('[training]\noptimizer = "adamw"\nlr = 1e-3\nepsilon = 0.1\n')
     Path("trimtab.toml").write_text('[check]\noff = ["TT004"]\n[detect]\nthreshold_scale = 2\n')

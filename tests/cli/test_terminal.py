@@ -60,7 +60,7 @@ def test_the_shell_completes_commands_options_and_values(
     assert "--json" in complete("trimtab diagnose --js")
     assert complete("trimtab diagnose x --rules te") == ["textbook"]
     assert set(complete("trimtab diagnose x --format mlp")) == {"mlperf"}
-    assert complete("trimtab ship x --to ml") == ["mlflow"]
+    assert complete("trimtab observe x --to ml") == ["mlflow"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

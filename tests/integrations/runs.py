@@ -122,10 +122,10 @@ def ship(run: RunDirectory, *sinks: Sink, config: ShipConfig | None = None) -> b
 def shipping(
     run: RunDirectory, *names: str, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """`trimtab ship` in an interpreter of its own, which is killed at the end if it still runs."""
+    """`trimtab observe` in an interpreter of its own, killed at the end if it still runs."""
     options = [option for name in names for option in ("--to", name)]
     with subprocess.Popen(
-        [sys.executable, "-m", "trimtab.cli", "ship", str(run.root), *options],
+        [sys.executable, "-m", "trimtab.cli", "observe", str(run.root), *options],
         env={**os.environ, **(environment or {})},
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

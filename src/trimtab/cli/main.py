@@ -17,7 +17,7 @@ from trimtab.cli.commands.demo import demo
 from trimtab.cli.commands.diagnose import diagnose
 from trimtab.cli.commands.lab import lab_app
 from trimtab.cli.commands.mcp import mcp
-from trimtab.cli.commands.observe import follow, note, observe, ship
+from trimtab.cli.commands.observe import note, observe
 from trimtab.cli.commands.rollback import rollback
 from trimtab.cli.commands.run import run
 from trimtab.cli.commands.selftest import selftest
@@ -63,6 +63,9 @@ _INSTEAD = {
 }
 """What to type for a name that trimtab had before 0.4, or that other tools have."""
 
+_OLD_NAMES = {"follow": "trimtab observe RUN", "ship": "trimtab observe RUN --to SINK"}
+"""What `observe` was called before 0.4; these names go with 0.5."""
+
 
 class Commands(Group):
     """The commands, and what people type in place of one: a log, `help`, an old name."""
@@ -70,6 +73,9 @@ class Commands(Group):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return the command that the words mean: a path that exists is for `diagnose`."""
         word, *rest = args
+        if word in _OLD_NAMES and not ctx.resilient_parsing:
+            typer.echo(f"trimtab: {word} is now: {_OLD_NAMES[word]}", err=True)
+            return super().resolve_command(ctx, ["observe", *rest])
         if word not in self.commands and _is_log(word):
             return super().resolve_command(ctx, ["diagnose", *args])
         if word in self.commands or ctx.resilient_parsing:  # the latter is the shell's completion
@@ -81,8 +87,7 @@ class Commands(Group):
             raise typer.Exit
         if word in _INSTEAD:
             ctx.fail(f"there is no command {word!r}; {_INSTEAD[word]}")
-        shown = [name for name, command in self.commands.items() if not command.hidden]
-        near = " or ".join(map(repr, get_close_matches(word, shown)))
+        near = " or ".join(map(repr, get_close_matches(word, self.commands)))
         hint = f"did you mean {near}?" if near else "trimtab --help lists the commands"
         return ctx.fail(f"{word[:80]!r} is neither a command nor a file; {hint}")
 
@@ -121,8 +126,6 @@ for _panel, _function, _short, _options in (
     (WHILE, note, "Add a note to a run, at its present step.", {}),
     (TRY, demo, "Break two runs of a small GPT, one of them guarded.", {}),
     (TRY, selftest, "Check on this machine what trimtab promises.", {}),
-    (WHILE, follow, "The old name of `trimtab observe`.", {"hidden": True}),
-    (WHILE, ship, "The old name of `trimtab observe --to`.", {"hidden": True, **_PLUGGED}),
 ):
     app.command(rich_help_panel=_panel, short_help=_short, **_options)(_function)
 checkpoints_app = App(cls=CheckpointCommands, no_args_is_help=True, help="Checkpoints of runs.")

@@ -6,7 +6,6 @@ explained. A live run: heading, curves, the latest values, its incidents.
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 from rich.console import Group, RenderableType
@@ -17,7 +16,6 @@ from rich.text import Text
 from trimtab.core import signals
 from trimtab.core.block import Block
 from trimtab.core.incidents import symptoms_text
-from trimtab.core.jsonable import to_jsonable
 from trimtab.core.sink import RunStatus
 from trimtab.core.text import digits, printable
 from trimtab.explain.diagnosis import Diagnosis
@@ -197,20 +195,6 @@ class LiveView:
         # Cut before joining as well: the first poll of a long run has millions of records.
         joined = Block.concat([self._recent, block[max(len(block) - KEPT_RECORDS, 0) :]])
         self._recent = joined[max(len(joined) - KEPT_RECORDS, 0) :]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the current state as JSON values."""
-        totals = self._totals
-        values = {name: value for name, value in totals.latest.items() if name in _LIVE_SIGNALS}
-        return {
-            "run": self._source,
-            "records": totals.num_records,
-            "step": totals.last_step if totals.num_records else None,
-            "discarded": totals.num_discarded,
-            "values": to_jsonable(values),
-            "incidents": to_jsonable([facts for _, facts in sorted(totals.incidents.items())]),
-            "ended": self.ended,
-        }
 
     def draw(self, width: int) -> RenderableType:
         """Return the current state for a terminal of this width."""

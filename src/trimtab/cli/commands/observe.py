@@ -1,22 +1,12 @@
-"""`trimtab observe` and `note`: runs are judged, watched, sent on and annotated from outside.
+"""`trimtab observe` and `note`: runs are judged, watched, sent on and annotated from outside."""
 
-`follow` and `ship` are what it was called before 0.4; they go with 0.5.
-"""
-
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from trimtab.cli.options import (
-    AsJson,
-    ConfigFile,
-    ExitCode,
-    Settings,
-    load_config,
-    print_json,
-    sinks,
-)
+from trimtab.cli.options import AsJson, ExitCode, Settings, load_config, print_json, sinks
 
 if TYPE_CHECKING:
     from trimtab.core.config import ShipConfig
@@ -25,30 +15,28 @@ if TYPE_CHECKING:
 
 INTERVAL_SECONDS = 0.25
 
-Web = Annotated[bool, typer.Option("--web", help="Show the runs in the browser.")]
-Address = Annotated[
-    str,
-    typer.Option(
-        metavar="HOST:PORT",
-        help="Where --web listens; port 0 is any free one. Other hosts than loopback need the "
-        "token that is printed, or that of TRIMTAB_TOKEN.",
-    ),
-]
-LOOPBACK = "127.0.0.1:8765"
-_TO_HELP = (
-    "mlflow, wandb, tensorboard, trackio, prometheus, alerts, or a plug-in; may be given several "
-    "times."
-)
-
 
 def observe(
     runs: Annotated[
         list[Path], typer.Argument(metavar="RUN", help="Run directories, or folders of runs.")
     ],
-    web: Web = False,
-    address: Address = LOOPBACK,
+    web: Annotated[bool, typer.Option("--web", help="Show the runs in the browser.")] = False,
+    address: Annotated[
+        str,
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Where --web listens; port 0 is any free one. Other hosts than loopback need the "
+            "token that is printed, or that of TRIMTAB_TOKEN.",
+        ),
+    ] = "127.0.0.1:8765",
     to: Annotated[
-        list[str] | None, typer.Option("--to", help=_TO_HELP, autocompletion=sinks)
+        list[str] | None,
+        typer.Option(
+            "--to",
+            help="mlflow, wandb, tensorboard, trackio, prometheus, alerts, or a plug-in; may be "
+            "given several times.",
+            autocompletion=sinks,
+        ),
     ] = None,
     once: Annotated[
         bool, typer.Option("--once", help="Judge to the end of the journal, write, and end.")
@@ -88,59 +76,6 @@ def observe(
     _leave(shippers)
 
 
-def follow(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(metavar="RUN", help="A run directory; with --web also folders of runs."),
-    ],
-    web: Web = False,
-    address: Address = LOOPBACK,
-    as_json: AsJson = False,
-) -> None:
-    """Watch a run as it trains: `trimtab observe` under its old name.
-
-    Example: trimtab observe runs/x1
-
-    Exit code: 0 the run ended or you left, 2 usage error, 3 no readable journal or no such folder.
-    """
-    from trimtab.core.config import ShipConfig
-
-    if web and as_json:
-        raise typer.BadParameter("--web shows pages; leave out --json")
-    if len(runs) > 1 and not web:
-        raise typer.BadParameter("the terminal shows one run; --web shows several")
-    typer.echo("trimtab: follow is now: trimtab observe RUN", err=True)
-    shippers = _shippers((), ShipConfig())
-    if web:
-        _serve(runs, address, shippers)
-    else:
-        _draw(runs[0], shippers, as_json=as_json)
-
-
-def ship(
-    run: Annotated[Path, typer.Argument(help="A run directory, live or not.")],
-    to: Annotated[list[str], typer.Option("--to", help=_TO_HELP, autocompletion=sinks)],
-    config: ConfigFile = None,
-    settings: Settings = None,
-    as_json: AsJson = False,
-) -> None:
-    """Send a run to trackers and alerts: `trimtab observe RUN --to` under its old name.
-
-    A live run is followed until it ends. Addresses and credentials come from the environment
-    (docs/trackers.md). Ctrl-C stops; the next call sends the rest.
-
-    Example: trimtab observe runs/x1 --to mlflow
-
-    Exit code: 0 everything was sent, 1 something was not, 2 usage error, 3 no readable journal.
-    """
-    from trimtab.cli.output import find_run
-
-    typer.echo(f"trimtab: ship is now: trimtab observe RUN --to {to[0]}", err=True)
-    shippers = _shippers(to, load_config(config, settings).ship)
-    shippers.follow(find_run(run))
-    _leave(shippers, run if as_json else None)
-
-
 _MAIL = "apprise:mailtos://USER:PASSWORD@HOST?from=a@x.org&to=b@x.org"
 _ADDRESSES = {
     "discord": "apprise:https://discord.com/api/webhooks/ID/TOKEN",
@@ -154,7 +89,7 @@ _ADDRESSES = {
 """Where alerts go, for names that are not those of a sink (docs/trackers.md)."""
 
 
-def _shippers(names: "list[str] | tuple[str, ...]", config: "ShipConfig") -> "RunShippers":
+def _shippers(names: Sequence[str], config: "ShipConfig") -> "RunShippers":
     """Return what sends runs to sinks; raises ConfigError for a sink that there is not."""
     import signal
 
@@ -183,7 +118,7 @@ def _shippers(names: "list[str] | tuple[str, ...]", config: "ShipConfig") -> "Ru
     return shippers
 
 
-def _leave(shippers: "RunShippers", json_run: Path | None = None) -> None:
+def _leave(shippers: "RunShippers") -> None:
     """Wait for what is being sent, say what was, and end the process if anything was."""
     import os
     import sys
@@ -193,20 +128,7 @@ def _leave(shippers: "RunShippers", json_run: Path | None = None) -> None:
     if not shippers.shippers:
         return
     is_complete = shippers.close()
-    shipments = [one for shipper in shippers.shippers for one in shipper.shipments]
-    if json_run is not None:
-        sent = [
-            {
-                "sink": shipment.sink.name,
-                "records": shipment.cursor.num_records,
-                "refused": shipment.cursor.num_refused,
-                "link": shipment.cursor.memory.values.get("link"),
-            }
-            for shipment in shipments
-        ]
-        print_json("ship", {"run": str(json_run), "complete": is_complete, "sinks": sent})
-        shipments = []
-    for shipment in shipments:
+    for shipment in (one for shipper in shippers.shippers for one in shipper.shipments):
         cursor = shipment.cursor
         line = f"{shipment.sink.name}: {cursor.num_records:,} records sent"
         if cursor.num_refused:
@@ -225,16 +147,14 @@ def _is_run(path: Path) -> bool:
     return RunDirectory.find(path) is not None
 
 
-def _draw(path: Path, shippers: "RunShippers", *, as_json: bool = False) -> None:
-    """Draw a run in the terminal, or print its state as lines of JSON, until it ends."""
+def _draw(path: Path, shippers: "RunShippers") -> None:
+    """Draw a run in the terminal until it ends."""
     import time
-    from contextlib import nullcontext
 
     from rich.console import Console
     from rich.live import Live
 
     from trimtab.cli.output import find_run
-    from trimtab.cli.progress import shows_progress
     from trimtab.core.sink import RunStatus
     from trimtab.observe.observed_run import ObservedRun
     from trimtab.observe.run_stream import RunStream
@@ -244,9 +164,7 @@ def _draw(path: Path, shippers: "RunShippers", *, as_json: bool = False) -> None
     console = Console(highlight=False)
     observed, stream = ObservedRun(run), RunStream(run)
     view = LiveView(str(path), stream.totals)
-    drawing = nullcontext() if as_json else Live(console=console, auto_refresh=False)
-    shown: dict[str, object] = {}
-    with drawing as live:
+    with Live(console=console, auto_refresh=False) as live:
         try:
             while True:
                 observed.poll()
@@ -257,12 +175,7 @@ def _draw(path: Path, shippers: "RunShippers", *, as_json: bool = False) -> None
                 view.ended = stream.ended
                 standing = stream.standing
                 view.died = standing.how if standing.status is RunStatus.DIED else ""
-                if live is None:
-                    if shown != (shown := view.to_dict()):
-                        print_json("follow", shown, is_line=True)
-                else:
-                    # Outside a terminal, and in CI, only the last state is printed, at the end.
-                    live.update(view.draw(console.width), refresh=shows_progress(console))
+                live.update(view.draw(console.width), refresh=True)
                 if observed.standing.status.is_over and not shippers.is_alive:
                     break
                 time.sleep(INTERVAL_SECONDS)

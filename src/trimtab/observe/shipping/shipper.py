@@ -222,18 +222,13 @@ class RunShippers:
 
     def update(self, run: RunDirectory, standing: Standing) -> None:
         """Send a run from now on, or note how it stands."""
-        if self._names and run not in self._by_run:
-            self._make(run).start()
-        if run in self._by_run:
-            self._by_run[run].note_standing(standing)
-
-    def follow(self, run: RunDirectory) -> None:
-        """Observe and send one run to its end, or until an interrupt."""
-        shipper = self._make(run)
-        try:
-            shipper.run()
-        except KeyboardInterrupt:
-            shipper.stop()
+        if not self._names:
+            return
+        if run not in self._by_run:
+            sinks = [find_sink(name) for name in self._names]
+            self._by_run[run] = Shipper(run, sinks, self._config, ShipLog(run, self._warn))
+            self._by_run[run].start()
+        self._by_run[run].note_standing(standing)
 
     def stop(self) -> None:
         """Stop soon; what was not sent is sent by the next call."""
@@ -245,11 +240,6 @@ class RunShippers:
         for shipper in self.shippers:
             shipper.close()
         return all(shipper.is_complete for shipper in self.shippers)
-
-    def _make(self, run: RunDirectory) -> Shipper:
-        sinks = [find_sink(name) for name in self._names]
-        shipper = Shipper(run, sinks, self._config, ShipLog(run, self._warn))
-        return self._by_run.setdefault(run, shipper)
 
 
 class Shipment:
