@@ -32,7 +32,7 @@ class ToyTrainer:
         self.is_watched = adapter is not None
         self.run_dir = run_dir
 
-    def train(self, steps: int, undo_at: int | None = None) -> None:
+    def train(self, steps: int) -> None:
         adapter = self.adapter
         if self.is_watched:
             adapter.start(self.model, self.optimizer, run_dir=self.run_dir, step=1)
@@ -50,8 +50,6 @@ class ToyTrainer:
                 self.scheduler.step()
                 self.optimizer.zero_grad()
                 self.step += 1
-                if self.step == undo_at and adapter.guard is not None:
-                    adapter.guard.undo()
         adapter.end("end of training")
 
 
@@ -80,17 +78,6 @@ def test_batches_are_counted_over_epochs_and_the_bits_are_those_without_trimtab(
     waited = block.column("data_seconds").values.tolist()
     assert waited == pytest.approx([0.5 * size for size in sizes], abs=0.1)
     assert block.column("fingerprint").recorded
-
-
-def test_an_undo_is_nothing_that_the_trainer_notices(tmp_path: Path) -> None:
-    plain = ToyTrainer(None, tmp_path)
-    plain.train(36)
-    watched = ToyTrainer(TrainerAdapter(tmp_path / "run", "recover", config=SOON), tmp_path)
-    watched.train(36, undo_at=27)
-    events = [event.kind for event in journal_of(tmp_path / "run").events]
-    assert events.count("undo") == 1
-    assert watched.scheduler.state_dict() == plain.scheduler.state_dict()
-    assert bits(watched.model) != bits(plain.model)
 
 
 def test_a_batch_that_cannot_be_noted_does_not_reach_the_trainer(
@@ -148,16 +135,3 @@ def test_a_callback_finds_who_calls_it() -> None:
     caller = Caller()
     assert caller.call() is caller
     assert find_caller(Caller) is None
-
-
-def test_a_start_that_fails_leaves_the_trainer_alone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*arguments: Any, **options: Any) -> None:
-        raise OSError("a bug")
-
-    monkeypatch.setattr("trimtab.live.watch.StepMonitor", fail)
-    adapter = TrainerAdapter(tmp_path / "run", "observe")
-    model = TinyModel()
-    optimizer = torch.optim.SGD(model.parameters())
-    assert adapter.start(model, optimizer, run_dir=tmp_path, step=1) is None

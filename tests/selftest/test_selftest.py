@@ -1,7 +1,10 @@
 """`trimtab selftest` passes here, and fails when what it checks is broken."""
 
 import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,7 +21,7 @@ from trimtab.live.protect.discard import Discard
 from trimtab.live.ranks.exchange import RankSync
 from trimtab.selftest import run
 from trimtab.selftest.promises import PAPER_LAUNCHES
-from trimtab.selftest.run import CHECKS, Cost, Outcome, SelfTestResult, Size
+from trimtab.selftest.run import CHECKS, MODES, Cost, Outcome, SelfTestResult, Size
 from trimtab.state.host_copy import CopyToLive
 
 GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
@@ -170,3 +173,23 @@ def test_the_self_test_prints_what_the_page_shows() -> None:
         assert f"on paper {launches} on a GPU" in reads, "run scripts/bench device_work"
     assert last.startswith(f"{len(CHECKS)} passed, 0 failed")
     assert send.startswith("To send back")
+
+
+COUNT = """
+import sys
+from tests.kit.device_work import PAGE, count, table
+from trimtab.selftest.promises import PAPER_LAUNCHES
+found, page = count(sys.argv[1:]), PAGE.read_text(encoding="utf-8")
+assert table(found.kinds).split("|\\n", 2)[2] in page, f"scripts/bench device_work: {found.kinds}"
+assert found.launches.items() <= PAPER_LAUNCHES.items(), f"scripts/bench device_work: {found}"
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not torch.__version__.startswith("2.13."), reason="counted with torch 2.13")
+def test_page_and_self_test_have_what_is_counted() -> None:
+    """In a new process: torch registers a device for ever, and before the first backward pass."""
+    command = [sys.executable, "-c", COUNT, *MODES]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr[-2000:]

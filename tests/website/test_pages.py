@@ -6,13 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from website.commands_page import commands_text
 from website.llms import llms_text
 from website.reference import DOCS, GENERATED, with_reference
-from website.settings_page import settings_text
 from website.stage import stage
-
-from trimtab.core.config import Config
 
 ROOT = Path(__file__).parents[2]
 
@@ -30,21 +26,6 @@ def test_every_page_is_in_the_navigation_once() -> None:
     listed = in_navigation(config["project"]["nav"])
     written = [str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")]
     assert sorted(page for page in listed if not page.startswith("project/")) == sorted(written)
-
-
-def test_every_setting_has_its_default_and_its_meaning() -> None:
-    rows = re.findall(r"(?m)^\| `([\w.]+)` \| `(.+?)` \| (.+) \|$", settings_text())
-    assert [name for name, _, _ in rows] == list(dict.fromkeys(name for name, _, _ in rows))
-    assert {name for name, _, _ in rows} == set(Config.setting_names())
-    assert all(meaning for _, _, meaning in rows)
-    assert ("detect.threshold_scale", "1.0") in {(name, value) for name, value, _ in rows}
-
-
-def test_every_command_has_its_options() -> None:
-    text = commands_text()
-    assert "- **`trimtab diagnose`** (`PATHS`, `--rules`, " in text
-    assert "- **`trimtab corpus scan`** (" in text
-    assert "`--verbose`/`-v`" in text
 
 
 @pytest.mark.parametrize("page", GENERATED)

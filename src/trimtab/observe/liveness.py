@@ -14,28 +14,11 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 from trimtab.core.sink import GUARD_CLOSED, RunStatus
 from trimtab.journal import RunDirectory, RunTotals
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.files import read_regular
-
-
-class TrainingProcess(Protocol):
-    """The process that writes the journal of a run, as an observer knows it."""
-
-    def is_gone(self) -> bool:
-        """Return whether it is known that nothing more comes from it."""
-        ...
-
-    def has_ended(self, how: str | None, *, was_gone: bool) -> bool:
-        """Return whether the run has ended by itself; `how` is what its journal says."""
-        ...
-
-    def how_it_died(self) -> str:
-        """Return what is known about the death of a process that is gone."""
-        ...
 
 
 class Owner:
@@ -109,6 +92,10 @@ class WriterProcess:
         """Return the signal or exit code, if the system still knows it."""
         pid = self._pid()
         return "" if pid is None else _death_of(pid)
+
+
+TrainingProcess = Owner | WriterProcess
+"""The process that writes the journal of a run, as an observer knows it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

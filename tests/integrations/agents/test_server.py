@@ -221,22 +221,7 @@ def test_hostile_questions_over_stdio(tmp_path: Path) -> None:
                     await client.read_resource(uri)
                 assert CANARY not in str(refused.value)
             assert (await ask(client, "verdict", run="order.csv"))["verdict"]
-
-    run(work)
-
-
-def test_an_unchanged_run_costs_little(tmp_path: Path) -> None:
-    write_slowly(tmp_path / "x1", 0).join()
-
-    async def work() -> None:
-        async with over_stdio(tmp_path) as client:
-            token = (await ask(client, "verdict", run="x1"))["token"]
-            seconds = []
-            for _ in range(20):
-                began = time.perf_counter()
-                await ask(client, "changes", run="x1", since=token)
-                seconds.append(time.perf_counter() - began)
-            assert sorted(seconds)[10] < 0.5  # a busy machine; scripts/bench agents measures it
+        assert not (secret / "trimtab" / "notes.log").exists()
 
     run(work)
 

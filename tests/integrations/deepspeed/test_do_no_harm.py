@@ -1,6 +1,5 @@
 """Whatever happens to the guard of an engine, the engine trains as if there were none."""
 
-import importlib.util
 import logging
 import sys
 from collections.abc import Callable, Iterator
@@ -23,11 +22,6 @@ from trimtab.live.deepspeed.engine_gate import EngineGate, SkipRule
 from trimtab.live.deepspeed.pieces import EnginePieces
 from trimtab.live.deepspeed.seam import NAME, Seam
 from trimtab.live.deepspeed.step_hooks import EngineHooks, EngineLosses
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None,
-    reason="deepspeed is not installed: pip install --group deepspeed",
-)
 
 STEPS = 12
 NAN = 5

@@ -1,6 +1,6 @@
-"""Engines of DeepSpeed, on 1 and 2 ranks: observed bit for bit, and protected."""
+"""Engines of DeepSpeed, on 1 and 2 ranks: observed bit for bit, and protected; the example."""
 
-import importlib.util
+import runpy
 from pathlib import Path
 
 import pytest
@@ -12,6 +12,7 @@ from tests.kit.deepspeed_engines import (
     batches,
     loss_of,
     make_engine,
+    prepare,
     train,
 )
 from tests.kit.launch import run_ranks
@@ -19,11 +20,6 @@ from tests.kit.tiny import journal_of
 
 import trimtab
 from trimtab.live.arithmetic import device_path
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None,
-    reason="deepspeed is not installed: pip install --group deepspeed",
-)
 
 STAGES, TYPES = (0, 1, 2, 3), ("fp32", "bf16", "fp16")
 IN_CI = {(2, "bf16", 2), (3, "bf16", 2), (0, "fp32", 1)}
@@ -116,3 +112,21 @@ def test_what_is_measured_of_the_pieces_is_what_it_is_of_a_whole_optimizer(
         measured, expected = pieces.column(name), whole.column(name)
         assert measured.present.sum() == expected.present.sum() >= 4
         assert measured.values[5::5] == pytest.approx(expected.values[5::5], rel=tolerance), name
+
+
+EXAMPLE = Path(__file__).parents[3] / "examples" / "deepspeed_engine.py"
+
+
+def run_the_example(rank: int, folder: Path) -> None:
+    import os
+
+    prepare()
+    os.chdir(folder)
+    runpy.run_path(str(EXAMPLE), run_name="__main__")
+
+
+def test_every_step_is_recorded(tmp_path: Path) -> None:
+    run_ranks(run_the_example, 1, tmp_path, deadline=120)
+    losses = journal_of(tmp_path / "runs" / "deepspeed").column("loss")
+    assert len(losses.values) == 40
+    assert losses.finite.all()

@@ -1,6 +1,5 @@
 """The Hugging Face Trainer and an Accelerator with a DeepSpeed configuration, and their report."""
 
-import importlib.util
 import os
 import socket
 from pathlib import Path
@@ -16,11 +15,6 @@ from tests.kit.tiny import journal_of
 from torch.utils.data import DataLoader
 
 import trimtab
-
-pytestmark = pytest.mark.skipif(
-    importlib.util.find_spec("deepspeed") is None,
-    reason="deepspeed is not installed: pip install --group deepspeed",
-)
 
 SLOW = pytest.mark.slow
 

@@ -264,17 +264,6 @@ def stop(trainer: Any) -> None:
     trainer.control.should_training_stop = True
 
 
-@pytest.mark.slow
-def test_a_checkpoint_from_before_trimtab_can_be_resumed(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"save_strategy": "steps", "save_steps": 4}
-    plain = make_trainer(tmp_path, max_steps=4, **options)
-    plain.train()
-    trainer = make_trainer(tmp_path, TrimtabCallback(mode="recover", config=SOON), **options)
-    trainer.train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
-    assert trainer.state.global_step == 12
-    assert list(journal_of(tmp_path).step) == list(range(5, 13))
-
-
 def test_training_again_after_an_exception_records_once_and_leaves_nothing(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -334,12 +323,6 @@ def test_a_bug_at_the_start_leaves_the_trainer_alone(
     trainer.train()
     assert bits(trainer) == bits(plain)
     assert "trimtab could not start and steps aside" in caplog.text
-
-
-def test_a_mode_that_does_not_exist_is_a_usage_error(tmp_path: Path) -> None:
-    trainer = make_trainer(tmp_path, TrimtabCallback(mode="protekt"))
-    with pytest.raises(trimtab.TrimtabError, match="protekt"):
-        trainer.train()
 
 
 def test_a_rollback_is_taken_by_last_good_checkpoint(

@@ -16,7 +16,6 @@ from tests.kit.hf import Sequences, TinyForCausalLM, make_trainer
 from tests.kit.tiny import journal_of
 from torch import nn
 
-from trimtab.checks import check_config
 from trimtab.checks.catalogue import PLAN_RULES, object_rules
 from trimtab.checks.objects.run import check
 from trimtab.core.block import Block
@@ -149,46 +148,6 @@ def test_the_adapters_of_peft_are_read() -> None:
     optimizer = torch.optim.AdamW(trained, lr=2e-4)
     off = {*object_rules(), *PLAN_RULES} - {"TT100"}
     assert check(model, optimizer, loader=answers(), off=off).ids == ("TT100",)
-
-
-TRL = {"model_name_or_path": "m", "per_device_train_batch_size": 1, "learning_rate": 2e-4}
-AXOLOTL = {"base_model": "m", "learning_rate": 2e-4}
-
-
-@pytest.mark.parametrize(
-    ("found_by", "fix", "config"),
-    [
-        (
-            "TT100",
-            '"lora_alpha": 32.0,',
-            TRL | {"use_peft": True, "lora_r": 16, "lora_alpha": 3200},
-        ),
-        (
-            "TT102",
-            '"packing_strategy": "bfd",',
-            TRL | {"packing": True, "packing_strategy": "wrapped"},
-        ),
-        ("TT102", "flash_attention: true", AXOLOTL | {"sample_packing": True}),
-        ("TT044", "", TRL | {"dtype": "float16"}),
-        (None, "", TRL | {"packing": True, "dtype": "bfloat16"}),
-        (
-            None,
-            "",
-            AXOLOTL
-            | {"adapter": "lora", "lora_r": 16, "lora_alpha": 32}
-            | {"sample_packing": True, "flash_attention": True},
-        ),
-    ],
-)
-def test_check_finds_it_in_the_config(
-    found_by: str | None, fix: str, config: dict[str, Any]
-) -> None:
-    report = check_config(config)
-    found = {one.rule.id: one for one in report.findings}
-    ours = set(found) & {"TT044", "TT100", "TT101", "TT102"}
-    assert ours == (set() if found_by is None else {found_by})
-    if fix and found_by:
-        assert [line.text for line in found[found_by].fix] == [fix]
 
 
 def judged(run: Block) -> list[tuple[int, str]]:

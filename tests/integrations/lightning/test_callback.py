@@ -69,11 +69,6 @@ def test_tokens_that_cannot_be_counted_cost_only_themselves(
     assert "tokens" in errors[0].getMessage()
 
 
-def test_without_a_folder_the_run_is_beside_the_logs(tmp_path: Path) -> None:
-    Run(trainer={"default_root_dir": tmp_path}).fit([TrimtabCallback()])
-    assert len(journal_of(tmp_path)) == 8
-
-
 def test_anomaly_detection_is_reported_at_the_start(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -4,6 +4,7 @@ import contextlib
 import math
 import random
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,20 +19,22 @@ from trimtab.observe.shipping.cursor import Cursor
 from trimtab.observe.shipping.transport import Reply
 
 
-@pytest.fixture(autouse=True)
-def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mlflow]:
+    """A server that the environment names."""
     for name in ("RUN_ID", "EXPERIMENT_ID", "EXPERIMENT_NAME", "TRACKING_TOKEN"):
         monkeypatch.delenv(f"MLFLOW_{name}", raising=False)
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    with serving(made := Mlflow()):
+        monkeypatch.setenv("MLFLOW_TRACKING_URI", made.url)
+        yield made
 
 
 def test_a_run_has_its_metrics_parameters_incidents_and_post_mortems(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Mlflow
 ) -> None:
     run = write_run(tmp_path / "x1")
-    with serving(server := Mlflow()):
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-        assert ship(run, MlflowSink())
+    assert ship(run, MlflowSink())
     made = server.only_run()
     assert made["status"] == "FINISHED"
     assert made["info"]["start_time"] == 1_700_000_000_000
@@ -52,48 +55,28 @@ def test_a_run_has_its_metrics_parameters_incidents_and_post_mortems(
     )
 
 
-def test_lost_replies_make_neither_a_second_run_nor_a_second_point(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("trimtab.observe.shipping.shipper.POLL_SECONDS", 0.01)
-    run = write_run(tmp_path, steps=700)
-    with serving(server := Mlflow()):
-        server.loses = lambda number: number <= 6  # search, create, parameters, metrics
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-        assert ship(run, MlflowSink())
-    assert server.num_posts > 6
-    assert len(server.runs) == 1
-    assert len([row for row in server.metrics if row[1] == "trimtab/loss"]) == 700
-
-
 def test_progress_is_made_where_most_replies_are_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Mlflow
 ) -> None:
     monkeypatch.setattr("trimtab.observe.shipping.shipper.POLL_SECONDS", 0.001)
     monkeypatch.setattr("trimtab.observe.shipping.shipper.MAX_WAIT", 0.01)
     monkeypatch.setattr("trimtab.observe.shipping.shipper.MAX_LAST_WAIT", 0.01)
     more = {f"signal_{number}": 1.0 for number in range(20)}
     run = write_run(tmp_path, 500, **more)
-    with serving(server := Mlflow()):
-        rng = random.Random(0)
-        server.loses = lambda number: rng.random() < 0.6
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-        assert ship(run, MlflowSink(), config=ShipConfig(every=1))
+    rng = random.Random(0)
+    server.loses = lambda number: rng.random() < 0.6
+    assert ship(run, MlflowSink(), config=ShipConfig(every=1))
     assert len(server.runs) == 1
     assert len(server.metrics) == 500 * (20 + 3)
 
 
-def test_values_that_are_not_finite_are_left_out_and_marked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_values_that_are_not_finite_are_left_out_and_marked(tmp_path: Path, server: Mlflow) -> None:
     run = RunDirectory(tmp_path)
     with JournalWriter(run) as journal:
         append(journal, 0, loss=math.inf)
         append(journal, 1, loss=math.nan)
         append(journal, 2)
-    with serving(server := Mlflow()):
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-        assert ship(run, MlflowSink())
+    assert ship(run, MlflowSink())
     rows = {(key, step): value for _, key, _, step, value in server.metrics}
     assert [step for key, step in rows if key == "trimtab/loss"] == [2]
     assert rows["trimtab/nonfinite", 0] == rows["trimtab/nonfinite", 1] == "1.0"
@@ -101,12 +84,10 @@ def test_values_that_are_not_finite_are_left_out_and_marked(
 
 
 def test_a_name_that_the_server_refuses_does_not_hold_the_rest(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Mlflow
 ) -> None:
     run = write_run(tmp_path, 30, **{"forbidden": 1.0, "a[b] %": 2.0})
-    with serving(server := Mlflow()):
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-        assert ship(run, MlflowSink(), config=ShipConfig(every=1))
+    assert ship(run, MlflowSink(), config=ShipConfig(every=1))
     keys = {key for _, key, _, _, _ in server.metrics}
     assert "trimtab/a_b_ __1662f108" in keys
     assert "trimtab/forbidden" not in keys
@@ -115,30 +96,26 @@ def test_a_name_that_the_server_refuses_does_not_hold_the_rest(
 
 
 def test_a_resumed_run_goes_on_in_the_same_run_though_its_parameters_changed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: Mlflow
 ) -> None:
     run = write_run(tmp_path)
-    with serving(server := Mlflow()):
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-        assert ship(run, MlflowSink())
-        run.write_manifest({"model": "GPT", "world": 4})
-        with JournalWriter(run) as journal:
-            append(journal, 30)
-        assert ship(run, MlflowSink())
+    assert ship(run, MlflowSink())
+    run.write_manifest({"model": "GPT", "world": 4})
+    with JournalWriter(run) as journal:
+        append(journal, 30)
+    assert ship(run, MlflowSink())
     assert server.only_run()["params"]["trimtab.world"] == "2"
     assert len([row for row in server.metrics if row[1] == "trimtab/loss"]) == 31
 
 
 def test_the_users_own_run_gets_the_points_but_keeps_its_status(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Mlflow
 ) -> None:
     run = write_run(tmp_path)
-    with serving(server := Mlflow()):
-        own = {"run_id": "own", "experiment_id": "3", "artifact_uri": "s3://bucket/own"}
-        server.runs["own"] = {"info": own, "tags": {}, "params": {}, "status": "RUNNING"}
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", server.url)
-        monkeypatch.setenv("MLFLOW_RUN_ID", "own")
-        assert ship(run, MlflowSink())
+    own = {"run_id": "own", "experiment_id": "3", "artifact_uri": "s3://bucket/own"}
+    server.runs["own"] = {"info": own, "tags": {}, "params": {}, "status": "RUNNING"}
+    monkeypatch.setenv("MLFLOW_RUN_ID", "own")
+    assert ship(run, MlflowSink())
     made = server.only_run()
     assert made["status"] == "RUNNING"
     assert made["tags"]["trimtab.postmortems"].startswith("on the training machine: ")
@@ -148,20 +125,19 @@ def test_the_users_own_run_gets_the_points_but_keeps_its_status(
 
 @pytest.mark.parametrize("way", ["token", "user", "address"])
 def test_credentials_reach_the_server_and_no_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: Mlflow, way: str
 ) -> None:
     run = write_run(tmp_path)
-    with serving(server := Mlflow()):
-        address = server.url
-        if way == "token":
-            monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "s3cret-token")
-        elif way == "user":
-            monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
-            monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "s3cret-token")
-        else:
-            address = address.replace("//", "//ada:s3cret-token@")
-        monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
-        assert ship(run, MlflowSink())
+    address = server.url
+    if way == "token":
+        monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "s3cret-token")
+    elif way == "user":
+        monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "ada")
+        monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "s3cret-token")
+    else:
+        address = address.replace("//", "//ada:s3cret-token@")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", address)
+    assert ship(run, MlflowSink())
     (header,) = server.authorization
     assert header == ("Bearer s3cret-token" if way == "token" else "Basic YWRhOnMzY3JldC10b2tlbg==")
     written = b"".join(path.read_bytes() for path in run.home.rglob("*") if path.is_file())

@@ -15,10 +15,8 @@ from tests.kit.synthetic import block_of, falling_loss, troubled_run
 
 from trimtab.diagnosis import diagnose
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.observe.server import http_server
 from trimtab.observe.server.http_server import Access, RunServer, is_loopback
 from trimtab.observe.server.hub import Hub, find_run_folders
-from trimtab.observe.server.run_feed import KEPT_MESSAGES
 
 
 class Client:
@@ -171,38 +169,6 @@ class TestLive:
             ]
             assert client.hub.fleet_since(-1)["classes"] == "100 % open (of 1)"
         journal.close()
-
-    def test_a_stream_of_a_run_that_writes_nothing_is_silent(self, tmp_path: Path) -> None:
-        for name in ("new", "other"):
-            RunDirectory(tmp_path / name).write_manifest({})
-        for client in serving(tmp_path):
-            connection = http.client.HTTPConnection("127.0.0.1", client.port, timeout=1)
-            connection.request("GET", f"/run/{client.id_of('new')}/events")
-            answer = connection.getresponse()
-            assert answer.readline() == b": still here\n"
-            assert answer.readline() == b"\n"
-            with pytest.raises(TimeoutError):
-                answer.readline()
-            connection.close()
-
-    def test_a_page_that_missed_too_much_is_loaded_again(self, runs: Path) -> None:
-        for client in serving(runs):
-            feed = client.hub.feeds[client.id_of("bad")]
-            for _ in range(KEPT_MESSAGES + 1):
-                feed._send({})
-            assert feed.messages_since(feed.version - 1) is not None
-            stream = client.stream(f"/run/{client.id_of('bad')}/events?after=1")
-            assert next(stream) == {"reload": True}
-
-
-def test_long_runs_do_not_stay_in_memory(runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for limit, kept in ((10**9, 2), (0, 1)):
-        monkeypatch.setattr(http_server, "KEPT_BYTES", limit)
-        for client in serving(runs):
-            server: Any = client.server
-            for id, feed in list(client.hub.feeds.items())[:2]:
-                server.report_of(id, feed)
-            assert len(server._reports) == kept
 
 
 class TestRefusals:

@@ -129,21 +129,6 @@ def test_what_is_refused_is_split_noted_and_left_out_and_the_rest_arrives(tmp_pa
     assert any("'odd', which is left out from here on" in note for note in notes)
 
 
-def test_a_refused_signal_costs_its_search_only_once(tmp_path: Path) -> None:
-    calls = []
-
-    def refuse(block: Block) -> None:
-        calls.append(len(block))
-        if "odd" in block.columns:
-            raise Refused("no such name")
-
-    run = write_run(tmp_path, steps=1500, odd=1.0)
-    assert ship(run, KeepingSink(refuse), config=ShipConfig(every=1))
-    # The first batch of 1,000 points is searched; the others and the status are one call each.
-    assert calls[0] == 21  # up to the incident
-    assert calls[-3:] == [250, 229, 0]
-
-
 def test_other_signals_are_thinned_alike_wherever_the_shipper_starts(tmp_path: Path) -> None:
     run = RunDirectory(tmp_path)
     with JournalWriter(run) as journal:
@@ -208,15 +193,6 @@ def test_a_damaged_position_starts_from_the_first_record(tmp_path: Path) -> None
     assert sink.ticks() == list(range(30))
 
 
-def test_a_sink_that_needs_everything_gets_it_at_every_start(tmp_path: Path) -> None:
-    run = write_run(tmp_path, steps=1200)
-    for _ in range(2):
-        sink = KeepingSink()
-        sink.needs_everything = True
-        assert ship(run, sink)
-        assert sink.ticks() == list(range(1200))
-
-
 def test_a_run_that_is_resumed_is_running_again(tmp_path: Path) -> None:
     run = write_run(tmp_path)
     assert ship(run, KeepingSink())
@@ -276,18 +252,3 @@ def test_a_long_journal_is_sent_in_pieces_with_the_same_values(
     assert in_pieces.events == at_once.events
     assert in_pieces.finished == [RunStatus.ENDED]
     assert longest == 50
-
-
-def test_ctrl_c_stops_between_two_batches(tmp_path: Path) -> None:
-    run = write_run(tmp_path, steps=5000)
-    shipper: Shipper
-
-    def on_send(block: Block) -> None:
-        shipper.stop()
-
-    sink = KeepingSink(on_send)
-    shipper = Shipper(run, [sink], ShipConfig(), ShipLog(run, None))
-    assert not shipper.run()
-    assert 0 < len(sink.ticks()) < 5000
-    assert ship(run, rest := KeepingSink())
-    assert sink.ticks() + rest.ticks() == list(range(5000))

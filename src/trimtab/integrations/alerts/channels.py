@@ -19,7 +19,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from trimtab.core.errors import ConfigError, MissingExtra
 from trimtab.core.sink import Refused
@@ -41,20 +41,7 @@ MAX_MESSAGES = 50
 """Messages that wait for one channel; the oldest is dropped."""
 
 
-class Channel(Protocol):
-    """One way to reach people."""
-
-    @property
-    def name(self) -> str:
-        """Return what messages about the channel call it: "webhook (address 1)"."""
-        ...
-
-    def send(self, alert: Alert, seconds: float) -> None:
-        """Send within this time; raises unless it was accepted."""
-        ...
-
-
-def read_channels(environment: Mapping[str, str] = os.environ) -> list[Channel]:
+def read_channels(environment: Mapping[str, str] = os.environ) -> list["Channel"]:
     """Return the channels that the environment names; raises ConfigError."""
     addresses = environment.get(VARIABLE, "").split()
     if not addresses:
@@ -65,7 +52,7 @@ def read_channels(environment: Mapping[str, str] = os.environ) -> list[Channel]:
     return [_channel(address, place) for place, address in enumerate(addresses, 1)]
 
 
-def _channel(address: str, place: int) -> Channel:
+def _channel(address: str, place: int) -> "Channel":
     SECRETS.add(address)
     scheme, _, rest = address.partition(":")
     kind, _, protocol = scheme.partition("+")
@@ -162,6 +149,10 @@ class AppriseChannel:
         if not is_sent:
             reason = _APPRISE_LOG.reason
             raise ConnectionError("apprise could not send it" + (f": {reason}" if reason else ""))
+
+
+Channel = WebhookChannel | CommandChannel | AppriseChannel
+"""One way to reach people; `send` raises unless the alert was accepted in time."""
 
 
 class _AppriseLog(logging.Filter):
