@@ -1,3 +1,5 @@
+"""`trimtab diagnose`, and what every command has: help, and plug-ins in it."""
+
 import json
 import re
 import resource
@@ -10,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.kit.plugins import install_plugin
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from typer.testing import CliRunner
 
@@ -200,3 +203,19 @@ def test_a_reference_without_a_common_step_is_a_usage_error(log: Path) -> None:
     result = runner.invoke(app, ["diagnose", "run.csv", "--reference", "other.csv"])
     assert result.exit_code == 2
     assert "no batch in common" in result.stderr
+
+
+@pytest.mark.parametrize("command", ["diagnose", "checkpoints list"])
+def test_help_lists_the_plugins_with_their_package_and_loads_none(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert (
+        "my_detector"
+        not in runner.invoke(app, [*command.split(), "--help"], env={"COLUMNS": "120"}).stdout
+    )
+    bomb = "raise RuntimeError('loaded')\n"
+    for kind, name in (("detectors", "my_detector"), ("readers", "my_reader")):
+        install_plugin(tmp_path, monkeypatch, f"trimtab.{kind}", name, bomb, "X")
+    printed = runner.invoke(app, [*command.split(), "--help"], env={"COLUMNS": "120"}).stdout
+    assert "detector my_detector (my_detector-package 1.2)" in printed
+    assert "reader my_reader (my_reader-package 1.2)" in printed

@@ -1,6 +1,7 @@
-"""What commands print with `--json`; three of them have a published schema."""
+"""What commands promise to programs: what `--json` prints, three with a schema, and exit codes."""
 
 import multiprocessing
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,15 @@ import pytest
 import typer
 from jsonschema import Draft202012Validator, ValidationError
 from tests.cli import test_commands, test_live_commands
+from tests.kit import forked
 from tests.kit.printed_json import SCHEMA, call, validate
 from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from tests.kit.token_files import make_documents, write_bin
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
+from trimtab.cli.options import ExitCode
+from trimtab.journal.exit_request import RunExit
 
 WITH_JSON = {
     *(
@@ -104,3 +108,47 @@ def test_corpus(tmp_path: Path) -> None:
     scan = ["corpus", "scan", str(tmp_path / "t.bin"), "--out", str(tmp_path / "stats")]
     assert CliRunner().invoke(app, [*scan, "--separator", "0"]).exit_code == 0
     assert call("corpus show", tmp_path / "stats", code=1)["tokens"] > 0
+
+
+PAGE = (Path(__file__).parents[2] / "docs" / "command-line.md").read_text()
+CODES = PAGE.split("\n## Exit codes\n")[1].split("\n## ")[0]
+
+
+def rows(text: str) -> list[list[str]]:
+    """Return the cells of the tables in a text, without their headers."""
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [line for line in cells if line[0] not in {"exit code", "command", "---"}]
+
+
+def stated(command: str) -> str:
+    """Return what the help of a command says about its exit code."""
+    text = " ".join((COMMANDS[command].help or "").split())
+    found = re.search(r"Exit code: (.*?)\.(?: |$)", text)
+    assert found, f"the help of {command} has no exit codes"
+    return found[1]
+
+
+def test_the_codes_on_the_page_are_those_of_the_code() -> None:
+    shown = {(int(code), name) for code, name, _ in rows(CODES)}
+    ours = {(code.value, code.name) for code in ExitCode}
+    assert shown == ours | {(code.value, code.name) for code in RunExit}
+
+
+def test_every_command_is_on_the_page_as_its_help_says() -> None:
+    for name, command in COMMANDS.items():
+        codes = stated(name)
+        assert command.hidden or f"Exit code: {codes}." in PAGE
+
+
+def test_an_error_that_nobody_expected_is_no_finding() -> None:
+    script = (
+        "import trimtab.cli.main as m\n"
+        "def broken(*args, **kwargs): raise ZeroDivisionError\n"
+        "m.app = broken\n"
+        "m.main()\n"
+    )
+    done = forked.run("-c", script)
+    assert done.returncode == ExitCode.BUG
+    assert "ZeroDivisionError" in done.stderr
+    assert "please report it" in done.stderr

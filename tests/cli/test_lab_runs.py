@@ -95,7 +95,7 @@ def test_a_suite_refuses_what_it_does_not_know(
     assert not (tmp_path / "suite").exists()
 
 
-X1 = ("lab", "x1", "--fault", "F02", "--at", "30", "--steps", "40", "--checkpoint-seconds", "0.1")
+X1 = ("lab", "x1", "--fault", "F02", "--at", "30", "--steps", "40", "--checkpoint-seconds", "0.3")
 
 
 def test_the_printed_commands_run_and_the_recovered_run_is_the_twin(

@@ -38,7 +38,7 @@ def in_ci(*trainers: str) -> pytest.MarkDecorator:
     )
 
 
-@in_ci("Trainer", "Lightning")
+@in_ci("Trainer")  # tests of Lightning's own flip a bit too
 def test_a_bit_that_flips_in_a_weight_is_undone_and_the_run_goes_on(
     trainer: str, tmp_path: Path
 ) -> None:
@@ -49,7 +49,7 @@ def test_a_bit_that_flips_in_a_weight_is_undone_and_the_run_goes_on(
     assert left.num_records == STEPS  # every batch was trained on, or discarded, once
 
 
-@in_ci("Trainer")
+@in_ci()  # in CI by tests of each trainer's own
 def test_a_step_that_is_not_finite_is_discarded_and_nothing_is_undone(
     trainer: str, tmp_path: Path
 ) -> None:

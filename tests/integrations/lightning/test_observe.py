@@ -11,7 +11,7 @@ from tests.kit.tiny import assert_same_bits, journal_of
 from trimtab.core.token_losses import NAMES
 
 
-@in_settings()
+@in_settings(("32-true", 1), ("bf16-mixed", 4), ("16-mixed", 4))
 def test_same_bits_undivided_losses_and_norms_from_before_clipping(
     precision: str, accumulate: int, tmp_path: Path
 ) -> None:

@@ -30,7 +30,7 @@ class Keeper(Module):
         self.history.append([t.detach().clone() for t in [*self.parameters(), *moments, *steps]])
 
 
-@in_settings()
+@in_settings(("32-true", 1), ("bf16-mixed", 4), ("16-mixed", 4))
 def test_a_nan_batch_leaves_weights_and_moments_as_they_were(
     precision: str, accumulate: int, tmp_path: Path
 ) -> None:

@@ -41,7 +41,7 @@ def undone_in(folder: Path) -> list[int]:
     return [event.facts["updates_lost"] for event in events if event.kind == "undo"]
 
 
-@in_settings(("32-true", 1), ("16-mixed", 2))
+@in_settings(("16-mixed", 2))
 def test_a_healthy_run_and_one_with_a_flipped_bit(
     precision: str, accumulate: int, tmp_path: Path
 ) -> None:
