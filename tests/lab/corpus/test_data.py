@@ -78,15 +78,6 @@ def test_an_epoch_has_every_window_once_and_the_next_one_a_different_order(
     assert sorted(first) == sorted(windows)
 
 
-def test_targets_are_the_next_tokens(corpus: TokenCorpus) -> None:
-    batch = WindowDataset(corpus, CONFIG)[3]
-    assert batch.tokens.shape == batch.targets.shape == (8, 16)
-    assert batch.tokens.dtype is torch.int64
-    assert torch.equal(batch.tokens[:, 1:], batch.targets[:, :-1])
-    assert batch.numel() == 128
-    assert same(batch.to("cpu"), batch)
-
-
 @forks
 @pytest.mark.parametrize(("resume_at", "workers"), some_of(product([1, 7], [0, 2]), (1, 0), (7, 2)))
 def test_a_resume_continues_exactly(corpus: TokenCorpus, workers: int, resume_at: int) -> None:

@@ -111,21 +111,6 @@ def test_a_run_replayed_from_a_checkpoint_is_the_same_run(
     assert replay.shown.step[-1] == exercise.decision_step - 1
 
 
-@pytest.mark.slow
-def test_a_nan_is_lost_by_waiting_and_kept_out_by_discarding(tmp_path: Path, cache: Path) -> None:
-    exercise = Exercise.from_kind("F12", 3, STEPS)
-    replay = ExerciseReplay(exercise, tmp_path / "run", cache_dir=cache)
-    results = {
-        text: replay.carry_out(parse_answer(text, exercise)) for text in ("wait", "discard", "stop")
-    }
-    assert np.isnan(results["wait"].eval_loss)
-    assert results["discard"].eval_loss < replay.stakes.loss_before
-    assert results["discard"].steps == STEPS - exercise.last_good
-    assert results["stop"].eval_loss == replay.stakes.loss_before
-    assert results["stop"].steps == 0
-    assert replay.truth["data_positions"][0] == exercise.onset
-
-
 ONSET = 6
 EVERY_STEP = Config.from_dict({"live": {"telemetry_every": 1}})
 
