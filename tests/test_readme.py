@@ -95,9 +95,7 @@ def test_the_figures_in_the_text_are_those_of_the_results() -> None:
     assert f"On {files} files of runs, trimtab gets verdict, date and advice right on" in text
     assert f"right on {right}, the best other rule on {others}" in text
     together = figures("The gate on real runs", "together")
-    assert (
-        f"Of {int(together[2]):,} healthy steps of public runs, would drop none" in text
-    )
+    assert f"Of {int(together[2]):,} healthy steps of public runs, would drop none" in text
     assert together[3].startswith("0 ")
 
 

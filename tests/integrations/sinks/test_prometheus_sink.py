@@ -7,6 +7,7 @@ import shutil
 import socket
 import subprocess
 import threading
+import time
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -162,13 +163,88 @@ def test_rules_and_dashboard_name_metrics_that_exist() -> None:
         assert set(re.findall(r"trimtab_\w+", text)) <= exported
 
 
-@pytest.mark.skipif(shutil.which("promtool") is None, reason="needs Debian's prometheus package")
-def test_promtool_accepts_the_rules_and_the_metrics() -> None:
-    metrics = RunMetrics("x", {})
-    metrics.update(Block.from_columns({"loss": Column.complete(np.ones(1))}, step=np.array([1])))
-    for command, text in (
-        (["promtool", "check", "rules", str(FILES / "alerts.yml")], ""),
-        (["promtool", "check", "metrics"], metrics.text()),
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="needs Debian's prometheus package")
+def test_a_real_prometheus_scrapes_it_and_its_rules_fire(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    port, own_port = free_port(), free_port()
+    monkeypatch.setenv("TRIMTAB_PROMETHEUS_PORT", str(port))
+    rules = (FILES / "alerts.yml").read_text()
+    # The same rules on a clock that a test can wait for.
+    for slow, fast in (("> 600", "> 5"), ("for: 5m", "for: 1s")):
+        assert slow in rules
+        rules = rules.replace(slow, fast)
+    (tmp_path / "alerts.yml").write_text(rules)
+    (tmp_path / "prometheus.yml").write_text(
+        "global: {scrape_interval: 1s, evaluation_interval: 1s}\n"
+        "rule_files: [alerts.yml]\n"
+        "scrape_configs:\n- job_name: trimtab\n"
+        f"  static_configs: [{{targets: ['127.0.0.1:{port}']}}]\n"
+    )
+    for command in (
+        ["promtool", "check", "rules", str(FILES / "alerts.yml")],
+        ["promtool", "check", "config", str(tmp_path / "prometheus.yml")],
     ):
-        checked = subprocess.run(command, input=text, capture_output=True, text=True, check=False)
-        assert checked.returncode == 0, checked.stdout + checked.stderr
+        subprocess.run(command, check=True, capture_output=True)
+    prometheus = subprocess.Popen(
+        [
+            "prometheus",
+            f"--config.file={tmp_path / 'prometheus.yml'}",
+            f"--storage.tsdb.path={tmp_path / 'data'}",
+            f"--web.listen-address=127.0.0.1:{own_port}",
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    run = RunDirectory(tmp_path / "x1")
+    try:
+        with JournalWriter(run) as journal:
+            append(journal, 0, clock=time.time())
+            wait_until(lambda: any(run.journal.glob("*.log")))
+            with shipping(run):
+                wait_until(lambda: _answers(port))
+                checked = subprocess.run(
+                    ["promtool", "check", "metrics"],
+                    input=scrape(port),
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
+                assert checked.returncode == 0, checked.stdout + checked.stderr
+                wait_until(lambda: _query(own_port, "trimtab_steps_total") == [1.0], 60)
+                write(journal, 30, clock=time.time())
+                wanted = {
+                    "TrimtabRunStalled",
+                    "TrimtabNonFinite",
+                    "TrimtabIncidentOpen",
+                    "TrimtabRolledBack",
+                }
+                wait_until(lambda: _firing(own_port) == wanted, 90)
+                assert _query(own_port, "trimtab_loss != trimtab_loss")
+    finally:
+        prometheus.terminate()
+        prometheus.wait()
+
+
+def _get(port: int, path: str) -> dict[str, object]:
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(f"http://127.0.0.1:{port}/api/v1/{path}", timeout=5) as reply:
+        found: dict[str, object] = json.loads(reply.read())["data"]
+    return found
+
+
+def _query(port: int, query: str) -> list[float]:
+    try:
+        found = _get(port, "query?query=" + urllib.request.quote(query))  # type: ignore[attr-defined]
+    except OSError:
+        return []
+    result = found["result"]
+    assert isinstance(result, list)
+    return [float(series["value"][1]) for series in result]
+
+
+def _firing(port: int) -> set[str]:
+    alerts = _get(port, "alerts")["alerts"]
+    assert isinstance(alerts, list)
+    return {alert["labels"]["alertname"] for alert in alerts if alert["state"] == "firing"}
