@@ -7,7 +7,7 @@ import pytest
 
 from trimtab.core.block import Block
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.assembly import find_ranges
+from trimtab.journal.header import Axis
 from trimtab.journal.writer import JournalLimits
 
 
@@ -50,5 +50,5 @@ def test_a_run_that_went_back_is_as_it_was(at: int, tmp_path: Path) -> None:
 
 
 def test_numbers_further_apart_than_64_bits_hold_are_no_range() -> None:
-    axes = {"step": np.array([-(2**63), 2**63 - 1]), "tick": np.array([7, 8])}
-    assert list(find_ranges(axes)) == ["tick"]
+    assert Axis.of(np.array([-(2**63), 2**63 - 1])) is None
+    assert Axis.of(np.array([7, 8])) == Axis(start=7, stride=1)

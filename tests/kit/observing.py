@@ -7,7 +7,7 @@ import pytest
 from trimtab.core.incidents import Incident
 from trimtab.core.sink import RunStatus
 from trimtab.journal import RunDirectory
-from trimtab.journal.observer_command import OBSERVER_SETTING
+from trimtab.journal.observer_process import OBSERVER_SETTING
 from trimtab.observe.liveness import Standing
 from trimtab.observe.run_observer import RunObserver
 

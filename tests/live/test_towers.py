@@ -23,7 +23,7 @@ from tests.live.test_do_no_harm import planted
 import trimtab
 from trimtab.journal import RunDirectory, observer_process
 from trimtab.journal.news import read_news
-from trimtab.journal.observer_command import judge_to_end
+from trimtab.journal.observer_process import judge_to_end
 from trimtab.observe.news_writer import NewsWriter
 
 pytestmark = pytest.mark.usefixtures("with_observer")

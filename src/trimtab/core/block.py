@@ -13,10 +13,10 @@ The columns of a journal that is larger than memory stay on disk until they are 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import repeat
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -83,26 +83,17 @@ Rows = range | NDArray[np.int64]
 """The rows of the store that a block consists of."""
 
 
-class ColumnStore(Protocol):
-    """Where columns are stored: the segments of a journal."""
-
-    @property
-    def names(self) -> Sequence[str]:
-        """The signals that are stored."""
-        ...
-
-    def read(self, name: str, start: int, stop: int) -> Column:
-        """Read consecutive rows of a signal."""
-        ...
-
-
 class StoredColumns(Mapping[str, Column]):
     """The columns of some rows of a store, read on demand; the last ones are cached."""
 
-    def __init__(self, store: ColumnStore, rows: Rows) -> None:
-        self._store = store
+    def __init__(
+        self, names: Sequence[str], read: Callable[[str, int, int], Column], rows: Rows
+    ) -> None:
+        """`read` returns the rows of a signal between two places in the store."""
+        self._names = names
+        self._known = frozenset(names)
+        self._read_rows = read
         self._rows = rows
-        self._names = frozenset(store.names)
         self._kept: OrderedDict[str, Column] = OrderedDict()
 
     @property
@@ -112,10 +103,10 @@ class StoredColumns(Mapping[str, Column]):
 
     def cut(self, start: int, stop: int) -> StoredColumns:
         """Return the columns of consecutive rows."""
-        return StoredColumns(self._store, self._rows[start:stop])
+        return StoredColumns(self._names, self._read_rows, self._rows[start:stop])
 
     def __getitem__(self, name: str) -> Column:
-        if name not in self._names:
+        if name not in self._known:
             raise KeyError(name)
         column = self._kept.pop(name, None)  # stored again below, as the newest
         if column is None:
@@ -127,10 +118,10 @@ class StoredColumns(Mapping[str, Column]):
         return column
 
     def __contains__(self, name: object) -> bool:
-        return name in self._names
+        return name in self._known
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._store.names)
+        return iter(self._names)
 
     def __len__(self) -> int:
         return len(self._names)
@@ -140,9 +131,9 @@ class StoredColumns(Mapping[str, Column]):
         if not len(rows):
             return Column.missing(0)
         if isinstance(rows, range):
-            return self._store.read(name, rows.start, rows.stop)
+            return self._read_rows(name, rows.start, rows.stop)
         first = int(rows.min())
-        column = self._store.read(name, first, int(rows.max()) + 1)
+        column = self._read_rows(name, first, int(rows.max()) + 1)
         return Column(column.values[rows - first], column.present[rows - first])
 
 

@@ -13,78 +13,20 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntArray, StoredColumns
 from trimtab.core.signals import Quality
 from trimtab.journal.header import AXES, Axis
-from trimtab.journal.lines import Damage, DamageKind, Entry
+from trimtab.journal.lines import Damage, DamageKind
+from trimtab.journal.log_segment import ColumnTarget, LogSegment, ReadLosses
+from trimtab.journal.sealed_segment import SealedSegment
 
-
-@dataclass(slots=True)
-class ColumnTarget:
-    """Where the rows of one signal go; no mask if every row is recorded."""
-
-    values: FloatArray
-    present: BoolArray | None
-
-
-@dataclass(slots=True)
-class ReadLosses:
-    """What could not be read: whole rows, or rows of one signal."""
-
-    rows: list[slice] = field(default_factory=list)
-    values: list[tuple[str, slice]] = field(default_factory=list)
-    damage: list[Damage] = field(default_factory=list)
-
-
-class Segment(Protocol):
-    """The records and other entries of one file."""
-
-    @property
-    def file(self) -> str:
-        """The name of the file."""
-        ...
-
-    @property
-    def rows(self) -> int:
-        """The number of records."""
-        ...
-
-    @property
-    def last_tick(self) -> int:
-        """The highest tick, -1 if there are no records."""
-        ...
-
-    @property
-    def schema(self) -> int:
-        """The highest schema that it names."""
-        ...
-
-    @property
-    def entries(self) -> Sequence[Entry]:
-        """Its lines that are not records, parsed."""
-        ...
-
-    @property
-    def damage(self) -> Sequence[Damage]:
-        """The damage found before any column was read."""
-        ...
-
-    def names(self) -> Mapping[str, bool]:
-        """Return its signals, and whether each was recorded in every row."""
-        ...
-
-    def ranges(self) -> Mapping[str, Axis]:
-        """Return its axes that are a range."""
-        ...
-
-    def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
-        """Fill the requested axes, the tick among them, and the requested columns."""
-        ...
+Segment = LogSegment | SealedSegment
+"""The records and other entries of one file."""
 
 
 class JournalAxes:
@@ -126,18 +68,6 @@ class JournalAxes:
         return {name: axis[order] for name, axis in self._arrays.items()}
 
 
-def find_ranges(axes: Mapping[str, IntArray]) -> dict[str, Axis]:
-    """Return those of the axes whose values are a range, as ranges."""
-    found = {}
-    for name, values in axes.items():
-        if len(values):
-            stride = int(values[1]) - int(values[0]) if len(values) > 1 else 0
-            fits = abs(stride) < 2**63  # any two numbers of 64 bits may be further apart
-            if fits and (values[1:] == values[:-1] + stride).all():
-                found[name] = Axis(start=int(values[0]), stride=stride)
-    return found
-
-
 def _join(parts: Sequence[tuple[int, Axis | None]]) -> Axis | None:
     """Join the ranges of consecutive files into one; None if they do not continue each other."""
     joined: Axis | None = None
@@ -164,19 +94,11 @@ class SegmentColumns:
     opened.
     """
 
-    def __init__(
-        self, segments: Sequence[Segment], spans: Sequence[slice], names: Sequence[str]
-    ) -> None:
+    def __init__(self, segments: Sequence[Segment], spans: Sequence[slice]) -> None:
         self._segments = segments
         self._spans = spans
         self._starts = [span.start for span in spans]
         self._has = [segment.names() for segment in segments]
-        self.names = names
-        """The signals."""
-
-    @property
-    def rows(self) -> int:
-        return int(self._spans[-1].stop) if self._spans else 0
 
     def read(self, name: str, start: int, stop: int) -> Column:
         """Consecutive rows of a signal; each file is read as a whole."""
@@ -253,13 +175,12 @@ def assemble(
         for segment, end in zip(segments, ends, strict=True)
     ]
     damage: list[Damage] = []
-    fill = _fill if table.values is not None or find_damage else _fill_axes
+    fill = partial(_fill, table, find_damage)
     with ThreadPoolExecutor(_THREADS) as pool:
-        jobs = list(zip(segments, spans, strict=True))
         try:
-            filled = pool.map(lambda job: fill(table, *job), jobs)
+            filled = pool.map(fill, segments, spans)
         except RuntimeError:  # a program that ends starts no threads any more
-            filled = (fill(table, *job) for job in jobs)
+            filled = map(fill, segments, spans)
         for done, (span, losses) in enumerate(zip(spans, filled, strict=True), 1):
             _strike_out(table, span.start, losses)
             damage.extend(losses.damage)
@@ -267,10 +188,22 @@ def assemble(
                 progress(done, len(segments))
     order = _order(table, damage)
     if table.values is None:
-        columns = SegmentColumns(segments, spans, table.names)
-        stored = StoredColumns(columns, range(columns.rows) if order is None else order)
-        return _block(table, order, stored, events, qualities or {}), damage
-    return _block(table, order, _columns(table, order), events, qualities or {}), damage
+        rows = range(table.axes.rows) if order is None else order
+        read = SegmentColumns(segments, spans).read
+        columns: Mapping[str, Column] = StoredColumns(table.names, read, rows)
+    else:
+        columns = _columns(table, table.values, order)
+    axes = table.axes.take(order)
+    block = Block(
+        step=axes["step"],
+        tick=axes["tick"],
+        attempt=axes["attempt"],
+        data_position=axes["position"],
+        columns=columns,
+        qualities=dict(qualities or {}),
+        events=tuple(sorted(events, key=lambda event: event.tick)),
+    )
+    return block, damage
 
 
 def _allocate(
@@ -294,13 +227,14 @@ def _allocate(
     )
 
 
-def _fill(table: _Table, segment: Segment, span: slice) -> ReadLosses:
+def _fill(table: _Table, find_damage: bool, segment: Segment, span: slice) -> ReadLosses:
     """Read one segment into its rows; they share no rows, so they can be read in parallel."""
     axes, has = table.axes.part(span), segment.names()
-    if table.values is None:  # only to find damage
+    if table.values is None:  # columns are only read to find damage
         mask = np.empty(segment.rows, dtype=np.bool_)
         scratch = ColumnTarget(np.empty(segment.rows), mask)
-        return segment.read(axes, {name: scratch for name in table.names if name in has})
+        names = table.names if find_damage else ()
+        return segment.read(axes, {name: scratch for name in names if name in has})
     columns = {}
     for place, name in enumerate(table.names):
         values, present = table.values[place, span], table.present.get(name)
@@ -309,10 +243,6 @@ def _fill(table: _Table, segment: Segment, span: slice) -> ReadLosses:
         else:
             values.fill(np.nan)
     return segment.read(axes, columns)
-
-
-def _fill_axes(table: _Table, segment: Segment, span: slice) -> ReadLosses:
-    return segment.read(table.axes.part(span), {})
 
 
 def _strike_out(table: _Table, start: int, losses: ReadLosses) -> None:
@@ -348,10 +278,8 @@ def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
     return np.delete(order, again)
 
 
-def _columns(table: _Table, order: IntArray | None) -> dict[str, Column]:
-    values, present = table.values, table.present
-    if values is None:
-        return {}
+def _columns(table: _Table, values: FloatArray, order: IntArray | None) -> dict[str, Column]:
+    present = table.present
     if order is not None:
         values = values[:, order]
         present = {name: mask[order] for name, mask in present.items()}
@@ -359,22 +287,3 @@ def _columns(table: _Table, order: IntArray | None) -> dict[str, Column]:
         name: Column(row, present[name]) if name in present else Column.complete(row)
         for name, row in zip(table.names, values, strict=True)
     }
-
-
-def _block(
-    table: _Table,
-    order: IntArray | None,
-    columns: Mapping[str, Column],
-    events: Sequence[Event],
-    qualities: Mapping[str, Quality],
-) -> Block:
-    axes = table.axes.take(order)
-    return Block(
-        step=axes["step"],
-        tick=axes["tick"],
-        attempt=axes["attempt"],
-        data_position=axes["position"],
-        columns=columns,
-        qualities=dict(qualities),
-        events=tuple(sorted(events, key=lambda event: event.tick)),
-    )

@@ -4,7 +4,6 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from trimtab.core.block import Block
@@ -96,12 +95,7 @@ class Follower:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def _next_segment(self) -> Segment | None:

@@ -41,6 +41,14 @@ class Axis:
     stride: int = 0
     checksums: Sequence[int] | None = None
 
+    @classmethod
+    def of(cls, values: IntArray) -> "Axis | None":
+        """Return the range that numbers are; None if they are none."""
+        start = int(values[0]) if len(values) else 0
+        span = cls(start=start, stride=int(values[1]) - start if len(values) > 1 else 0)
+        is_range = span.fits(len(values)) and bool((np.diff(values) == span.stride).all())
+        return span if is_range else None
+
     def fits(self, rows: int) -> bool:
         """Return whether a range of this many numbers fits in 64 bits."""
         ends = (self.start, self.stride, self.start + self.stride * rows)

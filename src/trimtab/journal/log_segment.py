@@ -1,18 +1,34 @@
 """An open segment of a journal: parses its lines into records and other entries."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 
-from trimtab.core.block import Block, IntArray, Record
-from trimtab.journal.assembly import ColumnTarget, ReadLosses, find_ranges
+from trimtab.core.block import Block, BoolArray, FloatArray, IntArray, Record
 from trimtab.journal.header import AXES, Axis
 from trimtab.journal.lines import Damage, DamageKind, Entry, decode_line, parse_entry, schema_of
 
 
+@dataclass(slots=True)
+class ColumnTarget:
+    """Where the rows of one signal go; no mask if every row is recorded."""
+
+    values: FloatArray
+    present: BoolArray | None
+
+
+@dataclass(slots=True)
+class ReadLosses:
+    """What could not be read: whole rows, or rows of one signal."""
+
+    rows: list[slice] = field(default_factory=list)
+    values: list[tuple[str, slice]] = field(default_factory=list)
+    damage: list[Damage] = field(default_factory=list)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSegment:
-    """What was read from an open segment."""
+    """What was read from an open segment; a sealed one is read by the same names."""
 
     file: str
     block: Block
@@ -26,19 +42,25 @@ class LogSegment:
 
     @property
     def last_tick(self) -> int:
+        """The highest tick, -1 if there are no records."""
         return int(self.block.tick[-1]) if self.rows else -1
 
     @property
     def schema(self) -> int:
+        """The highest schema that it names."""
         return schema_of(self.entries)
 
     def names(self) -> dict[str, bool]:
+        """Return its signals, and whether each was recorded in every row."""
         return {name: bool(column.present.all()) for name, column in self.block.columns.items()}
 
     def ranges(self) -> dict[str, Axis]:
-        return find_ranges(self._axes)
+        """Return its axes that are a range."""
+        found = {name: Axis.of(values) for name, values in self._axes.items() if len(values)}
+        return {name: axis for name, axis in found.items() if axis is not None}
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:
+        """Fill the requested axes, the tick among them, and the requested columns."""
         known = self._axes
         for axis, out in axes.items():
             out[:] = known[axis]

@@ -129,11 +129,8 @@ def _ending_notes(run: RunDirectory, ended: str | None, ticks: IntArray) -> Iter
     for event in said:
         is_last = len(ticks) and event.tick > ticks[-1]
         if ended is None and is_last and event.facts.get("status") != RunStatus.RUNNING:
-            yield f"the run {event.facts.get('status')} after step {event.step}: {_how(event)}"
-
-
-def _how(event: Event) -> str:
-    return printable(str(event.facts.get("how"))[:200])
+            how = printable(str(event.facts.get("how"))[:200])
+            yield f"the run {event.facts.get('status')} after step {event.step}: {how}"
 
 
 def _lost_ticks(ticks: IntArray, drops: Iterable[tuple[int, int]]) -> Iterator[Damage]:

@@ -17,7 +17,6 @@ import traceback
 import weakref
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from trimtab._version import __version__
@@ -29,8 +28,12 @@ from trimtab.core.incidents import Incident
 from trimtab.core.log import log, log_to_stderr_by_default
 from trimtab.journal.directory import RunDirectory
 from trimtab.journal.exit_request import announce_run
-from trimtab.journal.observer_command import OBSERVER_SETTING
-from trimtab.journal.observer_process import Callbacks, NoObserver, ObserverProcess
+from trimtab.journal.observer_process import (
+    OBSERVER_SETTING,
+    Callbacks,
+    NoObserver,
+    ObserverProcess,
+)
 from trimtab.journal.reader import read_journal
 from trimtab.journal.writer import JournalWriter
 
@@ -138,12 +141,7 @@ class RunLog:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.close("closed" if kind is None else f"raised {kind.__name__}")
 
     def _append(self, step: Any, numbers: Mapping[str, Any]) -> None:

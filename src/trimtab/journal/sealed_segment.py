@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trimtab.core.block import Block, BoolArray, Column, FloatArray, IntArray
-from trimtab.journal.assembly import ColumnTarget, ReadLosses
 from trimtab.journal.files import open_new, open_regular, read_regular
 from trimtab.journal.header import (
     CHUNK_ROWS,
@@ -37,7 +36,7 @@ from trimtab.journal.lines import (
     encode_line,
     schema_of,
 )
-from trimtab.journal.log_segment import MAX_LINE_BYTES, LogParser
+from trimtab.journal.log_segment import MAX_LINE_BYTES, ColumnTarget, LogParser, ReadLosses
 
 
 def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
@@ -69,11 +68,8 @@ def write_segment(path: Path, block: Block, entries: Iterable[Entry]) -> None:
 
 def _add_axis(axis: IntArray, pieces: list[bytes | memoryview]) -> Axis:
     # Most runs count on without a break: two numbers stand for the whole axis.
-    start = int(axis[0]) if len(axis) else 0
-    span = Axis(start=start, stride=int(axis[1]) - start if len(axis) > 1 else 0)
-    if span.fits(len(axis)) and (np.diff(axis) == span.stride).all():
-        return span
-    return Axis(checksums=_add(axis.astype("<i8", copy=False), NUMBER_CHUNK, pieces))
+    span = Axis.of(axis)
+    return span or Axis(checksums=_add(axis.astype("<i8", copy=False), NUMBER_CHUNK, pieces))
 
 
 def _add_signal(column: Column, pieces: list[bytes | memoryview]) -> Signal:
@@ -127,30 +123,19 @@ class SealedSegment:
                 raise ValueError(f"its header claims {claimed} bytes, the file has {size}")
             self._size = self._base + claimed + length + TRAILER_BYTES
             self.entries, self.damage = self._read_entries(file)
+        self.rows, self.last_tick = self.header.rows, self.header.last_tick
+        self.schema = max(self.header.schema, schema_of(self.entries))
+        """The highest schema that it names, of the columns or of the lines."""
         if second:
             sentence = (
                 f"{self.file} has a damaged header; the second copy was used, nothing is lost"
             )
             self.damage.append(self._damage(DamageKind.DAMAGED_HEADER, sentence))
 
-    @property
-    def rows(self) -> int:
-        return self.header.rows
-
-    @property
-    def last_tick(self) -> int:
-        return self.header.last_tick
-
-    @property
-    def schema(self) -> int:
-        """The highest schema that it names, of the columns or of the lines."""
-        return max(self.header.schema, schema_of(self.entries))
-
     def names(self) -> dict[str, bool]:
         return {name: signal.mask is None for name, signal in self.header.signals.items()}
 
     def ranges(self) -> dict[str, Axis]:
-        """Return its axes that are a range, and need not be read."""
         return {n: axis for n, axis in self.header.axes.items() if axis.checksums is None}
 
     def read(self, axes: Mapping[str, IntArray], columns: Mapping[str, ColumnTarget]) -> ReadLosses:

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from trimtab.core.block import NO_POSITION, Block
@@ -273,12 +272,7 @@ class JournalWriter:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         self.close("closed" if kind is None else f"raised {kind.__name__}")
 
     def _load_previous(self, run: RunDirectory) -> int:
@@ -322,16 +316,13 @@ class JournalWriter:
 
     def _write(self, items: list[bytes | Entry]) -> None:
         for item in items:
-            log = self._log or self._begin_log()
-            log.add(item)
-            if len(log.rows) >= self._segment_records:
+            if self._log is None:
+                self._log = self._retry(self._open_segment)
+            self._log.add(item)
+            if len(self._log.rows) >= self._segment_records:
                 self._finish_log()
         if self._log is not None:
             self._retry(self._log.flush)
-
-    def _begin_log(self) -> OpenSegment:
-        self._log = self._retry(self._open_segment)
-        return self._log
 
     def _open_segment(self) -> OpenSegment:
         self._files.folder.mkdir(parents=True, exist_ok=True)

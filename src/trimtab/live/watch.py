@@ -22,7 +22,7 @@ from trimtab.core.incidents import Incident
 from trimtab.core.log import log_to_stderr_by_default
 from trimtab.core.text import counted
 from trimtab.journal import RunDirectory
-from trimtab.journal.observer_command import OBSERVER_SETTING
+from trimtab.journal.observer_process import OBSERVER_SETTING
 from trimtab.live.arithmetic import math_of
 from trimtab.live.deepspeed.engine import Engine, open_engine
 from trimtab.live.deepspeed.engine_gate import EngineGate, NoEngineGate

@@ -1,17 +1,15 @@
 """Selection: which checkpoint a run returns to, and why that one."""
 
-import logging
 from collections.abc import Mapping, Sequence
 
 from trimtab.core.errors import RestoreError
+from trimtab.core.log import log
 from trimtab.core.plugins import describe_error
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.checkpoints.index import INDEX, CheckpointEntry
-from trimtab.journal.observer_command import judge_to_end
+from trimtab.journal.observer_process import judge_to_end
 from trimtab.journal.rollback import pending_rollback
 from trimtab.state.checkpoints.store import CheckpointStore
-
-log = logging.getLogger("trimtab")
 
 
 class Selection:
