@@ -6,14 +6,14 @@ import json
 import tomllib
 import types
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from enum import StrEnum
 from os import PathLike
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from trimtab.checks.formats import hf, megatron, torchtitan
-from trimtab.checks.formats.reading import ConfigReading, Dialect, Spelling, Syntax
+from trimtab.checks.formats.reading import ConfigReading, Dialect, Document, Spelling, Syntax
 from trimtab.checks.formats.syntax import json_lines, load_yaml, read_flags, toml_lines
 from trimtab.checks.plan import TrainingPlan
 from trimtab.core.config import CheckConfig
@@ -29,17 +29,6 @@ KNOWN = (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Document:
-    """Where a config came from, and what else is known about it."""
-
-    source: str
-    lines: Mapping[str, int] = field(default_factory=dict)
-    syntax: Syntax = Syntax.JSON
-    steps: int | None = None
-    """The number of steps, for a format that may not hold it."""
-
-
 def read_config(
     config: str | PathLike[str] | Mapping[str, Any] | object, known: Mapping[str, Any] | None = None
 ) -> ConfigReading:
@@ -49,7 +38,7 @@ def read_config(
     config. Raises UnreadablePlan for a config of no known format.
     """
     try:
-        settings = typed_settings(known or {}, "--set")
+        settings = _typed_settings(known or {}, "--set")
         reading = _read(config, settings.get("steps"))
     except (OverflowError, ValueError) as error:  # steps or shares that are infinite or NaN
         source = config if isinstance(config, str | PathLike) else type(config).__name__
@@ -61,10 +50,10 @@ def _read(
     config: str | PathLike[str] | Mapping[str, Any] | object, steps: int | None
 ) -> ConfigReading:
     if isinstance(config, Mapping):
-        return _read_tree(config, _Document(source="mapping", steps=steps))
+        return _read_tree(config, Document(source="mapping", steps=steps))
     if isinstance(config, str | PathLike):
         return _read_file(Path(config), steps)
-    document = _Document(source=type(config).__name__, steps=steps)
+    document = Document(source=type(config).__name__, steps=steps)
     if hasattr(config, "to_dict"):
         return _read_tree(config.to_dict(), document)
     if dataclasses.is_dataclass(config) and not isinstance(config, type):
@@ -74,7 +63,7 @@ def _read(
 
 def _read_file(path: Path, steps: int | None) -> ConfigReading:
     text = _read_text(path)
-    document = _Document(source=str(path), steps=steps)
+    document = Document(source=str(path), steps=steps)
     if path.suffix.lower() in (".yaml", ".yml"):
         return _read_yaml(text, document)
     if text.lstrip().startswith("{"):
@@ -94,10 +83,9 @@ def _read_file(path: Path, steps: int | None) -> ConfigReading:
     return _read_tree(table, replace(document, lines=toml_lines(text), syntax=Syntax.TOML))
 
 
-def _read_yaml(text: str, document: _Document) -> ConfigReading:
-    if (
-        read_flags(text).values.keys() & megatron.TABLE.marks
-    ):  # flags as keys, as in Megatron-LM's tests
+def _read_yaml(text: str, document: Document) -> ConfigReading:
+    # Flags as keys, as in Megatron-LM's tests.
+    if read_flags(text).values.keys() & megatron.TABLE.marks:
         return _read_flags(text, document)
     tree, lines = load_yaml(text, document.source)
     if not isinstance(tree, Mapping):
@@ -120,70 +108,58 @@ def _read_text(path: Path) -> str:
     return text
 
 
-def _read_flags(text: str, document: _Document) -> ConfigReading:
-    source = document.source
+def _read_flags(text: str, document: Document) -> ConfigReading:
     flags = read_flags(text)
     names = flags.values.keys() | set(flags.unresolved)
     if names & megatron.TABLE.marks:
-        return megatron.read_megatron(flags, source=source)
+        return megatron.read_megatron(flags, document)
     underscored = {name.replace("-", "_"): value for name, value in flags.values.items()}
     if underscored.keys() & hf.TABLE.marks:
         lines = {name.replace("-", "_"): line for name, line in flags.lines.items()}
-        return hf.read_hf(
-            underscored, source=source, lines=lines, dialect=hf.HF_FLAGS, steps=document.steps
-        )
-    raise UnreadablePlan(f"{source} has no known format; give {KNOWN}")
+        return hf.read_hf(underscored, replace(document, lines=lines), dialect=hf.HF_FLAGS)
+    raise UnreadablePlan(f"{document.source} has no known format; give {KNOWN}")
 
 
-def _read_tree(tree: Mapping[str, Any], document: _Document) -> ConfigReading:
-    source, lines = document.source, document.lines
+def _read_tree(tree: Mapping[str, Any], document: Document) -> ConfigReading:
     if tree.keys() & hf.AXOLOTL_MARKS:
-        return hf.read_axolotl(tree, source=source, lines=lines, steps=document.steps)
+        return hf.read_axolotl(tree, document)
     if tree.keys() & hf.TABLE.marks:
-        dialect = hf.HF_YAML if document.syntax is Syntax.YAML else hf.HF_JSON
-        return hf.read_hf(tree, source=source, lines=lines, dialect=dialect, steps=document.steps)
+        return hf.read_hf(tree, document)
     tool = tree.get("tool")
     ours = tool.get("trimtab", tree) if isinstance(tool, Mapping) else tree
     training = ours.get("training")
     if tree.keys() & torchtitan.TABLE.marks:  # before ours: torchtitan has a [training] table, too
-        return torchtitan.read_torchtitan(tree, source=source, lines=lines, syntax=document.syntax)
+        return torchtitan.read_torchtitan(tree, document)
     if isinstance(training, Mapping):
         table_lines = {
             name.removeprefix("tool.trimtab.").removeprefix("training."): line
-            for name, line in lines.items()
+            for name, line in document.lines.items()
             if name.removeprefix("tool.trimtab.").startswith("training.")
         }
         settings = CheckConfig.from_dict(ours.get("check", {}), "check")
-        return read_training_table(
-            training, source=source, lines=table_lines, syntax=document.syntax, off=settings.off
-        )
+        return _read_table(training, replace(document, lines=table_lines), settings.off)
     if tree.keys() & FIELDS:
-        return read_training_table(tree, source=source, lines=lines, syntax=document.syntax)
-    raise UnreadablePlan(f"{source} has no known format; give {KNOWN}")
+        return _read_table(tree, document)
+    raise UnreadablePlan(f"{document.source} has no known format; give {KNOWN}")
 
 
 FIELDS = frozenset(field.name for field in dataclasses.fields(TrainingPlan))
 _TYPES = get_type_hints(TrainingPlan)
 
 
-def read_training_table(
-    training: Mapping[str, Any],
-    *,
-    source: str,
-    lines: Mapping[str, int] | None = None,
-    syntax: Syntax = Syntax.JSON,
-    off: tuple[str, ...] = (),
+def _read_table(
+    training: Mapping[str, Any], document: Document, off: tuple[str, ...] = ()
 ) -> ConfigReading:
     return ConfigReading(
-        source=source,
-        dialect=DIALECTS[syntax],
-        plan=TrainingPlan(**typed_settings(training, source)),
-        lines={name: line for name, line in (lines or {}).items() if name in FIELDS},
+        source=document.source,
+        dialect=DIALECTS[document.syntax],
+        plan=TrainingPlan(**_typed_settings(training, document.source)),
+        lines={name: line for name, line in document.lines.items() if name in FIELDS},
         off=off,
     )
 
 
-def typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
+def _typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
     """Return each setting in the type of its field; raise UnreadablePlan if one does not fit."""
     typed: dict[str, Any] = {}
     for name, value in settings.items():

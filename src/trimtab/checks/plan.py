@@ -72,35 +72,25 @@ class Curve:
 
 
 @lru_cache(maxsize=8)  # a dozen rules use the same curve
-def simulate(
-    *,
-    steps: int,
-    lr: float,
-    schedule: Shape,
-    warmup_steps: int,
-    decay_start: int | None,
-    decay_end: int | None,
-    final_lr: float,
-    cycles: float | None,
-    holds_after_decay: bool,
-    lr_points: Points | None,
-) -> Curve:
-    """Simulate the learning rate of every step of a run."""
+def _simulate(plan: "TrainingPlan", steps: int) -> Curve:
     step = np.linspace(0, steps - 1, min(steps, MAX_POINTS)).astype(np.int64)
-    if lr_points:
-        places, rates = zip(*sorted(lr_points), strict=True)
+    if plan.lr_points:
+        places, rates = zip(*sorted(plan.lr_points), strict=True)
         values = np.interp(step, places, rates)
         return Curve(step, values, warmup=int(np.argmax(values)))
-    begin = warmup_steps if decay_start is None else decay_start
-    end = steps if decay_end is None else decay_end
+    lr = 1.0 if plan.lr is None else plan.lr
+    final_lr, warmup_steps = plan.final_lr or 0.0, plan.warmup_steps or 0
+    begin = warmup_steps if plan.decay_start is None else plan.decay_start
+    end = steps if plan.decay_end is None else plan.decay_end
     progress = np.maximum((step - begin) / max(end - begin, 1), 0.0)
-    if holds_after_decay:
+    if plan.holds_after_decay:
         progress = np.minimum(progress, 1.0)
-    if schedule is Shape.INVERSE_SQRT:
+    if plan.schedule is Shape.INVERSE_SQRT:
         values = lr * np.sqrt(max(warmup_steps, 1) / np.maximum(step, max(warmup_steps, 1)))
         values = np.maximum(values, final_lr)
     else:
-        values = final_lr + (lr - final_lr) * _share(schedule, progress, cycles)
+        schedule = plan.schedule or Shape.CONSTANT
+        values = final_lr + (lr - final_lr) * _share(schedule, progress, plan.cycles)
     if warmup_steps > 0:
         # From step 0 on. Some frameworks begin with a rate of 0; no rule looks that closely.
         values = np.where(step < warmup_steps, lr * (step + 1) / warmup_steps, values)
@@ -436,15 +426,4 @@ class TrainingPlan:
             return None
         if self.lr_points is None and (self.schedule is None or self.warmup_steps is None):
             return None
-        return simulate(
-            steps=self.steps,
-            lr=1.0 if self.lr is None else self.lr,
-            schedule=self.schedule or Shape.CONSTANT,
-            warmup_steps=self.warmup_steps or 0,
-            decay_start=self.decay_start,
-            decay_end=self.decay_end,
-            final_lr=self.final_lr or 0.0,
-            cycles=self.cycles,
-            holds_after_decay=self.holds_after_decay,
-            lr_points=self.lr_points,
-        )
+        return _simulate(self, self.steps)

@@ -12,13 +12,14 @@ settings of a `TrainingPlan`, those of rules on real objects (PF...) are `Measur
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from functools import partial
 from types import MappingProxyType
 from typing import Any
 
+from trimtab.core import text
 from trimtab.core.rules import Missing, RuleFunction
 
 
@@ -166,10 +167,5 @@ def hours(seconds: float) -> str:
     return f"{seconds / 3600:.3g} h"
 
 
-MAX_NAMES = 3
-"""Parameters or layers that are named one by one."""
-
-
-def listed(names: Sequence[str]) -> str:
-    rest = len(names) - MAX_NAMES
-    return ", ".join(names[:MAX_NAMES]) + (f" and {rest} more" if rest > 0 else "")
+listed = partial(text.listed, most=3)
+"""Returns names of parameters or layers on one line, three of them by themselves."""

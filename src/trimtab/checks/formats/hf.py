@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trimtab.checks.formats.reading import ConfigReading, Dialect, FormatTable, Values
+from trimtab.checks.formats.reading import (
+    ConfigReading,
+    Dialect,
+    Document,
+    FormatTable,
+    Syntax,
+    Values,
+)
 from trimtab.checks.plan import LossScaling, Precision, Shape, TrainingPlan
 
 TABLE = FormatTable.load("hf")
@@ -21,18 +28,15 @@ _PAIR = re.compile(r"([a-z_]+)\W+([\w.+-]+)")
 
 def read_hf(
     given: Mapping[str, Any],
+    document: Document,
     *,
-    source: str,
-    lines: Mapping[str, int] | None = None,
     dialect: Dialect | None = None,
     defaults: Mapping[str, Any] = TABLE.defaults,
-    steps: int | None = None,
 ) -> ConfigReading:
-    """Read the plan from training arguments; `steps` is used if they set no limit."""
-    values = Values(given, source, defaults)
+    """Read the plan from training arguments."""
+    values = Values(given, document.source, defaults)
     limit = values.whole("max_steps")
-    if limit is not None and limit > 0:
-        steps = limit
+    steps = limit if limit is not None and limit > 0 else document.steps
     plan = TrainingPlan(
         steps=steps,
         from_scratch=False if "model_name_or_path" in values or _adapts(values) else None,
@@ -53,10 +57,10 @@ def read_hf(
         seeded=True,
     )
     return ConfigReading(
-        source=source,
-        dialect=dialect or HF_JSON,
+        source=document.source,
+        dialect=dialect or (HF_YAML if document.syntax is Syntax.YAML else HF_JSON),
         plan=plan,
-        lines=TABLE.find_lines(lines or {}),
+        lines=TABLE.find_lines(document.lines),
         notes=_notes(values, steps),
     )
 
@@ -196,32 +200,20 @@ _AXOLOTL_TO_HF: Mapping[str, str] = {
 _HF_TO_AXOLOTL = {other: name for name, other in _AXOLOTL_TO_HF.items()}
 
 
-def read_axolotl(
-    given: Mapping[str, Any],
-    *,
-    source: str,
-    lines: Mapping[str, int] | None = None,
-    steps: int | None = None,
-) -> ConfigReading:
+def read_axolotl(given: Mapping[str, Any], document: Document) -> ConfigReading:
     """Read the plan from an axolotl config."""
     arguments = {_AXOLOTL_TO_HF.get(name, name): value for name, value in given.items()}
     for name in ("bf16", "fp16"):
         if arguments.get(name) in ("auto", "full"):
             # auto takes bf16 where the GPU has it, which every GPU for training now does.
             arguments[name] = name == "bf16"
-    reading = read_hf(
-        arguments,
-        source=source,
-        lines={_AXOLOTL_TO_HF.get(name, name): line for name, line in (lines or {}).items()},
-        dialect=AXOLOTL,
-        defaults={},
-        steps=steps,
-    )
+    lines = {_AXOLOTL_TO_HF.get(name, name): line for name, line in document.lines.items()}
+    reading = read_hf(arguments, replace(document, lines=lines), dialect=AXOLOTL, defaults={})
     unset = [field for field, keys in TABLE.names.items() if not arguments.keys() & set(keys)]
     open_fields: dict[str, Any] = dict.fromkeys(unset)
     if "optim" not in arguments:
         open_fields["optimizer"] = None
-    if steps is not None:
+    if document.steps is not None:
         open_fields.pop("steps", None)
     return replace(
         reading,

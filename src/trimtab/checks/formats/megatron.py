@@ -5,16 +5,16 @@ What is not in it has Megatron-LM's default.
 
 from typing import Any
 
-from trimtab.checks.formats.reading import ConfigReading, Dialect, FormatTable, Values
+from trimtab.checks.formats.reading import ConfigReading, Dialect, Document, FormatTable, Values
 from trimtab.checks.formats.syntax import Flags
 from trimtab.checks.plan import LossScaling, NormPlace, Precision, TrainingPlan
 
 TABLE = FormatTable.load("megatron")
 
 
-def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
+def read_megatron(flags: Flags, document: Document) -> ConfigReading:
     """Read the plan from Megatron-LM arguments."""
-    values = Values(flags.values, source, TABLE.defaults)
+    values = Values(flags.values, document.source, TABLE.defaults)
     open_ended = frozenset(flags.unresolved)
     saving = values.text("save") is not None or "save" in open_ended
     interval = values.whole("save-interval")
@@ -48,7 +48,7 @@ def read_megatron(flags: Flags, *, source: str) -> ConfigReading:
         seeded=True,
     )
     return ConfigReading(
-        source=source,
+        source=document.source,
         dialect=MEGATRON,
         plan=plan,
         lines=TABLE.find_lines(flags.lines),

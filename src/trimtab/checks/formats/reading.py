@@ -84,6 +84,18 @@ class Syntax(StrEnum):
     YAML = "yaml"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Where a config came from, and what else is known about it."""
+
+    source: str
+    lines: Mapping[str, int] = field(default_factory=dict)
+    """Setting, as the format names it, to its line."""
+    syntax: Syntax = Syntax.JSON
+    steps: int | None = None
+    """The number of steps, for a format that may not hold it."""
+
+
 _INSTRUCTIONS = {
     "cross_entropy_fp32": "compute the cross-entropy from fp32 logits",
     "decay_embeddings": "give embeddings a parameter group with weight_decay 0",

@@ -9,7 +9,14 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.checks.formats.reading import ConfigReading, Dialect, FormatTable, Syntax, Values
+from trimtab.checks.formats.reading import (
+    ConfigReading,
+    Dialect,
+    Document,
+    FormatTable,
+    Syntax,
+    Values,
+)
 from trimtab.checks.formats.syntax import flatten
 from trimtab.checks.plan import NormPlace, Precision, TrainingPlan
 
@@ -19,19 +26,13 @@ _TYPES = {"float32": Precision.FP32, "bfloat16": Precision.BF16, "float16": Prec
 _SIZE = re.compile(r"^(\d+(?:\.\d+)?)([bm])", re.IGNORECASE)
 
 
-def read_torchtitan(
-    tree: Mapping[str, Any],
-    *,
-    source: str,
-    lines: Mapping[str, int] | None = None,
-    syntax: Syntax = Syntax.TOML,
-) -> ConfigReading:
+def read_torchtitan(tree: Mapping[str, Any], document: Document) -> ConfigReading:
     """Read the plan from a torchtitan config."""
-    given, places = _renamed(flatten(tree)), _renamed(lines or {})
+    given = _renamed(flatten(tree))
     betas = given.get("optimizer.param_groups.optimizer_kwargs.betas")
     if isinstance(betas, list | tuple) and len(betas) == 2:
         given["optimizer.beta1"], given["optimizer.beta2"] = betas
-    values = Values(given, source, TABLE.defaults)
+    values = Values(given, document.source, TABLE.defaults)
     lr, steps = values.number("optimizer.lr"), values.whole("training.steps")
     batch = values.whole("training.global_batch_size")
     saves = values.truth("checkpoint.enable")
@@ -54,16 +55,13 @@ def read_torchtitan(
         nan_filter=False,
         seeded=values.raw("debug.seed") is not None,
     )
+    note = "the batch depends on the number of ranks; give training.global_batch_size to check it"
     return ConfigReading(
-        source=source,
-        dialect=DIALECTS[syntax],
+        source=document.source,
+        dialect=DIALECTS[document.syntax],
         plan=plan,
-        lines=TABLE.find_lines(places),
-        notes=()
-        if plan.batch_size
-        else (
-            "the batch depends on the number of ranks; give training.global_batch_size to check it",
-        ),
+        lines=TABLE.find_lines(_renamed(document.lines)),
+        notes=() if plan.batch_size else (note,),
     )
 
 

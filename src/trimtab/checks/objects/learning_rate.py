@@ -230,7 +230,6 @@ class CoordinateCheck:
     """The result of a coordinate check: one row per layer."""
 
     widths: tuple[int, ...]
-    steps: int
     layers: tuple[LayerCoordinates, ...]
 
     @property
@@ -265,7 +264,7 @@ class CoordinateCheck:
     def to_dict(self) -> dict[str, Any]:
         return {
             "widths": list(self.widths),
-            "steps": self.steps,
+            "steps": COORDINATE_STEPS,
             "stable": self.is_stable,
             "advice": self.advice,
             "layers": [
@@ -283,7 +282,7 @@ class CoordinateCheck:
 def coordinates_view(check: CoordinateCheck) -> RenderableType:
     """Return one row per layer for a terminal: what the steps changed at each width."""
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column(f"change after {check.steps} steps")
+    table.add_column(f"change after {COORDINATE_STEPS} steps")
     for width in check.widths:
         table.add_column(f"width {width}", justify="right")
     table.add_column("power of width", justify="right")
@@ -299,33 +298,25 @@ def coordinates_view(check: CoordinateCheck) -> RenderableType:
 
 
 def coordinate_check(
-    make: Callable[[int], Mapping[str, Any]],
-    widths: Sequence[int],
-    *,
-    steps: int = COORDINATE_STEPS,
-    seed: int = 0,
+    make: Callable[[int], Mapping[str, Any]], widths: Sequence[int]
 ) -> CoordinateCheck:
     """Train a model of each width for a few steps and compare what changes in its layers.
 
-    Args:
-        make: Takes a width; returns the arguments of `trimtab.check` as a dict: model, optimizer,
-            loader and, if the model does not return it, loss.
-        widths: Two or more widths.
-        steps: Steps of training.
-        seed: Set before each model is made.
+    `make` takes a width and returns the arguments of `trimtab.check` as a dict: model, optimizer,
+    loader and, if the model does not return it, loss.
     """
     chosen = sorted(set(widths))
     if len(chosen) < 2 or chosen[0] < 1:
         raise ConfigError(f"two or more widths are needed, got {list(widths)}")
     found: dict[int, dict[str, tuple[float, float]]] = {}
     for width in chosen:
-        torch.manual_seed(seed)  # repeatable, whatever was drawn before
-        found[width] = _coordinates(Inputs(**as_setup(call_setup(make, width))), steps)
+        torch.manual_seed(0)  # repeatable, whatever was drawn before
+        found[width] = _coordinates(Inputs(**as_setup(call_setup(make, width))))
     names = [name for name in found[chosen[0]] if all(name in found[w] for w in chosen)]
     if not names:
         raise ConfigError("the models of these widths have no layer in common")
     layers = [_layer(name, chosen, [found[width][name] for width in chosen]) for name in names]
-    return CoordinateCheck(widths=tuple(chosen), steps=steps, layers=tuple(layers))
+    return CoordinateCheck(widths=tuple(chosen), layers=tuple(layers))
 
 
 def parse_widths(text: str) -> list[int]:
@@ -338,14 +329,14 @@ def parse_widths(text: str) -> list[int]:
         ) from None
 
 
-def _coordinates(inputs: Inputs, steps: int) -> dict[str, tuple[float, float]]:
+def _coordinates(inputs: Inputs) -> dict[str, tuple[float, float]]:
     """Return for each layer its size at init and the size of its change, of one batch."""
     kept = KeptState(inputs)
     try:
         batch = cut(draw(inputs.loader)[0], ROWS, ELEMENTS)
         rates = [[float(g["lr"]) for g in o.param_groups] for o in inputs.optimizers]
         before = _outputs(inputs, batch)
-        for _ in range(steps):
+        for _ in range(COORDINATE_STEPS):
             run_steps(inputs, [batch], rates, 1)
         after = _outputs(inputs, batch)
     finally:
