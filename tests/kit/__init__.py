@@ -6,10 +6,11 @@ import each other.
 Which tests run when: `rooms`, `cases`.
 Runs as data: `synthetic` (blocks, incidents and diagnoses), `public_runs`, `journal_rows`,
 `text_logs` (logs in the words of each trainer), `token_files`, `damage`, `fuzz`.
-Training: `tiny` (the model and a plain loop), `user_loop` (loops as users write them), `runs` and
-`recovering` (a run that can be rolled back), `resumes` (a script that saves, stops and resumes),
-`check_objects` (objects with planted faults), `gate_rule`, `watched_run` (a loop that asks for all
-that a guard does) and `fault_injection` (the same while a function of the guard raises).
+Training: `tiny` (the model and a plain loop), `user_loop` (loops as users write them), `runs` (the
+optimizers and schedulers of torch, a small model and its batches), `resumes` (a script that saves,
+stops and resumes), `check_objects` (objects with planted faults), `gate_rule`, `watched_run` (a
+loop that asks for all that a guard does) and `fault_injection` (the same while a function of the
+guard raises).
 Ranks: `ranks` and `launch` (processes with gloo), `threads`, `recover_schedules`, `late_ranks`,
 `traffic`.
 Trainers: `hf`, `lightning`, `torchtitan`, `trainer_runs` (one run in each of them).

@@ -4,12 +4,14 @@ import math
 
 import pytest
 import torch
+from rich.console import Console
 from tests.kit.check_objects.widths import make_at_width
 
 from trimtab.checks.objects.learning_rate import (
     CoordinateCheck,
     LrRange,
     coordinate_check,
+    coordinates_view,
     lr_range_test,
     parse_widths,
 )
@@ -19,7 +21,7 @@ from trimtab.core.errors import ConfigError
 @pytest.fixture(scope="module")
 def checks() -> dict[bool, CoordinateCheck]:
     return {
-        is_mup: coordinate_check(make_at_width(is_mup=is_mup), [64, 128, 192, 256])
+        is_mup: coordinate_check(make_at_width(is_mup=is_mup), [64, 128, 256])
         for is_mup in (True, False)
     }
 
@@ -34,8 +36,13 @@ def test_a_correct_parametrisation_is_stable_and_a_wrong_one_is_not(
     assert "divide the rate of hidden matrices" in checks[False].advice
 
 
-def test_the_result_names_its_widths(checks: dict[bool, CoordinateCheck]) -> None:
-    assert checks[True].to_dict()["widths"] == [64, 128, 192, 256]
+def test_the_result_and_its_table_name_the_widths(checks: dict[bool, CoordinateCheck]) -> None:
+    console = Console(width=200)
+    with console.capture() as printed:
+        console.print(coordinates_view(checks[False]))
+    assert "width 256" in printed.get()
+    assert "not stable" in printed.get()
+    assert checks[True].to_dict()["widths"] == [64, 128, 256]
 
 
 def test_widths_are_whole_numbers_and_more_than_one() -> None:
