@@ -45,13 +45,10 @@ def test_a_journal_of_0_1_reads_as_it_did_then(old: RunDirectory) -> None:
     assert old.read_manifest()["seed"] == 1
 
 
-def test_it_can_be_followed(old: RunDirectory) -> None:
+def test_it_can_be_followed_and_continued(old: RunDirectory) -> None:
     with Follower(old) as follower:
         assert follower.poll().tick.tolist() == TRUTH["tick"]
         assert follower.damage == ()
-
-
-def test_it_can_be_continued(old: RunDirectory) -> None:
     with JournalWriter(old) as writer:
         assert writer.append(100, {"loss": 1.0}) == len(TRUTH["tick"])
     assert writer.error is None

@@ -59,15 +59,15 @@ def replace_by(kind: str, path: Path) -> None:
         path.symlink_to("/dev/zero")
 
 
-@pytest.mark.parametrize("kind", ["pipe", "device"])
-def test_no_file_of_a_run_makes_a_reader_wait(kind: str, run: RunDirectory, tmp_path: Path) -> None:
+def test_no_file_of_a_run_makes_a_reader_wait(run: RunDirectory, tmp_path: Path) -> None:
     files = [path for path in sorted(run.home.rglob("*")) if path.is_file()]
     folders = []
     for number, path in enumerate(files):
-        folder = tmp_path / str(number) / "run"
-        shutil.copytree(run.root, folder)
-        replace_by(kind, folder / path.relative_to(run.root))
-        folders.append(str(folder))
+        for kind in ("pipe", "device"):
+            folder = tmp_path / f"{kind} {number}" / "run"
+            shutil.copytree(run.root, folder)
+            replace_by(kind, folder / path.relative_to(run.root))
+            folders.append(str(folder))
     done = forked.run("-c", READ, *folders)
     assert done.stdout.endswith("done\n"), done.stdout + done.stderr[-2000:]
     assert len(files) >= 9

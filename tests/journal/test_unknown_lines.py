@@ -36,7 +36,7 @@ broken = st.fixed_dictionaries({}, optional={key: kind | anything for key, kind 
 
 @given(entries=st.lists(whole | broken, max_size=12))
 @example(entries=[{"kind": "record", "step": 0, "tick": 2**63 - 1, "signals": {}}])
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_no_line_makes_reading_crash_or_sealing_forget(entries: list[Entry]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         run = RunDirectory(Path(folder))

@@ -247,9 +247,9 @@ def test_a_short_write_and_an_error_leave_the_file_whole(
     assert isinstance(writer.error, OSError)
 
 
-def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """A disk that hangs until the gate is opened."""
     real, gate = os.write, threading.Event()
 
     def hanging(descriptor: int, data: bytes) -> int:
@@ -257,6 +257,12 @@ def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
         return real(descriptor, data)
 
     monkeypatch.setattr("trimtab.journal.writer.os.write", hanging)
+    return gate
+
+
+def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
+    run: RunDirectory, gate: threading.Event
+) -> None:
     config = JournalLimits(flush_seconds=0.005, queue_records=10, close_seconds=30)
     with Follower(run) as follower, JournalWriter(run, config) as writer:
         writer.append(0, {"loss": 0.0})
@@ -276,14 +282,7 @@ def test_what_does_not_fit_the_queue_is_dropped_counted_and_reported(
     assert [event.kind for event in reading.block.events] == ["resume"]
 
 
-def test_notes_are_bounded_too(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
-    real, gate = os.write, threading.Event()
-
-    def hanging(descriptor: int, data: bytes) -> int:
-        gate.wait()
-        return real(descriptor, data)
-
-    monkeypatch.setattr("trimtab.journal.writer.os.write", hanging)
+def test_notes_are_bounded_too(run: RunDirectory, gate: threading.Event) -> None:
     with JournalWriter(run, JournalLimits(flush_seconds=0.005, queue_records=1)) as writer:
         writer.append(0, {})
         time.sleep(0.1)
@@ -294,16 +293,8 @@ def test_notes_are_bounded_too(run: RunDirectory, monkeypatch: pytest.MonkeyPatc
 
 
 def test_closing_gives_up_on_a_disk_that_does_not_answer(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+    run: RunDirectory, gate: threading.Event
 ) -> None:
-    gate = threading.Event()
-    real = os.write
-
-    def hanging(descriptor: int, data: bytes) -> int:
-        gate.wait()
-        return real(descriptor, data)
-
-    monkeypatch.setattr("trimtab.journal.writer.os.write", hanging)
     writer = JournalWriter(run, JournalLimits(flush_seconds=0.005, close_seconds=0.3))
     writer.append(0, {"loss": 1.0})
     begin = time.monotonic()
