@@ -6,7 +6,6 @@ the BatchEncoding of transformers) of batches. Anything else in it is kept as it
 
 import copy
 import dataclasses
-import logging
 from collections import Counter, UserDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-log = logging.getLogger("trimtab")
+from trimtab.core.log import log
 
 NUM_BATCHES, MAX_BYTES = 4, 256 << 20
 """Batches that are remembered, and their size in memory at most."""

@@ -1,7 +1,7 @@
 """The objects of a run: what a checkpoint holds, what the user gives as `state`, the parameters."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -68,24 +68,16 @@ class HasState(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True)
 class TrainingState:
     """The objects of a run."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        optimizers: Sequence[Optimizer],
-        *,
-        schedulers: Sequence[HasState] = (),
-        scaler: Any = None,
-        state: Mapping[str, HasState] | None = None,
-    ) -> None:
-        self.model = model
-        self.optimizers = tuple(optimizers)
-        self.schedulers = tuple(schedulers)
-        self.scaler = scaler
-        self.state = dict(state or {})
-        """What else the user names."""
+    model: nn.Module
+    optimizers: Sequence[Optimizer]
+    schedulers: Sequence[HasState] = ()
+    scaler: Any = None
+    state: Mapping[str, HasState] = field(default_factory=dict)
+    """What else the user names."""
 
 
 def parameters_of(optimizers: Iterable[Optimizer]) -> list[torch.Tensor]:

@@ -9,14 +9,13 @@ import logging
 import time
 
 from trimtab.core.errors import ConfigError
+from trimtab.core.log import log
 from trimtab.core.text import counted, digits
 from trimtab.state.checkpoints.store import Ranks
 
 COSTLY_SHARE = 0.05
 """Of the time, spent in saving, from which on the log advises another cadence. Source: stability
 guides put all checks and checkpoints of a run at 5 to 10 % of its time."""
-
-log = logging.getLogger("trimtab")
 
 
 class Cadence:

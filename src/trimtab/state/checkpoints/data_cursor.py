@@ -7,12 +7,12 @@
 Random numbers that worker processes draw come back only where batches are drawn again.
 """
 
-import logging
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from trimtab.core.log import log
 from trimtab.state.rng import RandomState, get_random_state, set_random_state
 
 MAX_MARKS = 8
@@ -20,8 +20,6 @@ MAX_MARKS = 8
 
 LOG_SECONDS = 30.0
 """Between two lines about batches that are being dropped."""
-
-log = logging.getLogger("trimtab")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,6 @@ made of tensors, numbers, text, bytes, None, dicts, lists and tuples (`to_plain`
 """
 
 import dataclasses
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from trimtab.core.log import log
 from trimtab.journal.checkpoints.index import CheckpointEntry
 from trimtab.state.checkpoints.data_cursor import Mark
 from trimtab.state.checkpoints.store import CheckpointStore
@@ -53,9 +53,6 @@ def from_plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return type(value)(from_plain(part) for part in value)
     return value
-
-
-log = logging.getLogger("trimtab")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,7 +11,6 @@ with trimtab.watch(model, optimizer, run_dir="runs/x1", checkpoints=checkpoints)
 With `every_steps` or `every_seconds` the guard saves by itself; else `guard.checkpoint()` does.
 """
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from torch.optim import Optimizer
 
 from trimtab.core.checkpointer import Checkpointer, find_checkpointer
 from trimtab.core.errors import ConfigError, RestoreError
+from trimtab.core.log import log
 from trimtab.journal import RunDirectory
 from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict, mark_given_up
 from trimtab.journal.checkpoints.manifest import CheckpointFacts
@@ -40,8 +40,6 @@ from trimtab.state.checkpoints.selection import Selection
 from trimtab.state.checkpoints.store import CheckpointStore, Ranks, report_failure
 from trimtab.state.rng import get_random_state, set_random_state
 from trimtab.state.training_state import HasState, TrainingState
-
-log = logging.getLogger("trimtab")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,13 +116,9 @@ class Checkpoints:
         """When the next checkpoint is due."""
         self._state: TrainingState | None = None
         if model is not None:
-            self._state = TrainingState(
-                model,
-                [optimizer] if isinstance(optimizer, Optimizer) else optimizer,
-                schedulers=_as_schedulers(scheduler),
-                scaler=scaler,
-                state=state,
-            )
+            optimizers = [optimizer] if isinstance(optimizer, Optimizer) else list(optimizer)
+            schedulers = _as_schedulers(scheduler)
+            self._state = TrainingState(model, optimizers, schedulers, scaler, dict(state or {}))
         self.cursor = DataCursor()
         """Where the run is in its data."""
         self.resumed = Resumed()

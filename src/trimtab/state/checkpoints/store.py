@@ -9,13 +9,12 @@ Every method is called on all ranks. A save in the background counts only once i
 
 import dataclasses
 import io
-import logging
 import os
 import shutil
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -24,6 +23,7 @@ import torch.distributed as dist
 
 from trimtab.core.checkpointer import BackgroundCheckpointer, Checkpointer
 from trimtab.core.errors import RestoreError
+from trimtab.core.log import log
 from trimtab.core.plugins import describe_error
 from trimtab.journal.checkpoints import manifest as manifests
 from trimtab.journal.checkpoints.index import (
@@ -96,8 +96,6 @@ class Ranks:
 
 PARTIAL = ".partial"
 
-log = logging.getLogger("trimtab")
-
 
 class CheckpointStore:
     """The checkpoints of one run, in its `trimtab/` folder."""
@@ -128,32 +126,36 @@ class CheckpointStore:
         self.wait()
         partial = self.ranks.first(lambda: self._make_partial(facts.step))
         data = _to_bytes(of_rank)
+
+        def complete(write: Callable[[], Any]) -> None:
+            def write_all() -> None:
+                write()
+                self._rank_file(partial, self.ranks.rank).write_bytes(data)
+
+            with self._abandoned_on_error(partial):
+                self.ranks.all(write_all)
+                self._commit(partial, facts, may_delete=may_delete)
+
+        def complete_in_background(written: "Future[Any]") -> None:
+            try:
+                complete(written.result)
+            except Exception as error:
+                report_failure(facts.step, error)
+
         if background and isinstance(self._checkpointer, BackgroundCheckpointer):
             written = _start(self._checkpointer, partial, state)
             self._background = threading.Thread(
-                target=self._finish,
-                args=(written, partial, facts, data, may_delete),
-                name="trimtab-checkpoint",
+                target=complete_in_background, args=(written,), name="trimtab-checkpoint"
             )
             self._background.start()
-            return
-
-        def write() -> None:
-            self._checkpointer.save(partial, state)
-            self._rank_file(partial, self.ranks.rank).write_bytes(data)
-
-        try:
-            self.ranks.all(write)
-            self._commit(partial, facts, may_delete=may_delete)
-        except RestoreError:
-            self._abandon(partial)
-            raise
+        else:
+            complete(lambda: self._checkpointer.save(partial, state))
 
     def adopt(self, facts: CheckpointFacts, source: Path, *, may_delete: bool = True) -> None:
         """Take over a checkpoint that the training loop has written; its files are not copied."""
         self.wait()
         partial = self.ranks.first(lambda: self._make_partial(facts.step))
-        try:
+        with self._abandoned_on_error(partial):
             problem = self.ranks.first(lambda: link_files(source, partial))
             if problem:
                 facts = dataclasses.replace(facts, source=self._name_in_run(source, problem))
@@ -164,9 +166,6 @@ class CheckpointStore:
                         problem,
                     )
             self._commit(partial, facts, may_delete=may_delete)
-        except RestoreError:
-            self._abandon(partial)
-            raise
 
     def wait(self) -> None:
         """Wait until a save in the background is complete or has failed."""
@@ -235,27 +234,6 @@ class CheckpointStore:
         partial.mkdir()
         return partial
 
-    def _finish(
-        self,
-        written: "Future[Any]",
-        partial: Path,
-        facts: CheckpointFacts,
-        data: bytes,
-        may_delete: bool,
-    ) -> None:
-        """The part of a save that runs in the background."""
-
-        def complete() -> None:
-            written.result()
-            self._rank_file(partial, self.ranks.rank).write_bytes(data)
-
-        try:
-            self.ranks.all(complete)
-            self._commit(partial, facts, may_delete=may_delete)
-        except Exception as error:
-            report_failure(facts.step, error)
-            self._abandon(partial)
-
     def _commit(self, partial: Path, facts: CheckpointFacts, *, may_delete: bool) -> None:
         """Checksums by all ranks; then the first one makes the checkpoint visible."""
         where = self.index.folder.parents[1] / facts.source if facts.source else partial
@@ -285,9 +263,14 @@ class CheckpointStore:
 
         self.ranks.first(publish)
 
-    def _abandon(self, partial: Path) -> None:
-        if self.ranks.is_first:
-            shutil.rmtree(partial, ignore_errors=True)
+    @contextmanager
+    def _abandoned_on_error(self, partial: Path) -> Iterator[None]:
+        try:
+            yield
+        except Exception:
+            if self.ranks.is_first:
+                shutil.rmtree(partial, ignore_errors=True)
+            raise
 
     def _free_name(self, step: int) -> Path:
         """A folder of its own: a step of an attempt that was given up may have been saved too."""
