@@ -121,10 +121,8 @@ def _text(
     fill: str | None = None,
     anchor: str | None = None,
     weight: str | None = None,
-    size: str | None = None,
 ) -> Html:
-    style = {"text_anchor": anchor, "font_weight": weight, "font_size": size}
-    return tag("text", text, x=x, y=y, fill=fill, **style)
+    return tag("text", text, x=x, y=y, fill=fill, text_anchor=anchor, font_weight=weight)
 
 
 def _path(d: str, stroke: str, **more: str) -> Html:

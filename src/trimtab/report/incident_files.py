@@ -14,12 +14,12 @@ of other runs, and whatever people write into the file, stay.
 import dataclasses
 import hashlib
 import json
-import logging
 from collections.abc import Callable
 from pathlib import Path
 
 from trimtab.core.escaping import escape_markdown
 from trimtab.core.jsonable import to_jsonable
+from trimtab.core.log import log
 from trimtab.core.text import printable
 from trimtab.explain.comparison import format_checks
 from trimtab.explain.diagnosis import Diagnosis
@@ -32,8 +32,6 @@ from trimtab.report.document import to_markdown
 from trimtab.report.pages.run_page import POSTMORTEM_FILE, postmortem_page
 from trimtab.report.postmortem import INCIDENT_FIGURE, VERIFY_FILE, build_postmortem
 from trimtab.report.run_report import RunReport
-
-log = logging.getLogger("trimtab")
 
 _MACHINE, _PEOPLE, _BATCH = "incident.json", "postmortem.md", "batch.json"
 _FILES = (

@@ -78,25 +78,21 @@ def build_postmortem(diagnosis: Diagnosis, run: RunReport) -> ReportDocument:
         "Evidence": evidence(diagnosis, run),
         "The questions asked": questions(diagnosis),
     }
+    figure = Figure(
+        "Signals around the incident",
+        INCIDENT_FIGURE,
+        lambda is_file: draw_incident(diagnosis, run.block, is_file=is_file),
+    )
     return ReportDocument(
         title=_title(diagnosis, run),
         lead=f"{run.source}, judged by the {run.rules} rules.",
         sections=tuple(ReportSection(name, tuple(body)) for name, body in sections.items()),
-        figures=tuple(_figures(diagnosis, run)),
+        figures=(figure,),
     )
 
 
 def write_postmortem(diagnosis: Diagnosis, run: RunReport) -> str:
     return to_markdown(build_postmortem(diagnosis, run), with_figures=False)
-
-
-def _figures(diagnosis: Diagnosis, run: RunReport) -> Iterator[Figure]:
-    """Yield the signals around the incident."""
-    yield Figure(
-        "Signals around the incident",
-        INCIDENT_FIGURE,
-        lambda is_file: draw_incident(diagnosis, run.block, is_file=is_file),
-    )
 
 
 # Summary

@@ -242,11 +242,6 @@ def runner_up(diagnosis: Diagnosis) -> str:
     return f"{said}; {would_decide(ranking)}"
 
 
-def is_quiet(event: Event) -> bool:
-    """Return whether such an event happens in every healthy run."""
-    return event.kind in QUIET
-
-
 def event_text(event: Event) -> str:
     """Return what happened, without the step."""
     facts = event.facts
@@ -288,7 +283,7 @@ def acts_of(incident: Incident, block: Block) -> Iterator[Event]:
     """Yield what the run did during an incident and shortly after it."""
     end = (incident.end or incident.last).tick + _AFTER
     for event in block.events:
-        if event.kind in _ACTS and not is_quiet(event) and incident.onset.tick <= event.tick <= end:
+        if event.kind in _ACTS and incident.onset.tick <= event.tick <= end:
             yield event
 
 

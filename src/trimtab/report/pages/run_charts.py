@@ -26,7 +26,7 @@ from trimtab.report.pages.series import (
     stretches,
 )
 from trimtab.report.run_report import RunReport
-from trimtab.report.wording import event_text, is_quiet, short_cause, tone
+from trimtab.report.wording import QUIET, event_text, short_cause, tone
 
 MAX_LINES = 6
 """Groups drawn as lines of one chart; more are a heat map."""
@@ -228,7 +228,7 @@ def _steps(lines: RunLines, mask: BoolArray, offset: int, more: list[int]) -> li
 
 
 def _flags(report: RunReport) -> Iterator[list[Any]]:
-    shown = [event for event in report.block.events if not is_quiet(event)][:MAX_EVENTS]
+    shown = [event for event in report.block.events if event.kind not in QUIET][:MAX_EVENTS]
     for event in shown:
         yield [event.step, event.kind, event_text(event)]
 

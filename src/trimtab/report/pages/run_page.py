@@ -20,7 +20,7 @@ from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import MAX_EVENTS, MAX_INCIDENTS, run_data
 from trimtab.report.postmortem import build_postmortem, event_of
 from trimtab.report.run_report import RunReport
-from trimtab.report.wording import cause_text, event_text, is_quiet, likeness, steps_text, tone
+from trimtab.report.wording import QUIET, cause_text, event_text, likeness, steps_text, tone
 
 DASHBOARD_FILE, POSTMORTEM_FILE = "dashboard.html", "postmortem.html"
 _SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "run.js")
@@ -221,7 +221,7 @@ def _missing_section(missing: Mapping[str, list[str]]) -> Html:
 
 
 def _event_section(report: RunReport) -> Html:
-    events = [event for event in report.block.events if not is_quiet(event)]
+    events = [event for event in report.block.events if event.kind not in QUIET]
     if not events:
         return html("")
     rows = [(f"{e.step:,}", e.kind, event_text(e)) for e in events[:MAX_EVENTS]]
