@@ -115,16 +115,3 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         known = {name for item in command.params for name in item.opts + item.secondary_opts}
         options = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
         assert options <= known | {"--help"}, f"{command.name} has no {options - known}"
-
-
-def test_the_check_of_commands_can_fail(tmp_path: Path) -> None:
-    page = tmp_path / "page.md"
-    page.write_text(
-        "```\n$ trimtab diagnose a.csv --jsn   # a comment\n```\nand `trimtab lab run F02`\n"
-    )
-    assert list(commands(page)) == [
-        ["trimtab", "diagnose", "a.csv", "--jsn"],
-        ["trimtab", "lab", "run", "F02"],
-    ]
-    with pytest.raises(AssertionError, match="--jsn"):
-        test_commands_and_their_options_exist(page)

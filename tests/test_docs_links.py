@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "examples/plugin/README.md"]
 
 
 def test_links_between_pages_lead_somewhere() -> None:
@@ -39,3 +39,11 @@ def test_anchors_lead_somewhere_on_github_too() -> None:
         if target.suffix == ".md" and anchor not in anchors_on_github(target)
     ]
     assert not broken
+
+
+def test_the_files_and_tests_of_the_architecture_exist() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    names = re.findall(r"`([\w/]+/[\w/]+\.py)`", page)
+    assert len(names) > 20
+    places = (ROOT, ROOT / "src" / "trimtab")
+    assert [name for name in names if not any((at / name).exists() for at in places)] == []

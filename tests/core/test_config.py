@@ -4,14 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from trimtab.core.config import (
-    Config,
-    LadderConfig,
-    LiveConfig,
-    RecoverConfig,
-    RuleSetName,
-    ShipConfig,
-)
+from trimtab.core.config import Config, RuleSetName
 from trimtab.core.errors import ConfigError
 
 
@@ -91,13 +84,3 @@ def test_the_page_on_settings_lists_every_section() -> None:
     page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text(encoding="utf-8")
     for name in (field.name for field in fields(Config)):
         assert f"| `{name}` |" in page
-
-
-@pytest.mark.parametrize("section", [LiveConfig, LadderConfig, RecoverConfig, ShipConfig])
-def test_every_setting_says_what_it_is(section: type) -> None:
-    # The doc is a string under the field; Python drops it, so the source is read.
-    source = Path(__import__("inspect").getsourcefile(section)).read_text()
-    body = source.split(f"class {section.__name__}(")[1].split("\nclass ")[0]
-    for name in (field.name for field in fields(section)):
-        after = body.split(f"    {name}: ")[1].split("\n", 1)[1]
-        assert after.lstrip().startswith('"""'), f"{name} has no doc under it"
