@@ -16,7 +16,7 @@ BOUND = 0.5
 @pytest.mark.parametrize("kills", [8, pytest.param(2000, marks=pytest.mark.slow)])
 @pytest.mark.timeout(1200)
 def test_what_is_older_than_a_second_survives_a_kill(tmp_path: Path, kills: int) -> None:
-    results = kill_writers(tmp_path, kills, at_once=16)
+    results = kill_writers(tmp_path, kills, at_once=8)
     assert len(results) == kills
     assert sum(result.records for result in results) > 50 * kills, "the children did write"
     oldest = max(result.oldest_lost for result in results)

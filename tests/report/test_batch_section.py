@@ -4,8 +4,7 @@ import dataclasses
 from typing import Any
 
 import pytest
-from tests.kit.synthetic import troubled_run
-from tests.report.test_reports import report_of
+from tests.report.test_reports import troubled_report
 
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
@@ -64,9 +63,7 @@ def batch(**changes: Any) -> BatchReport:
 
 
 def incident(found: BatchReport | None, repeated: BatchRepeats | None = None) -> Diagnosis:
-    report = next(
-        one for one in report_of(troubled_run()).incidents if one.incident.onset.step == 600
-    )
+    report = next(one for one in troubled_report().incidents if one.incident.onset.step == 600)
     return dataclasses.replace(report, repeated_batch=repeated, batch=found)
 
 
@@ -110,7 +107,7 @@ def test_nothing_unusual_is_no_line_and_one_sentence_of_the_postmortem() -> None
 
 
 def test_batches_that_were_not_kept_say_how_to_keep_them() -> None:
-    assert HOW_TO_KEEP in write_postmortem(incident(None), report_of(troubled_run()))
+    assert HOW_TO_KEEP in write_postmortem(incident(None), troubled_report())
 
 
 def test_on_several_ranks_it_says_whose_sequences_they_are() -> None:
@@ -119,14 +116,14 @@ def test_on_several_ranks_it_says_whose_sequences_they_are() -> None:
 
 
 def test_the_postmortem_names_the_tokens_in_its_table_of_symptoms() -> None:
-    text = write_postmortem(incident(batch()), report_of(troubled_run()))
+    text = write_postmortem(incident(batch()), troubled_report())
     name = "unusual tokens in the batch"
     assert f"| {name} | token 50256 is 61 % (0.02 % in the run), of " in text
 
 
 def test_text_of_the_data_is_never_read_as_markup() -> None:
     found = batch(rows=(row(3, text=NASTY), row(5)), tokens=(token(text=NASTY),))
-    text = write_postmortem(incident(found), report_of(troubled_run()))
+    text = write_postmortem(incident(found), troubled_report())
     assert "<script" not in text.replace("'<script>", "")
     assert "\x1b" not in text
 

@@ -54,9 +54,9 @@ def test_every_look_at_a_growing_run_sees_what_changed_and_nothing_twice() -> No
     token: str | None = None
     seen: list[tuple[int, str]] = []
     for end in range(200, len(block) + 1, 50):
-        answer = diagnose(block[:end]).brief(token)
-        again = diagnose(block[:end]).brief(answer["token"])
-        assert again["new"] == []
+        report = diagnose(block[:end])
+        answer = report.brief(token)
+        assert report.brief(answer["token"])["new"] == []
         seen += [(one["incident"], one["what"]) for one in answer.get("new", ())]
         token = answer["token"]
     for number in (1, 2):

@@ -3,6 +3,7 @@
 import dataclasses
 import random
 import re
+from functools import cache
 
 import pytest
 from tests.kit.synthetic import case_of, diagnosis_of, facts_of
@@ -33,6 +34,7 @@ OF_THE_INSTRUCTION = re.compile(r"(?i)\broll back\b|\bcheckpoint\b|start again|\
 """What a remedy does not speak of: it would be a second instruction."""
 
 
+@cache
 def generated(seed: int) -> Diagnosis:
     """Return a diagnosis with random answers, in a random situation."""
     random_ = random.Random(seed)

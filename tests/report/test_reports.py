@@ -3,6 +3,7 @@ import io
 import json
 import re
 from collections.abc import Sequence
+from functools import cache
 
 import numpy as np
 import pytest
@@ -42,6 +43,12 @@ def report_of(
     )
 
 
+@cache
+def troubled_report() -> RunReport:
+    """The report of the troubled run, made once for all tests."""
+    return report_of(troubled_run())
+
+
 def drawn(report: RunReport, width: int = 120, *, questions: bool = False) -> str:
     console = Console(width=width, file=io.StringIO(), record=True)
     console.print(report_view(report, width, questions=questions))
@@ -54,7 +61,7 @@ def spike_postmortem(report: RunReport) -> str:
 
 
 def test_the_postmortem_has_every_section() -> None:
-    text = spike_postmortem(report_of(troubled_run()))
+    text = spike_postmortem(troubled_report())
     headings = re.findall(r"(?m)^## (.*)$", text)
     assert headings == [
         "In short",
@@ -120,7 +127,7 @@ def test_evidence_names_the_hypotheses_that_it_favours() -> None:
 
 
 def test_the_postmortem_has_the_numbers() -> None:
-    text = spike_postmortem(report_of(troubled_run()))
+    text = spike_postmortem(troubled_report())
     assert "| onset, step | 600 |" in text
     assert "| gradient norm, largest, before clipping | 22 |" in text
     assert "| learning rate at the onset | 0.0003 |" in text
@@ -148,19 +155,19 @@ def test_what_is_known_about_the_run_is_used() -> None:
 
 
 def test_a_nan_that_stays_names_step_and_tensor_as_far_as_known() -> None:
-    report = report_of(troubled_run())
+    report = troubled_report()
     text = write_postmortem(report.incidents[-1], report)
     assert "wrote NaN into a parameter" in text
     assert "first seen at step 900; which tensor is not recorded" in text
 
 
 def test_the_terminal_view_names_both_incidents() -> None:
-    text = drawn(report_of(troubled_run()))
+    text = drawn(troubled_report())
     assert re.search(r"600\s+recovered\s.*loss spike", text)
     assert re.search(r"900\s+divergent", text)
     assert "times the mean" in text
     assert "2.3a" not in text
-    assert "2.3a" in drawn(report_of(troubled_run()), questions=True)
+    assert "2.3a" in drawn(troubled_report(), questions=True)
     assert "textbook rules" in text
 
 
@@ -192,7 +199,7 @@ def test_a_noisy_run_does_not_flood_the_terminal() -> None:
 
 @pytest.mark.parametrize("width", [20, 60, 250])
 def test_any_width_will_do(width: int) -> None:
-    assert drawn(report_of(troubled_run()), width)
+    assert drawn(troubled_report(), width)
 
 
 def test_untrusted_names_cannot_speak() -> None:
@@ -213,7 +220,7 @@ def test_plain_and_markdown_keep_ordinary_text() -> None:
 
 
 def test_the_report_is_json_without_bare_nan() -> None:
-    report = report_of(troubled_run())
+    report = troubled_report()
     shown = json.loads(json.dumps(report.to_dict(), allow_nan=False))
     assert shown["records"] == 1200
     last = shown["incidents"][-1]
@@ -223,7 +230,7 @@ def test_the_report_is_json_without_bare_nan() -> None:
 
 
 def test_the_most_severe_are_the_most_severe_in_order_of_onset() -> None:
-    report = report_of(troubled_run())
+    report = troubled_report()
     (worst,) = report.most_severe(1)
     assert worst.incident.onset.step == 900
     assert report.most_severe(0) == ()
@@ -254,7 +261,7 @@ class TestDiscards:
         assert "- Lost, because discarded, undone or in vain: 2 steps" in text
 
     def test_a_run_that_was_not_protected_says_nothing_of_it(self) -> None:
-        report = report_of(troubled_run())
+        report = troubled_report()
         assert "discarded" not in drawn(report)
         assert "discarded" not in spike_postmortem(report)
         assert report.to_dict()["discarded"] is None

@@ -67,9 +67,7 @@ def test_the_newest_checkpoint_is_loaded_and_one_in_doubt_only_if_there_is_no_ot
     assert loaded_value(open_store(tmp_path)) == 20.0
 
 
-@pytest.mark.parametrize(
-    "seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 200))]
-)
+@pytest.mark.parametrize("seed", some_of(range(200), *range(6)))
 def test_damage_at_any_place_is_noticed_and_an_older_state_is_used(
     tmp_path: Path, seed: int
 ) -> None:
@@ -174,7 +172,7 @@ def test_a_background_save_that_fails_is_logged_once(
     assert not list(tmp_path.rglob("*.partial"))
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", some_of(range(4), 0, 1))
 def test_a_kill_at_any_moment_leaves_a_state_that_loads(tmp_path: Path, seed: int) -> None:
     dice = random.Random(seed)
     last = 0

@@ -185,17 +185,19 @@ PLANTED = [
 ]
 
 
-@pytest.mark.parametrize("number", range(len(PLANTED)))
-def test_every_planted_difference_is_named(number: int, tmp_path: Path) -> None:
-    state = named()
-    name = PLANTED[number](state)
-    torch.save(state, tmp_path / "changed.pt")
-    changed = LogicalState.read(tmp_path / "changed.pt")
+def test_every_planted_difference_is_named(tmp_path: Path) -> None:
     # Beside one whose moments are numbered, too: they are found by their content.
-    for write in (write_torch, write_dcp):
-        sound = LogicalState.read(write(tmp_path / write.__name__))
-        assert list(changed.differences(sound)) == [name]
-        assert list(sound.differences(changed)) == [name]
+    states = [
+        LogicalState.read(write(tmp_path / write.__name__)) for write in (write_torch, write_dcp)
+    ]
+    for plant in PLANTED:
+        state = named()
+        name = plant(state)
+        torch.save(state, tmp_path / "changed.pt")
+        changed = LogicalState.read(tmp_path / "changed.pt")
+        for sound in states:
+            assert list(changed.differences(sound)) == [name]
+            assert list(sound.differences(changed)) == [name]
 
 
 def test_the_state_of_a_run_is_the_same_after_a_resume(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from tests.kit.synthetic import block_of, falling_loss, troubled_run
 from tests.observe.server.test_server import serving
 from tests.report.pages.hostile import PAYLOADS, hostile_report
 from tests.report.pages.test_pages import odd_run
-from tests.report.test_reports import report_of
+from tests.report.test_reports import report_of, troubled_report
 
 from trimtab.core.run import Run
 from trimtab.explain.comparison import FirstDifference, StepWindow, compare_signal
@@ -206,7 +206,7 @@ def test_the_fleet_sorts_and_filters(browser: Browser, tmp_path: Path) -> None:
 
 def test_keys_zoom_all_charts_together(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(dashboard_page(report_of(troubled_run())))
+    page.write_text(dashboard_page(troubled_report()))
     browser.open(page.as_uri())
     views = "JSON.stringify(trimtabRun.drawn.map(one => one.entry.u.scales.x.min))"
     assert browser.evaluate(views) == "[1,1,1]"
@@ -224,7 +224,7 @@ def test_keys_zoom_all_charts_together(browser: Browser, tmp_path: Path) -> None
 
 def test_a_click_on_an_incident_opens_its_postmortem(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
-    page.write_text(dashboard_page(report_of(troubled_run())))
+    page.write_text(dashboard_page(troubled_report()))
     browser.open(page.as_uri())
     assert browser.evaluate("document.getElementById('incident-2').open") is False
     browser.evaluate("document.querySelector('a[href=\"#incident-2\"]').click()")
@@ -243,7 +243,7 @@ def test_a_spike_of_one_step_is_seen_at_full_zoom_out(browser: Browser, tmp_path
 def test_any_run_is_drawn(browser: Browser, tmp_path: Path) -> None:
     page = tmp_path / "page.html"
     for seed in range(20):
-        report = dataclasses.replace(report_of(troubled_run()), block=odd_run(seed), incidents=())
+        report = dataclasses.replace(troubled_report(), block=odd_run(seed), incidents=())
         page.write_text(dashboard_page(report))
         browser.open(page.as_uri())
         browser.wait_for("document.documentElement.dataset.ready !== undefined")
@@ -288,7 +288,7 @@ def axe_findings(browser: Browser) -> list[str]:
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_axe_finds_nothing(browser: Browser, tmp_path: Path, dark: bool) -> None:
-    for page in write_pages(report_of(troubled_run()), tmp_path):
+    for page in write_pages(troubled_report(), tmp_path):
         if page.suffix == ".html":
             for width in (400, 1600):
                 browser.open(page.as_uri(), dark=dark, width=width)

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.kit.cases import examples
-from tests.kit.synthetic import block_of, falling_loss, troubled_run
+from tests.kit.synthetic import block_of, falling_loss
 from tests.report.pages.hostile import PAYLOADS, hostile_report
-from tests.report.test_reports import report_of
+from tests.report.test_reports import report_of, troubled_report
 
 from trimtab.core.block import Block, Column
 from trimtab.core.escaping import Html, tag
@@ -62,7 +62,7 @@ def hostile_pages() -> dict[str, str]:
 
 
 def test_hostile_text_adds_no_element_and_no_attribute(hostile_pages: dict[str, str]) -> None:
-    harmless = report_of(troubled_run())
+    harmless = troubled_report()
     plain = Elements(dashboard_page(harmless) + postmortem_page(harmless.incidents[0], harmless))
     for page in hostile_pages.values():
         seen = Elements(page)
@@ -85,7 +85,7 @@ def test_hostile_text_is_shown_as_text(hostile_pages: dict[str, str]) -> None:
 
 
 def test_the_policy_names_the_hash_of_every_script_and_style() -> None:
-    page = dashboard_page(report_of(troubled_run()))
+    page = dashboard_page(troubled_report())
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     assert "unsafe" not in policy
     assert policy.startswith("default-src 'none'")
@@ -99,7 +99,7 @@ def test_the_policy_names_the_hash_of_every_script_and_style() -> None:
 
 
 def test_a_page_asks_for_nothing(hostile_pages: dict[str, str]) -> None:
-    page = dashboard_page(report_of(troubled_run()))
+    page = dashboard_page(troubled_report())
     seen = Elements(page)
     assert not {"link", "img", "iframe"} & set(seen.tags)
     assert not {"src"} & {name for name, _ in seen.attributes}
@@ -118,7 +118,7 @@ def test_text_is_escaped_and_html_is_not() -> None:
 
 
 def test_the_page_of_a_run_has_its_incidents_charts_and_what_is_missing() -> None:
-    page = dashboard_page(report_of(troubled_run()))
+    page = dashboard_page(troubled_report())
     seen = "".join(Elements(page).text)
     assert "2 incidents" in seen
     assert "recovered" in seen
@@ -133,7 +133,7 @@ def test_the_page_of_a_run_has_its_incidents_charts_and_what_is_missing() -> Non
 
 
 def test_goodput_is_of_run_directories_as_a_record_of_a_log_may_stand_for_many_steps() -> None:
-    log = report_of(troubled_run())
+    log = troubled_report()
     assert "goodput" not in dashboard_page(log)
     page = dashboard_page(dataclasses.replace(log, format="journal"))
     assert "% of 1,200 steps kept" in page
@@ -147,7 +147,7 @@ def test_a_run_without_incidents_says_so() -> None:
 
 
 def test_the_postmortem_page_shows_the_summary_then_figures_then_the_rest() -> None:
-    report = report_of(troubled_run())
+    report = troubled_report()
     page = postmortem_page(report.incidents[0], report)
     headings = re.findall(r"<h2>(.*?)</h2>", page)
     assert headings[:3] == ["In short", "1 Symptoms", "2 Hypotheses"]
@@ -156,7 +156,7 @@ def test_the_postmortem_page_shows_the_summary_then_figures_then_the_rest() -> N
 
 
 def test_a_figure_as_a_file_brings_its_colours_along(tmp_path: Path) -> None:
-    report = report_of(troubled_run())
+    report = troubled_report()
     assert "<style>" in draw_incident(report.incidents[0], report.block, is_file=True)
     assert "<style>" not in draw_incident(report.incidents[0], report.block, is_file=False)
     (first, _) = write_incidents(report, tmp_path)
@@ -174,7 +174,7 @@ def test_a_page_that_cannot_be_made_does_not_cost_the_postmortems(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("trimtab.report.postmortem.draw_incident", lambda *_, **__: 1 / 0)
-    written = write_incidents(report_of(troubled_run()), tmp_path)
+    written = write_incidents(troubled_report(), tmp_path)
     assert len(written) == 2
     assert all("## 7 Lesson" in path.read_text() for path in written)
     assert "no page for incident 1" in caplog.text
@@ -202,7 +202,7 @@ def test_any_run_has_a_page(seed: int) -> None:
     block = odd_run(seed)
     moment = Moment(step=int(block.step[0]), tick=0, loss=None)
     last = Moment(step=int(block.step[-1]), tick=len(block) - 1, loss=None)
-    base = report_of(troubled_run())
+    base = troubled_report()
     first = base.incidents[0]
     incident = dataclasses.replace(first.incident, onset=moment, peak=moment, last=last, end=None)
     found = dataclasses.replace(first, incident=incident)
@@ -212,7 +212,7 @@ def test_any_run_has_a_page(seed: int) -> None:
 
 class TestLessons:
     def test_one_line_per_lesson_and_none_twice(self, tmp_path: Path) -> None:
-        report = report_of(troubled_run())
+        report = troubled_report()
         file = update_lessons(report, tmp_path, "x1")
         assert file is not None
         first = file.read_text()
@@ -225,7 +225,7 @@ class TestLessons:
     def test_what_people_wrote_stays(self, tmp_path: Path) -> None:
         file = tmp_path / "LESSONS.md"
         file.write_text("# Ours\n\n- never on a Friday\n")
-        update_lessons(report_of(troubled_run()), tmp_path, "x1")
+        update_lessons(troubled_report(), tmp_path, "x1")
         assert "- never on a Friday\n" in file.read_text()
 
     def test_a_healthy_run_writes_nothing(self, tmp_path: Path) -> None:
