@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 from tests.detect.feeding import block, findings
+from tests.kit.synthetic import explained
 
 from trimtab.core.block import Block
+from trimtab.core.causes import Cause
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.run.policy import NEAR_ZERO, PolicySignals, arrival
-from trimtab.judge import Judge
 from trimtab.readers.aliases import name_columns
 
 LENGTH, AT = 160, 90
@@ -39,7 +40,7 @@ def changed(name: str, change: str) -> Block:
 
 
 def test_a_policy_that_gets_better_is_no_finding() -> None:
-    for seed in range(8):
+    for seed in range(4):
         found = findings(PolicySignals, block(LENGTH, **healthy(seed)))
         assert [item for item in found if item.severity is Severity.ALARM] == []
 
@@ -71,14 +72,9 @@ def test_without_a_policy_nothing_is_judged() -> None:
 def test_a_verifier_that_fails_is_named_and_a_calm_loss_hides_nothing() -> None:
     columns = healthy()
     columns["reward"][AT:], columns["no_signal_share"][AT:] = 0.0, 1.0
-    run, judge = block(LENGTH, **columns), Judge()
-    judge.update(run)
-    judge.finish()
-    (incident,) = judge.incidents
-    cause = judge.explain(incident, run).cause
-    assert cause is not None
-    assert cause.id == "R04"
-    assert not incident.facts.is_measure
+    (found,) = explained(block(LENGTH, **columns))
+    assert found.cause is Cause.REWARD_BUG
+    assert not found.incident.facts.is_measure
 
 
 def test_names_of_trainers_are_the_signals_of_a_policy() -> None:

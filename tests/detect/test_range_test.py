@@ -144,9 +144,9 @@ def test_a_mix_has_changed_only_if_both_statistics_say_so_and_nobody_planned_it(
 
 
 def test_a_change_of_mix_is_found_after_a_long_quiet_run_as_record_by_record() -> None:
-    signals = token_statistics(share=-0.7, rarity=-0.9, length=6000)
-    (alarm,) = alarms(TokenMixShift, block(6000, **signals))
-    assert 3000 < alarm.step < 3300
+    signals = token_statistics(share=-0.7, rarity=-0.9, length=3000)
+    (alarm,) = alarms(TokenMixShift, block(3000, **signals))
+    assert 1500 < alarm.step < 1800
 
 
 def test_constant_token_statistics_are_no_shift() -> None:

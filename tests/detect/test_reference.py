@@ -213,8 +213,8 @@ def test_a_long_second_attempt_meets_the_first_where_they_overlap() -> None:
     block = Block.from_columns({"loss": Column.complete(loss)}, step=step, attempt=attempt)
     many, one = EarlierAttempt(), EarlierAttempt()
     references = many.update(block)
-    one_by_one = np.concatenate([one.update(row) for row in block.cut(1)])
-    assert np.array_equal(references, one_by_one, equal_nan=True)
+    in_pieces = np.concatenate([one.update(piece) for piece in block.cut(100)])
+    assert np.array_equal(references, in_pieces, equal_nan=True)
     assert np.flatnonzero(~np.isnan(references)).tolist() == list(
         range(STEPS_REMEMBERED, STEPS_REMEMBERED + STEPS_REMEMBERED // 2)
     )

@@ -4,7 +4,15 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.kit.synthetic import Array, add_spike, block_of, diagnosis_of, falling_loss, troubled_run
+from tests.kit.synthetic import (
+    Array,
+    add_spike,
+    block_of,
+    diagnosis_of,
+    explained,
+    falling_loss,
+    troubled_run,
+)
 
 from trimtab.core.block import Block, Event, Record
 from trimtab.core.causes import Cause, Standing
@@ -27,10 +35,7 @@ def noisy(level: float, share: float, seed: int = 0) -> Array:
 
 
 def first(run: Block, facts: RunFacts | None = None) -> Diagnosis:
-    judge = Judge()
-    judge.update(run)
-    judge.finish()
-    return judge.explain(judge.incidents[0], run, facts)
+    return explained(run, facts)[0]
 
 
 def spiked(**signals: Array) -> Block:
@@ -148,11 +153,7 @@ def test_the_hypotheses_are_the_ranking_with_weights() -> None:
 
 
 def test_a_nan_that_stays_is_first_of_all_a_destructive_update() -> None:
-    run = troubled_run()
-    judge = Judge()
-    judge.update(run)
-    judge.finish()
-    diagnosis = judge.explain(judge.incidents[-1], run)
+    diagnosis = explained(troubled_run())[-1]
     assert "a destructive update wrote NaN" in diagnosis.hypotheses[0].statement
     assert diagnosis.cause is None  # the dtype would tell
     assert {h.cause for h in diagnosis.hypotheses} >= {Cause.LOGIC_NAN, Cause.FP16_OVERFLOW}
@@ -282,13 +283,8 @@ def test_a_factor_is_found_where_odd_gradients_before_it_date_the_onset() -> Non
     loss[AT:] *= 5.0
     norm[AT:] *= 5.0
     norm[[AT - 10, AT - 7]] = 2.0
-    judge = Judge()
-    run = block_of({"loss": loss, "grad_norm": norm})
-    judge.update(run)
-    judge.finish()
-    incident = judge.incidents[0]
-    assert incident.onset.tick < AT - 1
-    diagnosis = judge.explain(incident, run)
+    diagnosis = first(block_of({"loss": loss, "grad_norm": norm}))
+    assert diagnosis.incident.onset.tick < AT - 1
     assert diagnosis.cause is Cause.LOSS_REDUCTION_BUG
     assert (diagnosis.hypotheses[0].probability or 0) <= 0.7  # curves alone
 

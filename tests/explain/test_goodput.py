@@ -1,15 +1,16 @@
-"""Goodput: a step that was done again counts by its last time."""
+"""Goodput and time: a step that was done again counts by its last time; what an incident cost."""
 
 import dataclasses
 
 import numpy as np
 import pytest
-from tests.kit.synthetic import falling_loss
+from tests.kit.synthetic import add_spike, falling_loss
 
 from trimtab.core.block import Block, Column, Event
+from trimtab.core.events import UNDO
 from trimtab.core.incidents import Incident
 from trimtab.explain import time_use
-from trimtab.explain.time_use import CAUSES, compute_goodput, compute_time_use
+from trimtab.explain.time_use import CAUSES, compute_goodput, compute_time_use, count_lost
 from trimtab.judge import Judge
 
 
@@ -31,18 +32,21 @@ def judged(block: Block) -> tuple[Incident, ...]:
     return judge.incidents
 
 
-def test_a_step_that_was_redone_and_applied_is_kept() -> None:
-    steps = [0, 1, 2, 3, 2, 3, 4, 5]
-    assert compute_goodput(run(steps)).steps_kept == 6
-    assert compute_goodput(run(steps, (3, 3))).steps_kept == 6
-    assert compute_goodput(run(steps, (3, 2))).steps_kept == 6  # the event comes before its record
-
-
-def test_a_step_that_was_not_applied_the_last_time_is_lost() -> None:
-    steps = [0, 1, 2, 3, 2, 3, 4, 5]
-    assert compute_goodput(run(steps, (3, 5))).steps_kept == 5
-    assert compute_goodput(run(steps, (5, 9))).steps_kept == 5  # after the last record
-    assert compute_goodput(run(steps, (7, 7))).steps_kept == 6  # a step that was never recorded
+@pytest.mark.parametrize(
+    ("not_applied", "kept"),
+    [
+        ((), 6),
+        ([(3, 3)], 6),
+        ([(3, 2)], 6),  # the event comes before its record
+        ([(3, 5)], 5),  # the last time that the step was done
+        ([(5, 9)], 5),  # after the last record
+        ([(7, 7)], 6),  # a step that was never recorded
+    ],
+)
+def test_a_step_counts_by_the_last_time_that_it_was_done(
+    not_applied: list[tuple[int, int]], kept: int
+) -> None:
+    assert compute_goodput(run([0, 1, 2, 3, 2, 3, 4, 5], *not_applied)).steps_kept == kept
 
 
 def test_steps_after_a_destructive_update_are_lost() -> None:
@@ -156,3 +160,17 @@ def test_the_time_of_a_long_run_is_split_in_pieces(monkeypatch: pytest.MonkeyPat
     assert whole.seconds["data"] > 100
     assert pieces.seconds == pytest.approx(whole.seconds)
     assert pieces.lost_of_late == pytest.approx(whole.lost_of_late)
+
+
+def test_an_incident_that_passes_costs_no_step_and_an_undo_its_updates() -> None:
+    columns = {"loss": Column.complete(add_spike(falling_loss(800), 600))}
+    block = Block.from_columns(columns, step=np.arange(800))
+    (incident,) = judged(block)
+    assert count_lost(incident, block) == 0
+    undo = Event(kind=UNDO, tick=600 + 3, step=600 + 3, facts={"updates_lost": 3})
+    undone = dataclasses.replace(block, events=(undo,))
+    goodput = compute_goodput(undone)
+    assert count_lost(incident, undone) == 3 == goodput.steps_done - goodput.steps_kept
+    # One that reaches back to before the onset takes those updates too.
+    undo = dataclasses.replace(undo, facts={"updates_lost": 10})
+    assert count_lost(incident, dataclasses.replace(block, events=(undo,))) == 10

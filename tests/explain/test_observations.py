@@ -56,64 +56,46 @@ def growing(level: float, rate: float) -> Array:
     return level * np.exp(rate * np.maximum(np.arange(LENGTH) - AT, 0))
 
 
+def one(signal: str, planted: Array, healthy: Array) -> tuple[dict[str, Array], dict[str, Array]]:
+    return {signal: planted}, {signal: healthy}
+
+
+FIRST_EPOCH = np.arange(float(LENGTH))
+IS_BEFORE = np.arange(LENGTH) < AT
+
 PLANTED: dict[str, tuple[dict[str, Array], dict[str, Array]]] = {
-    "loss_burst": ({"loss": from_onset(steady(2), 1.5, 1)}, {"loss": from_onset(steady(2), 1.5)}),
-    "loss_level_up": (
-        {"loss": from_onset(steady(2), 1.2)},
-        {"loss": from_onset(steady(2), 1.2, 1)},
+    "loss_burst": one("loss", from_onset(steady(2), 1.5, 1), from_onset(steady(2), 1.5)),
+    "loss_level_up": one("loss", from_onset(steady(2), 1.2), from_onset(steady(2), 1.2, 1)),
+    "loss_fell": one("loss", from_onset(steady(2), 0.5), steady(2)),
+    "loss_creeps_up": one("loss", steady(2) * growing(1, 0.01), from_onset(steady(2), 2)),
+    "gradient_burst": one("grad_norm", from_onset(steady(1), 8, 2), from_onset(steady(1), 8)),
+    "gradient_multiplied": one("grad_norm", from_onset(steady(1), 8), from_onset(steady(1), 8, 2)),
+    "gradient_huge": one("grad_norm", from_onset(steady(1), 500, 1), steady(1)),
+    "gradient_grows": one("grad_norm", growing(1, 0.02), steady(1)),
+    "gradient_fell": one("grad_norm", from_onset(steady(1), 0.7), steady(1)),
+    "lr_jumped": one("lr", from_onset(steady(1e-3, 0), 3), growing(1e-3, -0.001)),
+    "lr_turned_up": one(
+        "lr", 1e-3 + 1e-6 * np.abs(np.arange(LENGTH) - AT), np.linspace(1e-3, 1e-4, LENGTH)
     ),
-    "loss_fell": ({"loss": from_onset(steady(2), 0.5)}, {"loss": steady(2)}),
-    "loss_creeps_up": ({"loss": steady(2) * growing(1, 0.01)}, {"loss": from_onset(steady(2), 2)}),
-    "gradient_burst": (
-        {"grad_norm": from_onset(steady(1), 8, 2)},
-        {"grad_norm": from_onset(steady(1), 8)},
-    ),
-    "gradient_multiplied": (
-        {"grad_norm": from_onset(steady(1), 8)},
-        {"grad_norm": from_onset(steady(1), 8, 2)},
-    ),
-    "gradient_huge": ({"grad_norm": from_onset(steady(1), 500, 1)}, {"grad_norm": steady(1)}),
-    "gradient_grows": ({"grad_norm": growing(1, 0.02)}, {"grad_norm": steady(1)}),
-    "gradient_fell": ({"grad_norm": from_onset(steady(1), 0.7)}, {"grad_norm": steady(1)}),
-    "lr_jumped": ({"lr": from_onset(steady(1e-3, 0), 3)}, {"lr": growing(1e-3, -0.001)}),
-    "lr_turned_up": (
-        {"lr": 1e-3 + 1e-6 * np.abs(np.arange(LENGTH) - AT)},
-        {"lr": np.linspace(1e-3, 1e-4, LENGTH)},
-    ),
-    "v_fell": ({"adam_v_norm": from_onset(steady(1), 0.1)}, {"adam_v_norm": steady(1)}),
-    "v_rose": ({"adam_v_norm": from_onset(steady(1), 5)}, {"adam_v_norm": steady(1)}),
-    "m_fell": ({"adam_m_norm": from_onset(steady(1), 0.1)}, {"adam_m_norm": steady(1)}),
+    "v_fell": one("adam_v_norm", from_onset(steady(1), 0.1), steady(1)),
+    "v_rose": one("adam_v_norm", from_onset(steady(1), 5), steady(1)),
+    "m_fell": one("adam_m_norm", from_onset(steady(1), 0.1), steady(1)),
     "v_fell_in_part": (
         {"adam_v_norm/a": from_onset(steady(1), 0.1), "adam_v_norm/b": steady(1)},
         {f"adam_v_norm/{name}": from_onset(steady(1), 0.1) for name in "ab"},
     ),
-    "count_back": (
-        {"adam_step": np.where(np.arange(LENGTH) < AT, np.arange(LENGTH), 1.0)},
-        {"adam_step": np.arange(float(LENGTH))},
-    ),
-    "updates_grew": ({"update_per_lr": from_onset(steady(1), 4)}, {"update_per_lr": steady(1)}),
-    "updates_shrank": ({"update_per_lr": from_onset(steady(1), 0.3)}, {"update_per_lr": steady(1)}),
-    "gradient_over_v": ({"grad_to_v_rms": from_onset(steady(1), 5)}, {"grad_to_v_rms": steady(1)}),
-    "gradient_under_v": (
-        {"grad_to_v_rms": from_onset(steady(1), 0.2)},
-        {"grad_to_v_rms": steady(1)},
-    ),
+    "count_back": one("adam_step", np.where(IS_BEFORE, FIRST_EPOCH, 1.0), FIRST_EPOCH),
+    "updates_grew": one("update_per_lr", from_onset(steady(1), 4), steady(1)),
+    "updates_shrank": one("update_per_lr", from_onset(steady(1), 0.3), steady(1)),
+    "gradient_over_v": one("grad_to_v_rms", from_onset(steady(1), 5), steady(1)),
+    "gradient_under_v": one("grad_to_v_rms", from_onset(steady(1), 0.2), steady(1)),
     "group_frozen": (
         {"update_norm/a": from_onset(steady(1), 0), "update_norm/b": steady(1)},
         {"update_norm/a": steady(1), "update_norm/b": steady(1)},
     ),
-    "one_direction": (
-        {"grad_momentum_cosine": from_onset(steady(0.4), 2)},
-        {"grad_momentum_cosine": steady(0.4)},
-    ),
-    "weights_jumped": (
-        {"param_norm/a": from_onset(steady(9, 1e-5), 1.2)},
-        {"param_norm/a": growing(9, 0.01)},
-    ),
-    "weights_grow": (
-        {"param_norm/a": growing(9, 0.01)},
-        {"param_norm/a": from_onset(steady(9, 1e-5), 1.2)},
-    ),
+    "one_direction": one("grad_momentum_cosine", from_onset(steady(0.4), 2), steady(0.4)),
+    "weights_jumped": one("param_norm/a", from_onset(steady(9, 1e-5), 1.2), growing(9, 0.01)),
+    "weights_grow": one("param_norm/a", growing(9, 0.01), from_onset(steady(9, 1e-5), 1.2)),
     "attention_grows": (
         {"param_norm/attention": growing(9, 0.01)},
         {"param_norm/attention": steady(9, 1e-5), "param_norm/mlp": growing(9, 0.01)},
@@ -122,60 +104,35 @@ PLANTED: dict[str, tuple[dict[str, Array], dict[str, Array]]] = {
         {"param_norm/norm": growing(9, 0.01)},
         {"param_norm/norm": steady(9, 1e-5), "param_norm/mlp": growing(9, 0.01)},
     ),
-    "weights_shrink": ({"param_norm/a": growing(9, -0.01)}, {"param_norm/a": growing(9, 0.01)}),
-    "activations_jumped": (
-        {"activation_rms/0": from_onset(steady(1), 0.5)},
-        {"activation_rms/0": growing(1, 0.01)},
+    "weights_shrink": one("param_norm/a", growing(9, -0.01), growing(9, 0.01)),
+    "activations_jumped": one("activation_rms/0", from_onset(steady(1), 0.5), growing(1, 0.01)),
+    "activations_grow": one("activation_rms/0", growing(1, 0.02), steady(1)),
+    "activations_shrink": one("activation_rms/0", growing(1, -0.02), steady(1)),
+    "attention_logits_grow": one("max_attention_logit", growing(8, 0.03), steady(8)),
+    "log_z_grows": one("max_log_z", growing(6, 0.01), steady(6)),
+    "batch_repeated": one("fingerprint", np.minimum(FIRST_EPOCH, AT), FIRST_EPOCH),
+    "batches_come_again": one(
+        "fingerprint", np.where(IS_BEFORE, FIRST_EPOCH, FIRST_EPOCH - 200), FIRST_EPOCH
     ),
-    "activations_grow": ({"activation_rms/0": growing(1, 0.02)}, {"activation_rms/0": steady(1)}),
-    "activations_shrink": (
-        {"activation_rms/0": growing(1, -0.02)},
-        {"activation_rms/0": steady(1)},
-    ),
-    "attention_logits_grow": (
-        {"max_attention_logit": growing(8, 0.03)},
-        {"max_attention_logit": steady(8)},
-    ),
-    "log_z_grows": ({"max_log_z": growing(6, 0.01)}, {"max_log_z": steady(6)}),
-    "batch_repeated": (
-        {"fingerprint": np.minimum(np.arange(LENGTH), AT)},
-        {"fingerprint": np.arange(float(LENGTH))},
-    ),
-    "batches_come_again": (
-        {
-            "fingerprint": np.where(
-                np.arange(LENGTH) < AT, np.arange(LENGTH), np.arange(LENGTH) - 200
-            )
-        },
-        {"fingerprint": np.arange(float(LENGTH))},
-    ),
-    "rare_tokens": ({"token_rarity": from_onset(steady(5), 2, 1)}, {"token_rarity": steady(5)}),
-    "few_distinct_tokens": (
-        {"unique_token_share": from_onset(steady(0.5), 0.1, 1)},
-        {"unique_token_share": steady(0.5)},
-    ),
+    "rare_tokens": one("token_rarity", from_onset(steady(5), 2, 1), steady(5)),
+    "few_distinct_tokens": one("unique_token_share", from_onset(steady(0.5), 0.1, 1), steady(0.5)),
     "text_changed": (
         {"token_rarity": from_onset(steady(5), 1.1), "unique_token_share": steady(0.5)},
         {"token_rarity": from_onset(steady(5), 1.1, 1), "unique_token_share": steady(0.5)},
     ),
-    "tokens_changed": ({"tokens": from_onset(steady(256, 0), 0.5)}, {"tokens": steady(256, 0)}),
+    "tokens_changed": one("tokens", from_onset(steady(256, 0), 0.5), steady(256, 0)),
 }
 """By observation: signals in which it is made, and others in which it is not."""
 
 
 @pytest.mark.parametrize("id", PLANTED)
-def test_what_is_planted_is_seen_and_what_is_not_is_not(id: str) -> None:
+def test_what_is_planted_is_seen_and_without_its_signal_nothing_is_said(id: str) -> None:
     planted, healthy = PLANTED[id]
     assert OBSERVATIONS[id](context(planted)).outcome is YES
     assert OBSERVATIONS[id](context(healthy)).outcome is NO
-
-
-@pytest.mark.parametrize(
-    "id", sorted(set(PLANTED) - {"loss_burst", "loss_level_up", "loss_fell", "loss_creeps_up"})
-)
-def test_without_its_signal_an_observation_says_nothing(id: str) -> None:
-    expected = TOO_FEW if id == "batch_repeated" else MISSING  # batches are known by their place
-    assert OBSERVATIONS[id](context({})).outcome is expected
+    if "loss" not in planted:
+        expected = TOO_FEW if id == "batch_repeated" else MISSING  # batches are known by place
+        assert OBSERVATIONS[id](context({})).outcome is expected
 
 
 def test_a_damaged_learning_rate_is_a_jump_of_finite_size() -> None:
@@ -292,13 +249,10 @@ def test_a_jump_beyond_all_updates_comes_from_outside(
     lr[AT:] *= rate
     update[AT:] = np.nan  # the step was discarded
     signals = {"param_norm/mlp": norm, "update_norm/mlp": update, "lr": lr}
-    assert ALL_OBSERVATIONS["moved_from_outside"](context(signals)).outcome is outcome
-
-
-def test_without_updates_nothing_is_said_about_the_outside() -> None:
-    signals = {"param_norm/mlp": np.full(LENGTH, 12.0), "lr": np.full(LENGTH, 1e-3)}
-    found = ALL_OBSERVATIONS["moved_from_outside"](context(signals))
-    assert not found.is_answer
+    look = ALL_OBSERVATIONS["moved_from_outside"]
+    assert look(context(signals)).outcome is outcome
+    del signals["update_norm/mlp"]
+    assert not look(context(signals)).is_answer
 
 
 def test_a_constant_rate_that_rises_has_turned_up() -> None:

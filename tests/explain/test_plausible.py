@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.kit.synthetic import Array, block_of, falling_loss
+from tests.kit.synthetic import Array, block_of, explained, falling_loss
 
 from trimtab.core.block import Block, Event
 from trimtab.core.causes import Cause, Evidence, Standing
@@ -85,13 +85,6 @@ def test_the_data_file_knows_every_cause_and_only_known_observations() -> None:
     assert set(rates["by construction"]["shares"]) <= set(ALL_OBSERVATIONS)
     for table in (*rates["shapes"].values(), *rates["kinds"].values(), rates["all"]):
         assert set(table) <= {*ids, "outside"}
-
-
-def explained(run: Block, facts: RunFacts | None = None) -> list[Diagnosis]:
-    judge = Judge()
-    judge.update(run)
-    judge.finish()
-    return [judge.explain(incident, run, facts) for incident in judge.incidents]
 
 
 def share_of(cause: Cause, diagnosis: Diagnosis) -> float:

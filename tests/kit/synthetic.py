@@ -18,6 +18,7 @@ from trimtab.explain.causes.statements import Case
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence.checks import Answers, Observed, ObservedOutcome
+from trimtab.judge import Judge
 
 Array = NDArray[np.float64]
 
@@ -116,6 +117,14 @@ def facts_of(gap: float = 0.0, **facts: Any) -> Facts:
         "level": level_of(gap),
     }
     return Facts(**{**usual, **facts})
+
+
+def explained(run: Block, facts: RunFacts | None = None, rules: str = "trimtab") -> list[Diagnosis]:
+    """Every incident of a run, explained at its end."""
+    judge = Judge(rules=rules)
+    judge.update(run)
+    judge.finish()
+    return [judge.explain(incident, run, facts) for incident in judge.incidents]
 
 
 def diagnosis_of(symptom: Symptom, *, resumed: bool = False) -> Diagnosis:

@@ -270,9 +270,8 @@ def test_an_alarm_that_the_loss_follows_is_classified_by_the_loss() -> None:
     assert judged(loss, *found)[0].incident_class is IncidentClass.RECOVERED
 
 
-@pytest.mark.parametrize("until", [None, ONSET + 10])
-def test_no_learning_is_a_plateau(until: int | None) -> None:
-    incident, _ = judged(losses(), alarm(ONSET, Symptom.NO_LEARNING), until=until)
+def test_no_learning_is_a_plateau_from_its_first_records_on() -> None:
+    incident, _ = judged(losses(), alarm(ONSET, Symptom.NO_LEARNING), until=ONSET + 10)
     assert incident.incident_class is IncidentClass.PLATEAU
 
 

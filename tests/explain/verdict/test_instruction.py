@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.kit.cases import examples
-from tests.kit.synthetic import Array, block_of, facts_of, falling_loss, incident_of, level_of
+from tests.kit.synthetic import (
+    Array,
+    block_of,
+    explained,
+    facts_of,
+    falling_loss,
+    incident_of,
+    level_of,
+)
 
 from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import Cause
@@ -18,7 +26,6 @@ from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.diagnosis import diagnose
 from trimtab.explain.time_use import count_lost
 from trimtab.explain.verdict.instruction import PROVEN, Surroundings, instruct
-from trimtab.judge import Judge
 
 ONSET = Moment(step=300, tick=299, loss=2.5)
 LAST = Moment(step=900, tick=899, loss=2.5)
@@ -363,11 +370,8 @@ def test_an_instruction_of_any_facts_is_one_sentence_and_acts_only_on_what_is_se
 # Through the judge
 
 
-def acts_of(run_of: dict[str, Array]) -> list[tuple[Incident, Action]]:
-    run, judge = block_of(run_of), Judge()
-    judge.update(run)
-    judge.finish()
-    return [(incident, judge.explain(incident, run).action) for incident in judge.incidents]
+def acts_of(signals: dict[str, Array]) -> list[tuple[Incident, Action]]:
+    return [(one.incident, one.action) for one in explained(block_of(signals))]
 
 
 def restarted(records: int, at: int, *, stays: bool = False) -> Array:

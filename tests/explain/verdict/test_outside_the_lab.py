@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from tests.kit.synthetic import Array
+from tests.kit.synthetic import Array, explained
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, Column, Event
@@ -15,7 +15,6 @@ from trimtab.core.incidents import IncidentClass
 from trimtab.diagnosis import diagnose
 from trimtab.explain.comparison import apply_check
 from trimtab.explain.verification import verification_checks
-from trimtab.judge import Judge
 
 Class = IncidentClass
 Random = np.random.Generator
@@ -283,10 +282,6 @@ def said(
     columns = {name: Column.complete(values) for name, values in signals.items()}
     steps = stride * np.arange(len(signals["loss"]))
     run = Block.from_columns(columns, step=steps, events=events)
-    judge = Judge()
-    judge.update(run)
-    judge.finish()
     return [
-        (one.incident_class, one.onset.step, judge.explain(one, run).action.kind)
-        for one in judge.incidents
+        (one.incident_class, one.incident.onset.step, one.action.kind) for one in explained(run)
     ]

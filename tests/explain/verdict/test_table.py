@@ -10,8 +10,7 @@ from tests.kit.synthetic import Array
 from tests.kit.tracked import alarm, classes, tracked
 
 from trimtab.core.actions import ActionKind
-from trimtab.core.block import Block, Column, Event
-from trimtab.core.events import UNDO
+from trimtab.core.block import Block, Column
 from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incident_facts import Course
 from trimtab.core.incidents import Incident, IncidentChange, IncidentClass
@@ -180,19 +179,6 @@ def test_a_run_in_which_nothing_is_applied_any_more_stands_still(every: int) -> 
     incident, changes = drawn.judged(Symptom.NONFINITE_LOSS)
     assert classes(changes) == [IncidentClass.KEPT_OUT, IncidentClass.DEAD]
     assert act(incident) is STOP
-
-
-@everywhere
-def test_damage_that_was_undone_is_restored(noise: float, every: int) -> None:
-    drawn = draw(lambda t: np.where(t < 4 * every, 3.0, 0.0), noise, every)
-    at = drawn.row + 4
-    undone = Event(
-        kind=UNDO, tick=at, step=int(drawn.run.step[at]), facts={"updates_lost": 4 * every}
-    )
-    run = dataclasses.replace(drawn.run, events=(undone,))
-    incident, _ = Drawn(run, drawn.row).judged(Symptom.LOSS_SPIKE, Symptom.HARMED_STATE)
-    assert (incident.incident_class, act(incident)) == (IncidentClass.RESTORED, WAIT)
-    assert incident.facts.undone_updates == 4 * every
 
 
 @everywhere

@@ -1,4 +1,4 @@
-"""A batch that was served several times is named; what is served again by plan is not."""
+"""What is measured of an incident: a batch served again, and the layer that moved first."""
 
 import numpy as np
 from tests.kit.synthetic import incident_of
@@ -8,7 +8,7 @@ from trimtab.core.incidents import Moment
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import FINGERPRINT, LOSS
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.measures import BatchRepeats, find_repeated_batch
+from trimtab.explain.measures import BatchRepeats, find_repeated_batch, first_movers
 
 ONSET, LAST = 50, 70
 
@@ -29,10 +29,6 @@ def found(fingerprints: list[int], attempts: list[int] | None = None) -> BatchRe
     incident = incident_of(onset, last=last, records=20)
     context = IncidentContext.of(incident, block, RunFacts())
     return find_repeated_batch(context)
-
-
-def test_batches_that_differ_are_not_reported() -> None:
-    assert found(list(range(100))) is None
 
 
 def test_the_repeated_batch_is_named_with_its_first_and_last_position() -> None:
@@ -56,16 +52,34 @@ def test_a_loader_that_went_back_repeats_several_batches() -> None:
     assert (repeated.data_position, repeated.count, repeated.num_others) == (1010, 2, 7)
 
 
-def test_a_second_epoch_that_goes_on_is_not_reported() -> None:
-    assert found([step % 20 for step in range(100)]) is None
-
-
-def test_another_attempt_serves_its_batches_again() -> None:
+def test_batches_that_differ_or_are_served_again_by_plan_are_not_reported() -> None:
+    assert found([]) is None
+    assert found(list(range(100))) is None
+    assert found([step % 20 for step in range(100)]) is None  # a second epoch that goes on
     fingerprints = [*range(45), *range(20, 75)]
-    attempts = [0] * 45 + [1] * 55
-    assert found(fingerprints, attempts) is None
+    assert found(fingerprints, attempts=[0] * 45 + [1] * 55) is None
     assert found(fingerprints) is not None
 
 
-def test_without_fingerprints_nothing_is_known() -> None:
-    assert found([]) is None
+def run(moved: int | None) -> Block:
+    generator = np.random.default_rng(0)
+    found: dict[str, Column] = {}
+    for layer in range(6):
+        for family, noise in (("layer_param_norm/", 0.001), ("grad_norm/layer.", 0.2)):
+            values = np.exp(noise * generator.standard_normal(20))
+            values[15:] *= 3.0 if family.startswith("grad") else 1.0  # all gradients grow
+            if layer == moved and family.startswith("layer"):
+                values[15:] *= 1.5
+            found[f"{family}{layer}"] = Column.complete(values)
+    return Block.from_columns(found, step=np.arange(20))
+
+
+def test_the_layer_of_a_fault_is_named_although_all_gradients_grow() -> None:
+    moves, chart = first_movers(run(4), 15)
+    assert [(move.layer, move.signal, move.step) for move in moves] == [
+        ("4", "layer_param_norm/4", 15)
+    ]
+    assert 1.4 < moves[0].ratio < 1.6
+    assert chart is not None
+    assert chart.layers == tuple("012345")
+    assert first_movers(run(None), 15) == ((), None)
