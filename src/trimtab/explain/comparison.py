@@ -323,14 +323,8 @@ class Check:
     @property
     def wanted(self) -> str:
         """The check in words: "grad_norm at most 3 from step 300 to 400"."""
-        if self.max is not None:
-            limit = f"at most {self.max:g}"
-        elif self.mean_max is not None:
-            limit = f"on average at most {self.mean_max:g}"
-        elif self.mean_min is not None:
-            limit = f"on average at least {self.mean_min:g}"
-        else:
-            limit = f"within {self.within:g} of the base"
+        name = next(name for name in _LIMITS if getattr(self, name) is not None)
+        limit = _LIMITS[name].format(getattr(self, name))
         return f"{self.signal} {limit}{self.window}"
 
     def to_toml(self) -> str:
@@ -344,7 +338,13 @@ class Check:
         return "\n".join(["[[check]]", *lines])
 
 
-_LIMITS = ("max", "mean_max", "mean_min", "within")
+_LIMITS = {
+    "max": "at most {:g}",
+    "mean_max": "on average at most {:g}",
+    "mean_min": "on average at least {:g}",
+    "within": "within {:g} of the base",
+}
+"""In words, by name; a check has one of them."""
 _KEYS = tuple(field.name for field in fields(Check))
 
 

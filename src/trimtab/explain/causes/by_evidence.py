@@ -23,11 +23,11 @@ from trimtab.explain.causes.plausible import (
 )
 from trimtab.explain.causes.ranking import SUPPORTED, Candidate, Ranking, all_weights, rank
 from trimtab.explain.causes.statements import (
+    BATCH_NOT_FINITE,
     BY_SYMPTOM,
     Case,
     Said,
     say,
-    say_batch_not_finite,
     say_nothing_fits,
 )
 from trimtab.explain.context import IncidentContext, proof_of_harm
@@ -201,7 +201,7 @@ def _conclusion(cause: Cause | None, said: Said) -> conclusions.Conclusion:
 def _not_known(case: Case, ranking: Ranking) -> Said:
     """Return what the incident is like, and the signal that would tell."""
     if ranking.results["batch_nonfinite"].is_yes:
-        return say_batch_not_finite(case)
+        return BATCH_NOT_FINITE(case)
     symptoms = case.context.incident.symptoms
     known = next((BY_SYMPTOM[symptom] for symptom in symptoms if symptom in BY_SYMPTOM), None)
     if known is not None:

@@ -372,7 +372,8 @@ def _replicas_out_of_sync(case: Case) -> Said:
 # Causes whose statement is a claim with the numbers of its observations
 
 
-class _Claim(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Claim:
     """A claim about a cause; "{at}" stands for where it began, "{since}" for from where on."""
 
     root_cause: str
@@ -567,22 +568,27 @@ def say_nothing_fits(case: Case) -> Said:
     )
 
 
-def say_batch_not_finite(case: Case) -> Said:
-    """Return what an experiment has shown of the batch itself."""
-    found = case.seen("batch_nonfinite")
-    return Said(
-        _with(f"The batch {case.at} itself holds NaN or infinity", found),
-        "Look at this batch and fix what prepares it; check batches for finiteness in the loader.",
-        case.learnt("A NaN in the data looks like one of the model", found),
-    )
+BATCH_NOT_FINITE = _Claim(
+    "The batch {at} itself holds NaN or infinity",
+    ("batch_nonfinite",),
+    "Look at this batch and fix what prepares it; check batches for finiteness in the loader.",
+    "A NaN in the data looks like one of the model",
+)
+"""What is said where an experiment has shown it of the batch itself."""
 
-
-def _missing_loss(case: Case) -> Said:
-    return Said(
-        f"The loss is no longer recorded from {case.at[3:]} on, while the run continues.",
-        "Fix the logging first: nothing can be judged without a loss.",
-        f"A run that records no loss cannot be watched, as {case.at}.",
-    )
+_MISSING_LOSS = _Claim(
+    "The loss is no longer recorded {since}, while the run continues",
+    (),
+    "Fix the logging first: nothing can be judged without a loss.",
+    "A run that records no loss cannot be watched",
+)
+_REFERENCE_GAP = _Claim(
+    "Not known: the run left its reference {at} on the same batches, so the cause is the model, "
+    "its state or its settings, not the data",
+    (),
+    "Compare the settings and states of the two runs {at}.",
+    "A reference on the same data shows a shift that a single run hides",
+)
 
 
 def _slow(case: Case) -> Said:
@@ -593,15 +599,6 @@ def _slow(case: Case) -> Said:
         case.learnt(
             "A pace that falls without a change in the run has its cause outside of it", numbers
         ),
-    )
-
-
-def _reference_gap(case: Case) -> Said:
-    return Said(
-        f"Not known: the run left its reference {case.at} on the same batches, so the cause is the "
-        "model, its state or its settings, not the data.",
-        f"Compare the settings and states of the two runs {case.at}.",
-        f"A reference on the same data shows a shift that a single run hides, as {case.at}.",
     )
 
 
@@ -627,9 +624,9 @@ def _no_learning(case: Case) -> Said:
 
 
 BY_SYMPTOM: Mapping[str, _Statement] = {
-    Symptom.MISSING_LOSS: _missing_loss,
+    Symptom.MISSING_LOSS: _MISSING_LOSS,
     Symptom.SLOW: _slow,
-    Symptom.REFERENCE_GAP: _reference_gap,
+    Symptom.REFERENCE_GAP: _REFERENCE_GAP,
     Symptom.NO_LEARNING: _no_learning,
 }
 """Where nothing known fits, but a finding says what happened."""

@@ -4,9 +4,10 @@ A check is a function of the context that returns such an answer. The checks tha
 need are here; those of the textbook alone are in `textbook/tree.py`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 
 import numpy as np
 
@@ -65,26 +66,21 @@ class Observed:
         return Evidence(signal=self.signal, observation=self.observation, favors=favors)
 
 
-class Answers(Mapping[str, Observed]):
+class Answers(dict[str, Observed]):
     """Everything observed around one incident, by the id of the observation: asked once, then read.
 
     Every cause is weighed by the same answers, so they are sorted here and not once per cause.
     """
 
-    def __init__(self, results: Mapping[str, Observed]) -> None:
-        self._results = dict(results)
-        self.made = {id: found.is_yes for id, found in self.items() if found.is_answer}
+    @cached_property
+    def made(self) -> Mapping[str, bool]:
         """Whether it is yes, of each observation that was answered."""
-        self.yes = frozenset(id for id, is_yes in self.made.items() if is_yes)
+        return {id: found.is_yes for id, found in self.items() if found.is_answer}
 
-    def __getitem__(self, id: str) -> Observed:
-        return self._results[id]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._results)
-
-    def __len__(self) -> int:
-        return len(self._results)
+    @cached_property
+    def yes(self) -> frozenset[str]:
+        """The observations that were answered with yes."""
+        return frozenset(id for id, is_yes in self.made.items() if is_yes)
 
 
 IncidentCheck = Callable[[IncidentContext], Observed]
