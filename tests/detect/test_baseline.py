@@ -12,8 +12,10 @@ from trimtab.detect.tools.baseline import (
     MAX_REJECTED_IN_A_ROW,
     MIN_WINDOW,
     RECORDS_PER_CELL,
+    Expectation,
     Scores,
     SignalBaseline,
+    expect,
 )
 
 
@@ -96,3 +98,29 @@ def test_a_jump_of_the_step_is_no_logging_interval() -> None:
     steps = np.concatenate([np.arange(400, 403), np.arange(9000, 9040)])
     baseline.update_many(np.full(43, 3.0), steps)
     assert baseline.stride == 1.0
+
+
+def expectation(window: np.ndarray) -> Expectation:
+    """What a loss is expected to be after a window that ended 8 records ago."""
+    return Expectation(*(float(column[0]) for column in expect(window[None], 8, SIGNED.baseline)))
+
+
+def test_noise_is_measured_and_outliers_do_not_count() -> None:
+    noise = np.random.default_rng(0).normal(3.0, 0.1, 96)
+    noise[::10] += 50.0
+    known = expectation(noise)
+    assert known.at(1) == pytest.approx(3.0, abs=0.1)
+    assert known.scale == pytest.approx(0.1, rel=0.5)
+
+
+def test_half_of_a_falling_trend_continues_but_never_under_the_newest_records() -> None:
+    falling = 5.0 - 0.01 * np.arange(96)
+    known = expectation(falling)
+    assert known.slope == pytest.approx(-0.005)
+    assert known.at(8) >= np.median(falling[-16:])
+    assert expectation(falling[::-1]).slope == 0.0
+
+
+def test_a_constant_signal_has_a_scale() -> None:
+    assert expectation(np.full(96, 2.0)).scale == pytest.approx(0.004)
+    assert expectation(np.zeros(96)).scale > 0

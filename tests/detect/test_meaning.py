@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 from tests.detect.feeding import alarms, block
+from tests.kit.synthetic import explained
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.block import Block, FloatArray
@@ -12,7 +13,6 @@ from trimtab.core.findings import Symptom
 from trimtab.detect.loss.loss_detectors import LossDetectors
 from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.state.hard_limits import FrozenUpdates
-from trimtab.judge import Judge
 
 LENGTH = 900
 END = LENGTH - 1
@@ -45,9 +45,9 @@ def meaning(loss: FloatArray, *, first_step: int = 0, objective: str = "auto") -
     """What is known of a loss; the same at once, record by record, and saved on the way."""
     run = block(LENGTH, loss=loss, step=first_step + np.arange(LENGTH))
     whole, single = LossMeaning(objective), LossMeaning(objective)
-    whole.observe_many(run)
+    whole.observe(run)
     for piece in run.cut(1):
-        single.observe(next(iter(piece.records())))
+        single.observe(piece)
         state = json.loads(json.dumps(single.state_dict()))
         single = LossMeaning(objective)
         single.load_state_dict(state)
@@ -91,11 +91,7 @@ def test_a_rise_is_judged_by_what_was_known_before_it() -> None:
 
 
 def advice(run: Block) -> list[ActionKind]:
-    judge = Judge()
-    judge.update(run)
-    judge.finish()
-    actions = [judge.explain(incident, run).action for incident in judge.incidents]
-    return [action.kind for action in actions if action is not None]
+    return [diagnosis.action.kind for diagnosis in explained(run)]
 
 
 def test_a_likelihood_that_diverges_under_zero_is_an_alarm_and_a_policy_is_not() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from trimtab.core.block import Block, Column, Event, Record
 from trimtab.core.findings import Severity, Symptom
-from trimtab.detect.resume_audit import ResumeAudit
+from trimtab.detect.state.hard_limits import ResumeAudit
 from trimtab.journal.resume import facts
 from trimtab.journal.resume.comparison import (
     THINGS,

@@ -1,4 +1,3 @@
-import json
 from itertools import pairwise
 
 import numpy as np
@@ -18,17 +17,13 @@ from trimtab.detect.tools.series import RunningSums
 
 @settings(max_examples=25, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.integers(0, 3000), max_size=4))
-def test_many_at_once_is_one_by_one(seed: int, cuts: list[int]) -> None:
+def test_how_scores_are_cut_changes_nothing(seed: int, cuts: list[int]) -> None:
     scores = np.random.default_rng(seed).normal(0, 2, (2, 3000))
-    single, many = ScoreHistory(2), ScoreHistory(2)
+    whole, pieces = ScoreHistory(2), ScoreHistory(2)
+    whole.update(scores)
     for first, last in pairwise([0, *sorted(cuts), 3000]):
-        for column in scores[:, first:last].T.tolist():
-            single.update(column)
-        many.update_many(scores[:, first:last])
-        assert many.state_dict() == single.state_dict()
-        saved = json.loads(json.dumps(many.state_dict()))
-        many = ScoreHistory(2)
-        many.load_state_dict(saved)
+        pieces.update(scores[:, first:last])
+    assert pieces.state_dict() == whole.state_dict()
 
 
 BOUNDS = Bounds(prior=6.0, low=5.0, cap=9.0, rank=3)
@@ -38,7 +33,7 @@ def after(height: float, times: int = 3) -> ScoreHistory:
     history = ScoreHistory(1)
     scores = np.ones((1, RECORDS_PER_ENTRY * ENTRIES_REMEMBERED))
     scores[0, : times * RECORDS_PER_ENTRY : RECORDS_PER_ENTRY] = height
-    history.update_many(scores)
+    history.update(scores)
     return history
 
 
@@ -66,11 +61,11 @@ def test_a_wild_run_has_a_high_threshold_and_a_calm_one_a_low_one() -> None:
 def test_no_threshold_falls_under_the_predicted_lowest(seed: int, known: int, more: int) -> None:
     scores = np.random.default_rng(seed).normal(0, 2, (1, known + more))
     history = ScoreHistory(1)
-    history.update_many(scores[:, :known])
+    history.update(scores[:, :known])
     (lowest,) = history.lowest_thresholds([BOUNDS], more)
     for at in range(known, known + more):
         assert history.threshold(0, BOUNDS) >= lowest
-        history.update([float(scores[0, at])])
+        history.update(scores[:, at : at + 1])
     assert history.threshold(0, BOUNDS) >= lowest
 
 
@@ -79,36 +74,34 @@ def test_the_return_level_is_exceeded_about_once_in_100_000_records() -> None:
     levels = []
     for _ in range(50):
         history = ScoreHistory(1)
-        history.update_many(draw.exponential(1.0, (1, 2048)))
+        history.update(draw.exponential(1.0, (1, 2048)))
         levels.append(history.return_level(0))
     assert np.median(levels) == pytest.approx(np.log(100_000), rel=0.1)
 
 
 def test_a_run_that_is_not_known_yet_has_no_return_level() -> None:
     history = ScoreHistory(1)
-    history.update_many(np.full((1, 7 * 32), 3.0))
+    history.update(np.full((1, 7 * 32), 3.0))
     assert history.return_level(0) == 0.0
 
 
 def test_records_that_led_to_an_alarm_are_left_out() -> None:
     history = after(1.0)
-    for _ in range(RECORDS_PER_ENTRY - 1):
-        history.update([5.0])
+    history.update(np.full((1, RECORDS_PER_ENTRY - 1), 5.0))
     history.drop_current()
-    history.update_many(np.ones((1, 3 * RECORDS_PER_ENTRY)))
+    history.update(np.ones((1, 3 * RECORDS_PER_ENTRY)))
     assert history.threshold(0, BOUNDS) == 5.0
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.floats(-3, 5), max_size=80), st.integers(0, 80))
 def test_running_sums_are_sums(values: list[float], cut: int) -> None:
-    one, many = RunningSums(5), RunningSums(5)
-    singly = [one.add(value) for value in values]
-    parts = [many.add_many(np.array(part)) for part in (values[:cut], values[cut:])]
-    for place in range(5):
+    whole, cut_in_two = RunningSums(5), RunningSums(5)
+    sums = whole.add_many(np.array(values))
+    parts = [cut_in_two.add_many(np.array(part)) for part in (values[:cut], values[cut:])]
+    for place, found in enumerate(sums):
+        assert np.concatenate([part[place] for part in parts]).tolist() == found.tolist()
         length = 2 ** (place + 1)
-        column = [sums[place] for sums in singly]
-        assert np.concatenate([part[place] for part in parts]).tolist() == column
         plain = [sum(values[max(at + 1 - length, 0) : at + 1]) for at in range(len(values))]
-        np.testing.assert_allclose(column, plain, atol=1e-9)
-    assert one.state_dict() == many.state_dict()
+        np.testing.assert_allclose(found, plain, atol=1e-9)
+    assert whole.state_dict() == cut_in_two.state_dict()

@@ -5,7 +5,6 @@ from trimtab.core.detector import Detector
 from trimtab.detect.loss.loss_detectors import LossDetectors
 from trimtab.detect.loss.without_baseline import GrossLoss, NoLearning, ResumeGap
 from trimtab.detect.reference import Reference
-from trimtab.detect.resume_audit import ResumeAudit
 from trimtab.detect.run.fine_tuning import HeldOut, NoTargets
 from trimtab.detect.run.policy import PolicySignals
 from trimtab.detect.run.progress import CounterOrder, LrSchedule, RepeatedBatches
@@ -19,6 +18,7 @@ from trimtab.detect.state.hard_limits import (
     LossScale,
     NonFinite,
     Replicas,
+    ResumeAudit,
 )
 from trimtab.detect.state.jumps import StateJumps
 from trimtab.detect.state.norm_trend import NormTrend

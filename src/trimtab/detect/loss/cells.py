@@ -12,8 +12,8 @@ import numpy as np
 
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.state import Stateful
-from trimtab.detect.tools.baseline import RECORDS_PER_CELL, Score, Scores
-from trimtab.detect.tools.series import Point, Series
+from trimtab.detect.tools.baseline import RECORDS_PER_CELL, Scores
+from trimtab.detect.tools.series import Series
 
 # CellMeans: a loss in means of 8 records, on a grid that does not depend on how the run is cut.
 #
@@ -48,13 +48,6 @@ class CellArrays:
     def __len__(self) -> int:
         return len(self.mean)
 
-    def after(self, cell: Cell) -> "CellArrays":
-        """These cells with one before them."""
-        columns = (self.mean, self.first_tick, self.tick, self.step, self.loss)
-        return CellArrays(
-            *(np.concatenate(([part], column)) for part, column in zip(cell, columns, strict=True))
-        )
-
     def one(self, at: int) -> Cell:
         """Return one of the cells."""
         return Cell(
@@ -70,62 +63,34 @@ class CellMeans(Stateful):
     """Gathers losses into cells."""
 
     def __init__(self) -> None:
-        self._total = 0.0
-        self._count = 0
-        self._first_tick = 0
+        self._values: list[float] = []
+        self._ticks: list[int] = []
+        """The clipped losses of the cell that is filling, and where they were recorded."""
 
-    def update(self, point: Point, score: Score | None) -> Cell | None:
-        """Add the next finite loss; return the cell that it completes."""
-        if not self._count:
-            self._total, self._first_tick = 0.0, point.tick
-        self._count += 1
-        if score is None:
-            self._total += point.value
-        else:
-            room = MAX_SCALES * score.scale
-            low, high = score.expected - room, score.expected + room
-            self._total += min(max(point.value, low), high)
-        if self._count < RECORDS_PER_CELL:
-            return None
-        self._count = 0
-        return Cell(self._total / RECORDS_PER_CELL, self._first_tick, *point)
-
-    def update_many(self, series: Series, scores: Scores) -> CellArrays:
+    def update(self, series: Series, scores: Scores) -> CellArrays:
         """Add the next finite losses; return the cells that they complete."""
-        head = min(-self._count % RECORDS_PER_CELL, len(series))
-        first = self._update_some(series, scores, 0, head)
-        tail = head + (len(series) - head) // RECORDS_PER_CELL * RECORDS_PER_CELL
-        firsts, lasts = (
-            slice(head, tail, RECORDS_PER_CELL),
-            slice(head + RECORDS_PER_CELL - 1, tail, RECORDS_PER_CELL),
+        room = MAX_SCALES * scores.scale
+        low, high = scores.expected - room, scores.expected + room
+        clipped = np.minimum(np.maximum(series.value, low), high)
+        clipped = np.where(np.isnan(room), series.value, clipped)
+        values = np.concatenate((self._values, clipped))
+        ticks = np.concatenate((self._ticks, series.tick)).astype(np.int64)
+        last = np.arange(
+            RECORDS_PER_CELL - 1 - len(self._values), len(series), RECORDS_PER_CELL, dtype=np.int64
         )
-        cells = CellArrays(
-            mean=_means(series.value[head:tail], scores, head, tail),
-            first_tick=series.tick[firsts],
-            tick=series.tick[lasts],
-            step=series.step[lasts],
-            loss=series.value[lasts],
+        num_whole = len(last) * RECORDS_PER_CELL
+        self._values, self._ticks = values[num_whole:].tolist(), ticks[num_whole:].tolist()
+        parts = values[:num_whole].reshape(-1, RECORDS_PER_CELL)
+        total = np.zeros(len(parts))
+        for place in range(RECORDS_PER_CELL):  # in order: numpy's sum would round differently
+            total = total + parts[:, place]
+        return CellArrays(
+            mean=total / RECORDS_PER_CELL,
+            first_tick=ticks[:num_whole:RECORDS_PER_CELL],
+            tick=series.tick[last],
+            step=series.step[last],
+            loss=series.value[last],
         )
-        self._update_some(series, scores, tail, len(series))
-        return cells if first is None else cells.after(first)
-
-    def _update_some(self, series: Series, scores: Scores, first: int, last: int) -> Cell | None:
-        """Add a few losses one by one; return the cell that the last of them completes."""
-        cell = None
-        for at in range(first, last):
-            cell = self.update(series.one(at), scores.one(at))
-        return cell
-
-
-def _means(values: FloatArray, scores: Scores, first: int, last: int) -> FloatArray:
-    """Return the mean of each 8 clipped values."""
-    expected, room = scores.expected[first:last], MAX_SCALES * scores.scale[first:last]
-    clipped = np.minimum(np.maximum(values, expected - room), expected + room)
-    parts = np.where(np.isnan(room), values, clipped).reshape(-1, RECORDS_PER_CELL)
-    total = np.zeros(len(parts))
-    for place in range(RECORDS_PER_CELL):  # in order: numpy's sum would round differently
-        total = total + parts[:, place]
-    return np.asarray(total / RECORDS_PER_CELL)
 
 
 # SpanSums: how far the newest 3 to 24 cells lie above three times as many before them.

@@ -38,14 +38,7 @@ import numpy as np
 
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.robust import (
-    TINY,
-    mean_and_deviation,
-    median,
-    medians,
-    sigma_around,
-    sigmas_around,
-)
+from trimtab.core.robust import TINY, mean_and_deviation, medians, sigmas_around
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
 from trimtab.detect.loss.cells import REFERENCE, SPANS, Cell, CellArrays, Rise, SpanSums
@@ -262,7 +255,7 @@ class LevelShift(Stateful):
                 self._after_finding(finding, rise)
         if max(scores) <= self._bounds.prior:
             self._has_warned = False
-            self._history.update(scores)
+            self._history.update(np.array(scores)[:, None])
         return finding
 
     @property
@@ -363,7 +356,7 @@ class LevelShift(Stateful):
                 self._sums = sums
             else:
                 self._sums.add_many(means[:quiet])
-            self._history.update_many(scores[:, :quiet])
+            self._history.update(scores[:, :quiet])
             self._best = min(self._best, float(references[0, :quiet].min()))
             first_kept = max(quiet - RISES_REMEMBERED - SPANS[-1], 0)
             numbers = range(self._num_cells + 1 + first_kept, self._num_cells + 1 + quiet)
@@ -394,13 +387,7 @@ class LevelShift(Stateful):
                 windows_over(part[first:], RISES_REMEMBERED, _CELLS_PER_LOOK)[: len(looks)]
                 for part in (all_heights, ages)
             )
-            shrunk = ages_then / now
-            fall = np.minimum(medians(shrunk * shrunk * windows), 0.0)
-            third = RISES_REMEMBERED // 3
-            slope = medians(windows[:, -third:]) - medians(windows[:, :third])
-            slope = slope / (RISES_REMEMBERED - third)
-            rest = windows - slope[:, None] * np.arange(RISES_REMEMBERED)
-            spread = sigmas_around(medians(rest), rest)
+            fall, spread = _fall_and_spread(windows, ages_then / now)
             centre, width = usual or (0.0, 0.0)
             centres.append(np.concatenate(([centre], fall)))
             spreads.append(np.concatenate(([width], spread)))
@@ -412,12 +399,19 @@ def _usual(rises: Sequence[tuple[int, float]], span: int, now: int) -> tuple[flo
     past = list(rises)[: len(rises) - span]
     if len(past) < MIN_RISES:
         return None
-    shrunk = [(at / now) * (at / now) * height for at, height in past]
-    heights = [height for _, height in past]
-    third = len(heights) // 3
-    slope = (median(heights[-third:]) - median(heights[:third])) / (len(heights) - third)
-    rest = [height - slope * place for place, height in enumerate(heights)]
-    return min(median(shrunk), 0.0), sigma_around(median(rest), rest)
+    at, heights = np.array(past).T
+    fall, spread = _fall_and_spread(heights[None], at[None] / now)
+    return float(fall[0]), float(spread[0])
+
+
+def _fall_and_spread(rises: FloatArray, ages: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the usual fall of each row of rises, and their spread around a slow trend."""
+    count = rises.shape[1]
+    fall = np.minimum(medians(ages * ages * rises), 0.0)
+    third = count // 3
+    slope = (medians(rises[:, -third:]) - medians(rises[:, :third])) / (count - third)
+    rest = rises - slope[:, None] * np.arange(count)
+    return fall, sigmas_around(medians(rest), rest)
 
 
 RANGE = RangeSpec(before=24, newest=3, downwards=False)
@@ -448,19 +442,8 @@ class Turn(Stateful):
         self._range.restart()
         self._latest, self._steps = [], []
 
-    def update(self, point: Point) -> Finding | None:
-        """Judge a finite loss on the scale of its domain."""
-        self._latest = [*self._latest[-RANGE.newest :], point.value]
-        self._steps = [*self._steps[-RANGE.newest :], point.step]
-        if len(self._latest) < 2:
-            return None
-        found = self._range.update(self._latest[-1] - self._latest[-2])
-        if found is None:
-            return None
-        return self._finding(point, self._latest, point.step - self._steps[0])
-
     def update_many(self, series: Series) -> list[Finding]:
-        """Judge many finite losses, as `update` would one by one."""
+        """Judge the next finite losses on the scale of their domain."""
         if not len(series):
             return []
         known = np.concatenate((self._latest, series.value))

@@ -23,10 +23,10 @@ from collections import deque
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, IntArray, Record
+from trimtab.core.block import Block, FloatArray, IntArray
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.robust import SIGMA, TINY, median, medians
+from trimtab.core.robust import SIGMA, TINY, medians
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.cells import CellMeans
@@ -46,12 +46,11 @@ from trimtab.detect.tools.baseline import (
     MIN_WINDOW,
     RECORDS_PER_CELL,
     BaselineSpec,
-    Score,
     Scores,
     SignalBaseline,
     trust_in,
 )
-from trimtab.detect.tools.series import Point, Series, windows_over
+from trimtab.detect.tools.series import Series, windows_over
 
 NEAR, NEAREST = 8, 3
 """Records whose medians a loss must exceed. Source: measured; both together find a tenth more of
@@ -66,7 +65,7 @@ _BATCH = 16_384
 
 
 class Neighbours(Stateful):
-    """Scores finite losses one by one, or many at once with the same result."""
+    """Scores finite losses against those just before them."""
 
     not_saved = ("_spec",)
 
@@ -76,49 +75,25 @@ class Neighbours(Stateful):
         self._distances: deque[float] = deque(maxlen=WINDOW)
         self._count = 0
         """Distances that were measured; the scale is updated at every eighth."""
-        self._scale: float | None = None
+        self._scale = math.nan
 
-    def update(self, value: float) -> Score | None:
-        """Score the next loss; None while too few came before it."""
-        near = self._near
-        if len(near) < NEAR:
-            near.append(value)
-            return None
-        level = median(near)
-        if self._count % RECORDS_PER_CELL == 0 and self._count >= MIN_WINDOW:
-            self._scale = SIGMA * median(self._distances)
-        score = None
-        if self._scale is not None:
-            expected = max(level, sorted(near[-NEAREST:])[NEAREST // 2])
-            spec = self._spec
-            floor = max(spec.relative_floor * abs(level), spec.absolute_floor, TINY)
-            scale = max(self._scale, floor)
-            score = Score((value - expected) / scale, expected, scale, 1.0)
-        self._distances.append(abs(value - level))
-        self._count += 1
-        del near[0]
-        near.append(value)
-        return score
-
-    def update_many(self, values: FloatArray) -> Scores:
-        """Score the next losses, as `update` would one by one."""
+    def update(self, values: FloatArray) -> Scores:
+        """Score the next losses; they are unknown while too few came before."""
         scores = Scores.unknown(len(values))
-        at = 0
+        at = max(min(NEAR - len(self._near), len(values)), 0)
+        self._near += values[:at].tolist()
         while at < len(values):
-            if len(self._near) < NEAR or self._count < WINDOW or self._count % RECORDS_PER_CELL:
-                score = self.update(float(values[at]))
-                if score is not None:
-                    scores.set(at, score)
-                at += 1
-            else:
-                at += self._score_steady(values[at : at + _BATCH], scores, at)
+            count = _BATCH
+            if self._count < WINDOW or self._count % RECORDS_PER_CELL:
+                count = RECORDS_PER_CELL - self._count % RECORDS_PER_CELL  # to the end of the cell
+            at += self._score(values[at : at + count], scores, at)
         return scores
 
     def restart(self) -> None:
         self._near = []
 
-    def _score_steady(self, values: FloatArray, scores: Scores, offset: int) -> int:
-        """Score losses from the start of a cell, with full windows; return how many."""
+    def _score(self, values: FloatArray, scores: Scores, offset: int) -> int:
+        """Score losses up to the end of a cell, or more from its start on; return how many."""
         series = np.concatenate((self._near, values))
         windows = windows_over(series, NEAR)[: len(values)]
         level = medians(windows)
@@ -126,19 +101,22 @@ class Neighbours(Stateful):
         low, high = np.minimum(first, second), np.maximum(first, second)
         expected = np.maximum(level, np.maximum(low, np.minimum(high, third)))
         distances = np.concatenate((self._distances, np.abs(values - level)))
-        looks = windows_over(distances[: len(values) + WINDOW - 1], WINDOW, RECORDS_PER_CELL)
-        of_cells = SIGMA * medians(looks)
-        scale = np.repeat(of_cells, RECORDS_PER_CELL)[: len(values)]
-        spec = self._spec
-        floor = np.maximum(spec.relative_floor * np.abs(level), max(spec.absolute_floor, TINY))
-        scale = np.maximum(scale, floor)
-        chosen = slice(offset, offset + len(values))
-        scores.expected[chosen], scores.scale[chosen] = expected, scale
-        scores.z[chosen], scores.stride[chosen] = (values - expected) / scale, 1.0
+        scale = np.full(len(values), self._scale)
+        if self._count % RECORDS_PER_CELL == 0 and self._count >= MIN_WINDOW:
+            known = min(self._count, WINDOW)
+            looks = windows_over(distances[: len(values) + known - 1], known, RECORDS_PER_CELL)
+            scale = np.repeat(SIGMA * medians(looks), RECORDS_PER_CELL)[: len(values)]
         self._near = series[-NEAR:].tolist()
-        self._distances.extend(distances[-WINDOW:].tolist())
+        self._distances.extend(distances[-len(values) :][-WINDOW:].tolist())
         self._count += len(values)
-        self._scale = float(of_cells[-1])
+        self._scale = float(scale[-1])
+        if not math.isnan(self._scale):
+            spec = self._spec
+            floor = np.maximum(spec.relative_floor * np.abs(level), max(spec.absolute_floor, TINY))
+            scale = np.maximum(scale, floor)
+            chosen = slice(offset, offset + len(values))
+            scores.expected[chosen], scores.scale[chosen] = expected, scale
+            scores.z[chosen], scores.stride[chosen] = (values - expected) / scale, 1.0
         return len(values)
 
 
@@ -164,25 +142,6 @@ class LossTests(Stateful):
         self._level.restart()
         self._turn.restart()
 
-    def update(
-        self, record: Record, loss: float, norm_z: float
-    ) -> tuple[list[Finding | None], float]:
-        """Return what a loss shows, and its score."""
-        point = Point(record.tick, record.step, self._domain.of(loss))
-        self._start.observe([point.value], record.step)
-        score = self._baseline.update(point.value, record.step)
-        near = self._neighbours.update(point.value)
-        trust = trust_in(LOSS, record.qualities)
-        if trust < 1:
-            score = score and score._replace(z=score.z * trust)
-            near = near and near._replace(z=near.z * trust)
-        findings = [_with_confidence(self._spike.update(point, score, near, norm_z), trust)]
-        findings.append(_with_confidence(self._turn.update(point), trust))
-        cell = self._cell_means.update(point, score)
-        if cell is not None:
-            findings.append(_with_confidence(self._level.update(cell), trust))
-        return findings, 0.0 if score is None else score.z
-
     def update_many(
         self, block: Block, rows: IntArray, norm_z: FloatArray
     ) -> tuple[list[Finding | None], FloatArray]:
@@ -192,14 +151,14 @@ class LossTests(Stateful):
         if len(series):
             self._start.observe(series.value[:START_RECORDS].tolist(), int(series.step[0]))
         scores = self._baseline.update_many(series.value, series.step)
-        near = self._neighbours.update_many(series.value)
+        near = self._neighbours.update(series.value)
         trust = trust_in(LOSS, block.qualities)
         if trust < 1:
             scores = dataclasses.replace(scores, z=scores.z * trust)
             near = dataclasses.replace(near, z=near.z * trust)
         found = self._spike.update_many(series, scores, near, norm_z)
         found += self._turn.update_many(series)
-        found += self._level.update_many(self._cell_means.update_many(series, scores))
+        found += self._level.update_many(self._cell_means.update(series, scores))
         return [_with_confidence(finding, trust) for finding in found], scores.z
 
 
@@ -220,36 +179,8 @@ class LossDetectors(Detector):
         self._norms = StatefulDict(_new_norm_baseline)
         self._norm_spikes = StatefulDict(NormSpike)
 
-    def update(self, record: Record) -> list[Finding]:
-        self._meaning.observe(record)
-        findings: list[Finding | None] = []
-        norm_z = math.nan
-        for name in NORMS:
-            value = record.signals.get(name, 0.0)
-            if not 0.0 < value < math.inf or NORMS[name].better in record.signals:
-                continue
-            logarithm = math.log(value)
-            score = self._norms[name].update(logarithm, record.step)
-            trust = trust_in(name, record.qualities)
-            if score is not None and trust < 1:
-                score = score._replace(z=score.z * trust)
-            point = Point(record.tick, record.step, value)
-            findings.append(
-                _with_confidence(self._norm_spikes[name].update(point, logarithm, score), trust)
-            )
-            if name == GRAD_NORM and score is not None:
-                norm_z = score.z
-        loss = record.signals.get(LOSS, math.nan)
-        if math.isfinite(loss):  # the loss comes first: it is what people look for
-            found, z = self._judge_loss(record, loss, norm_z)
-            if any(findings):
-                findings = [norm and with_loss(norm, z) for norm in findings]
-            findings = found + findings
-        return [finding for finding in findings if finding is not None]
-
     def update_many(self, block: Block) -> list[Finding]:
-        """Judge many records, with the findings that `update` would return."""
-        self._meaning.observe_many(block)
+        self._meaning.observe(block)
         findings: list[Finding | None] = []
         norm_z = np.full(len(block), np.nan)
         for name in NORMS:
@@ -274,14 +205,6 @@ class LossDetectors(Detector):
         self._signed.restart()
         for baseline in self._norms.values():
             baseline.restart()
-
-    def _judge_loss(
-        self, record: Record, loss: float, norm_z: float
-    ) -> tuple[list[Finding | None], float]:
-        self._is_signed |= loss < 0
-        tests = self._signed if self._is_signed else self._positive
-        found, z = tests.update(record, loss, norm_z)
-        return [self._as_said(finding) for finding in found], z
 
     def _judge_losses(
         self, block: Block, rows: IntArray, norm_z: FloatArray

@@ -18,12 +18,11 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import islice
-from operator import gt
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from trimtab.core.block import FloatArray
+from trimtab.core.block import BoolArray, FloatArray
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import MAX_DIGITS, grain
 from trimtab.core.signals import LOSS
@@ -192,8 +191,9 @@ SLOW_RECORDS = 16
 RECORDS_PER_WARNING = 32
 """Records after a warning in which there is no second one. Chosen."""
 
-RECORDS_AT_ONCE, RECORDS_ONE_BY_ONE = 1024, 8
-"""Records that are judged at once, and those judged one by one from a record that may alarm."""
+RECORDS_AT_ONCE, RECORDS_AFTER_ALARM = 1024, 32
+"""Records that are judged at once, at most and right after an alarm, which wastes the work on those
+after it."""
 
 _LONGEST = max(LENGTHS)
 
@@ -230,52 +230,19 @@ class LossSpike(Stateful):
         self._warned = -RECORDS_PER_WARNING
         """The number of the record of the last warning."""
 
-    def update(
-        self, point: Point, loss: Score | None, near: Score | None, norm_z: float
-    ) -> Finding | None:
-        """Judge a finite loss by its scores; `norm_z` is NaN where no norm was recorded."""
-        self._num_records += 1
-        if loss is None:
-            return None
-        if loss.stride != self._stride:
-            self._change_stride(loss.stride)
-        self._best = min(self._best, loss.expected)
-        z = loss.z
-        near_z = near.z if near is not None else 0.0
-        both = min(max(z, near_z), NORM_SHARE * norm_z) if norm_z == norm_z else NO_NORM
-        score = min(max(z, LOWEST), HIGHEST)
-        self._recent.append((point.tick, point.step, z, point.value))
-        sums = self._sums.add(score)
-        joint_sums = self._joint_sums.add(min(max(both, LOWEST), HIGHEST))
-        near_sums = self._near_sums.add(min(max(near_z, LOWEST), HIGHEST_NEAR))
-        raw = (z, *sums, both, *joint_sums, near_z, *near_sums)
-        scores = [score / root for score, root in zip(raw, ROOTS, strict=True)]
-        warning = None
-        if any(map(gt, scores, self._lows)):
-            hit = self._exceeded(scores, loss, near or loss, norm_z)
-            if hit is not None:
-                known = near or loss if hit.test >= NEAR else loss
-                if hit.severity is Severity.ALARM:
-                    return self._alarm(hit, point, known)
-                warning = self._warn(hit, point, known)
-        self._history.update(scores)
-        return warning
-
     def update_many(
         self, series: Series, loss: Scores, near: Scores, norm_z: FloatArray
     ) -> list[Finding]:
-        """Judge many finite losses, as `update` would one by one."""
+        """Judge the next finite losses by their scores; `norm_z` is NaN where no norm was."""
         findings = []
-        at, careful = 0, 0
+        at, count = 0, RECORDS_AT_ONCE
         while at < len(series):
-            if not careful:
-                passed = self._pass_quietly(series, loss, near, norm_z, at)
-                at, careful = at + passed, 0 if passed == RECORDS_AT_ONCE else RECORDS_ONE_BY_ONE
-                continue
-            finding = self.update(series.one(at), loss.one(at), near.one(at), float(norm_z[at]))
-            if finding is not None:
-                findings.append(finding)
-            at, careful = at + 1, careful - 1
+            part = slice(at, at + count)
+            done, found = self._judge_part(series[part], loss[part], near[part], norm_z[part])
+            findings += found
+            has_alarmed = bool(found) and found[-1].severity is Severity.ALARM
+            count = RECORDS_AFTER_ALARM if has_alarmed else min(2 * count, RECORDS_AT_ONCE)
+            at += done
         return findings
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -293,51 +260,65 @@ class LossSpike(Stateful):
         self._history.clear()
         self._clear_sums()
 
-    def _pass_quietly(
-        self, series: Series, loss: Scores, near: Scores, norm_z: FloatArray, first: int
-    ) -> int:
-        """Pass the records before the first that may alarm; return how many."""
-        part = slice(first, first + RECORDS_AT_ONCE)
-        z, both = loss.z[part], NORM_SHARE * norm_z[part]
-        steady = loss.stride[part] == self._stride
-        if not steady.all():  # also where the baseline is not ready and the stride is NaN
-            z = z[: int(np.argmin(steady))]
-            both = both[: len(z)]
-        if not len(z):
-            return 0
-        near_z = near.z[part][: len(z)]
-        near_z = np.where(np.isnan(near_z), 0.0, near_z)
-        both = np.where(np.isnan(both), NO_NORM, np.minimum(np.maximum(z, near_z), both))
-        clipped = (
-            np.clip(z, LOWEST, HIGHEST),
-            np.clip(both, LOWEST, HIGHEST),
-            np.clip(near_z, LOWEST, HIGHEST_NEAR),
-        )
-        after = self._sums.copy(), self._joint_sums.copy(), self._near_sums.copy()
-        sums, joint_sums, near_sums = (
-            part.add_many(values) for part, values in zip(after, clipped, strict=True)
-        )
-        raw = np.stack((z, *sums, both, *joint_sums, near_z, *near_sums))
-        scores = raw / np.array(ROOTS)[:, None]
-        quiet = len(z)
-        if (scores > np.array(self._lows)[:, None]).any():
-            lowest = self._history.lowest_thresholds(self._limits.bounds, len(z))
-            suspicious = (scores > np.array(lowest)[:, None]).any(axis=0)
-            quiet = int(np.argmax(suspicious)) if suspicious.any() else len(z)
-        if quiet < len(z):
-            for sums_of, values in zip(self._all_sums(), clipped, strict=True):
-                sums_of.add_many(values[:quiet])
-        else:
-            self._sums, self._joint_sums, self._near_sums = after
-        self._history.update_many(scores[:, :quiet])
-        if quiet:
-            self._best = min(self._best, float(loss.expected[part][:quiet].min()))
-        self._num_records += quiet
-        recent = slice(max(first + quiet - _LONGEST, first), first + quiet)
-        columns = series.tick[recent], series.step[recent], z[:quiet][-_LONGEST:]
-        lists = (part.tolist() for part in (*columns, series.value[recent]))
-        self._recent.extend(zip(*lists, strict=True))
-        return quiet
+    def _judge_part(
+        self, series: Series, loss: Scores, near: Scores, norm_z: FloatArray
+    ) -> tuple[int, list[Finding]]:
+        """Judge records up to the first alarm or change of stride; return how many, and what."""
+        stride = loss.stride[0]
+        if np.isnan(stride):  # the baseline is not ready
+            unknown = _num_leading(np.isnan(loss.stride))
+            self._num_records += unknown
+            return unknown, []
+        if stride != self._stride:
+            self._change_stride(float(stride))
+        steady = _num_leading(loss.stride == stride)
+        series, loss, near = series[:steady], loss[:steady], near[:steady]
+        sums = [known.copy() for known in self._all_sums()]
+        scores = _score_tests(loss.z, near.z, norm_z[:steady], sums)
+        lowest = list(self._lows)
+        if (scores > np.array(lowest)[:, None]).any():
+            lowest = self._history.lowest_thresholds(self._limits.bounds, steady)
+        findings: list[Finding] = []
+        done = 0
+        for at in np.flatnonzero((scores > np.array(lowest)[:, None]).any(axis=0)).tolist():
+            self._history.update(scores[:, done:at])
+            self._remember(series, loss, done, at + 1)
+            done = at + 1
+            against = loss.one(at), near.one(at)
+            finding = self._judge(scores[:, at], series.one(at), *against, float(norm_z[at]))
+            if finding is not None:
+                findings.append(finding)
+                if finding.severity is Severity.ALARM:  # its evidence is used up
+                    self._clear_sums()
+                    self._history.drop_current()
+                    return done, findings
+            self._history.update(scores[:, at:done])
+        self._remember(series, loss, done, steady)
+        self._history.update(scores[:, done:])
+        self._sums, self._joint_sums, self._near_sums = sums
+        return steady, findings
+
+    def _remember(self, series: Series, loss: Scores, first: int, last: int) -> None:
+        """Add records to what is remembered of the latest."""
+        self._num_records += last - first
+        self._best = min(self._best, float(loss.expected[first:last].min(initial=math.inf)))
+        newest = slice(max(last - _LONGEST, first), last)
+        columns = series.tick, series.step, loss.z, series.value
+        self._recent.extend(zip(*(column[newest].tolist() for column in columns), strict=True))
+
+    def _judge(
+        self, scores: FloatArray, point: Point, loss: Score, near: Score, norm_z: float
+    ) -> Finding | None:
+        """Return what the scores of a record show; None if that is nothing, or was just said."""
+        near = near if near.is_known else loss
+        hit = self._exceeded(scores.tolist(), loss, near, norm_z)
+        if hit is None:
+            return None
+        if hit.severity is not Severity.ALARM:
+            if self._num_records - self._warned < RECORDS_PER_WARNING:
+                return None
+            self._warned = self._num_records
+        return self._finding(hit, point, near if hit.test >= NEAR else loss)
 
     def _exceeded(
         self, scores: Sequence[float], loss: Score, near: Score, norm_z: float
@@ -389,20 +370,6 @@ class LossSpike(Stateful):
         finest = min(map(grain, losses))
         return back(loss.expected + rise) - back(loss.expected) > MIN_GRAINS * finest
 
-    def _warn(self, hit: _Hit, point: Point, loss: Score) -> Finding | None:
-        """Return the finding, unless there was one just before; its evidence stays."""
-        if self._num_records - self._warned < RECORDS_PER_WARNING:
-            return None
-        self._warned = self._num_records
-        return self._finding(hit, point, loss)
-
-    def _alarm(self, hit: _Hit, point: Point, loss: Score) -> Finding:
-        """Return the finding; its evidence is used up."""
-        finding = self._finding(hit, point, loss)
-        self._clear_sums()
-        self._history.drop_current()
-        return finding
-
     def _finding(self, hit: _Hit, point: Point, loss: Score) -> Finding:
         onset_tick, onset_step = _onset(self._recent)
         back = self._domain.back
@@ -433,6 +400,30 @@ class LossSpike(Stateful):
         for sums in self._all_sums():
             sums.clear()
         self._recent.clear()
+
+
+def _num_leading(is_so: BoolArray) -> int:
+    """Return how many records at the beginning are so."""
+    return int(np.argmin(np.append(is_so, False)))
+
+
+def _score_tests(
+    z: FloatArray, near_z: FloatArray, norm_z: FloatArray, sums: Sequence[RunningSums]
+) -> FloatArray:
+    """Return the scores of each test, a row each, and add the records to the sums."""
+    near_z = np.where(np.isnan(near_z), 0.0, near_z)
+    both = np.minimum(np.maximum(z, near_z), NORM_SHARE * norm_z)
+    both = np.where(np.isnan(norm_z), NO_NORM, both)
+    clipped = (
+        np.clip(z, LOWEST, HIGHEST),
+        np.clip(both, LOWEST, HIGHEST),
+        np.clip(near_z, LOWEST, HIGHEST_NEAR),
+    )
+    of_loss, of_both, of_near = (
+        known.add_many(values) for known, values in zip(sums, clipped, strict=True)
+    )
+    raw = np.stack((z, *of_loss, both, *of_both, near_z, *of_near))
+    return np.asarray(raw / np.array(ROOTS)[:, None])
 
 
 def _onset(recent: Sequence[tuple[int, int, float, float]]) -> tuple[int, int]:

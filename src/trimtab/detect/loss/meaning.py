@@ -25,7 +25,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from trimtab.core.block import Block, FloatArray, Record
+from trimtab.core.block import Block, FloatArray
 from trimtab.core.robust import TINY, median, medians
 from trimtab.core.signals import LOSS, WITHOUT_DIRECTION
 from trimtab.core.state import Stateful
@@ -189,22 +189,8 @@ class LossMeaning(Stateful):
         later."""
         return self._start if self._shows_start and tick >= self._start_since else None
 
-    def observe(self, record: Record) -> None:
-        if self._objective == "auto":
-            is_of_policy = not WITHOUT_DIRECTION.isdisjoint(record.signals)
-            self._observe(record.signals.get(LOSS), record.tick, record.step, is_of_policy)
-
-    def observe_many(self, block: Block) -> None:
+    def observe(self, block: Block) -> None:
         if self._objective != "auto" or not len(block):
-            return
-        if len(block) == 1:  # a live step
-            columns = block.columns
-            known = [
-                name for name in (LOSS, *(WITHOUT_DIRECTION & columns.keys())) if name in columns
-            ]
-            row = {name: columns[name].values.item(0) for name in known if columns[name].present[0]}
-            is_of_policy = not WITHOUT_DIRECTION.isdisjoint(row)
-            self._observe(row.get(LOSS), block.tick.item(0), block.step.item(0), is_of_policy)
             return
         if self._policy_since is None:
             shows = np.zeros(len(block), dtype=np.bool_)
@@ -228,20 +214,6 @@ class LossMeaning(Stateful):
         groups = medians(losses[:whole].reshape(-1, RECORDS_PER_MEDIAN))
         ends = ticks[RECORDS_PER_MEDIAN - 1 - before :: RECORDS_PER_MEDIAN]
         self._add(groups.tolist(), ends.tolist())
-
-    def _observe(self, loss: float | None, tick: int, step: int, is_of_policy: bool) -> None:
-        if is_of_policy and self._policy_since is None:
-            self._policy_since = tick
-        if loss is None or not -np.inf < loss < np.inf:
-            return
-        if loss < 0 and self._negative_since is None:
-            self._negative_since = tick
-        if self._start is None and not self._group:
-            self._shows_start = step <= MAX_FIRST_STEP
-        self._group.append(min(max(loss, -LARGEST), LARGEST))
-        if len(self._group) == RECORDS_PER_MEDIAN:
-            value, self._group = median(self._group), []
-            self._add([value], [tick])
 
     def _at(self, tick: int) -> int:
         return self._known[bisect_right(self._ticks, tick) - 1]

@@ -94,31 +94,8 @@ class NormSpike(Stateful):
         self._large: list[tuple[int, float]] = []
         """Tick and the same logarithm of the latest norms that were a mere warning."""
 
-    def update(self, point: Point, log_norm: float, score: Score | None) -> Finding | None:
-        """Judge a finite, positive norm."""
-        second, first = self._last
-        excess = 0.0
-        if score is not None and score.z > PAIR_SCORE:
-            excess = log_norm - score.expected
-        self._last = first, excess
-        three = first + second + excess
-        triple = min(first, second, excess) > _TRIPLE and three > _TRIPLE_ALARM
-        if score is None or not (triple or score.z > MIN_SCORE):
-            return None
-        pair = min(first, excess) > _PAIR and first + excess > _ALARM
-        holds = not self._norm.has_memory or excess > first - MAX_FALL
-        is_strong = holds and (pair or triple)
-        is_huge = score.z > MIN_SCORE and score.stride >= SPARSE and excess > _HUGE
-        if not (is_strong or is_huge or (score.z > MIN_SCORE and excess > self._log_warn_ratio)):
-            return None
-        mean = three / 3 if triple else 0.5 * (first + excess)
-        is_strong = is_huge or (is_strong and self._is_unusual(mean, point.tick))
-        if not is_strong:
-            self._large = [*self._large[-MAX_LARGE:], (point.tick, excess)]
-        return self._finding(point, score, is_strong)
-
     def update_many(self, series: Series, log_norms: FloatArray, scores: Scores) -> list[Finding]:
-        """Judge many norms, as `update` would one by one."""
+        """Judge the next norms, which are finite and positive."""
         if not len(series):
             return []
         excess = np.where(scores.z > PAIR_SCORE, log_norms - scores.expected, 0.0)
@@ -137,13 +114,12 @@ class NormSpike(Stateful):
         findings = []
         found = strong | (is_far & (huge | (excess > self._log_warn_ratio)))
         for at in np.flatnonzero(found).tolist():
-            score, point = scores.one(at), series.one(at)
-            if score is not None:
-                is_strong = bool(strong[at]) and self._is_unusual(float(mean[at]), point.tick)
-                is_strong |= bool(huge[at])
-                if not is_strong:
-                    self._large = [*self._large[-MAX_LARGE:], (point.tick, float(excess[at]))]
-                findings.append(self._finding(point, score, is_strong))
+            point = series.one(at)
+            is_strong = bool(strong[at]) and self._is_unusual(float(mean[at]), point.tick)
+            is_strong |= bool(huge[at])
+            if not is_strong:
+                self._large = [*self._large[-MAX_LARGE:], (point.tick, float(excess[at]))]
+            findings.append(self._finding(point, scores.one(at), is_strong))
         return findings
 
     def _is_unusual(self, mean: float, tick: int) -> bool:

@@ -6,7 +6,6 @@ NoLearning  a loss no better than the frequency of tokens, or than at the start 
 """
 
 import math
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import grain, is_one_grain, median, sigma_around
 from trimtab.core.signals import GRAD_NORM, LOSS, POLICY_SIGNALS, TOKEN_RARITY
-from trimtab.core.state import Stateful
+from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.meaning import LossMeaning
 from trimtab.detect.tools.baseline import MIN_WINDOW, RECORDS_PER_CELL
 
@@ -56,10 +55,7 @@ class GrossLoss(Detector):
 
     def __init__(self, objective: str = "auto") -> None:
         self._meaning = LossMeaning(objective)
-        self._starts = {
-            signal: _Start(times, may_be_even=signal == LOSS)
-            for signal, times in GROSS_TIMES.items()
-        }
+        self._starts = StatefulDict(_Start)
         self._step = 0
         """Of the last record with a norm."""
 
@@ -68,11 +64,19 @@ class GrossLoss(Detector):
         for start in self._starts.values():
             start.num_left = NUM_JUDGED
 
-    def update(self, record: Record) -> list[Finding]:
+    def update_many(self, block: Block) -> list[Finding]:
+        self._meaning.observe(block)
+        rows = [
+            np.flatnonzero(block.column(signal).finite)[: self._starts[signal].num_left]
+            for signal in GROSS_TIMES
+        ]
+        records = block.records(np.union1d(*rows))
+        return [finding for record in records for finding in self._judge(record)]
+
+    def _judge(self, record: Record) -> list[Finding]:
         findings = []
-        if self._starts[LOSS].num_left:
-            self._meaning.observe(record)
-        for signal, start in self._starts.items():
+        for signal in GROSS_TIMES:
+            start = self._starts[signal]
             value = record.signals.get(signal, math.nan)
             if not start.num_left or not math.isfinite(value):
                 continue
@@ -98,32 +102,15 @@ class GrossLoss(Detector):
                 )
         return findings
 
-    def relevant_rows(self, block: Block) -> IntArray:
-        rows = [
-            np.flatnonzero(block.column(signal).finite)[: start.num_left]
-            for signal, start in self._starts.items()
-        ]
-        return np.union1d(*rows)
-
-    def state_dict(self) -> dict[str, Any]:
-        starts = {signal: start.state_dict() for signal, start in self._starts.items()}
-        return {"step": self._step, "starts": starts, "meaning": self._meaning.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._step = state["step"]
-        self._meaning.load_state_dict(state["meaning"])
-        for signal, start in self._starts.items():
-            start.load_state_dict(state["starts"][signal])
-
 
 class _Start(Stateful):
     """The first values of one signal."""
 
     not_saved = ("_times", "_may_be_even")
 
-    def __init__(self, times: float, *, may_be_even: bool) -> None:
-        self._times = times
-        self._may_be_even = may_be_even
+    def __init__(self, signal: str) -> None:
+        self._times = GROSS_TIMES[signal]
+        self._may_be_even = signal == LOSS
         """Whether an even start says anything: in a warm-up the norms of gradients grow."""
         self.num_left = NUM_JUDGED
         """Values that are still judged."""

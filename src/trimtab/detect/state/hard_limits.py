@@ -1,5 +1,6 @@
 """Values that are wrong by themselves, whatever the run did before.
 
+ResumeAudit      what a resume has not restored
 HarmedState      harm to weights or optimizer that a guard has proven
 Replicas         ranks that should hold the same bits and do not
 NonFinite        NaN and infinite values
@@ -18,6 +19,43 @@ from trimtab.core.block import Block, IntArray, Record
 from trimtab.core.causes import Cause
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
+from trimtab.journal.resume.comparison import ORDER, THINGS, WARNING_BIT
+
+
+class ResumeAudit(Detector):
+    """One finding for each thing that a resume has not restored, with its fix."""
+
+    name = "resume-audit"
+    needs = signals.RESUME_AUDIT
+
+    def update(self, record: Record) -> list[Finding]:
+        value = record.signals.get(signals.RESUME_AUDIT)
+        if value is None or not 0.0 < value < WARNING_BIT * WARNING_BIT or value != int(value):
+            return []  # nothing, or not ours
+        bits = int(value)
+        findings = []
+        for place, symptom in enumerate(ORDER):
+            bit = 1 << place
+            if bits & bit:
+                findings.append(self._finding(record, symptom, Severity.ALARM))
+            elif bits & bit * WARNING_BIT:
+                findings.append(self._finding(record, symptom, Severity.WARN))
+        return findings
+
+    def _finding(self, record: Record, symptom: Symptom, severity: Severity) -> Finding:
+        thing = THINGS[symptom]
+        return self.finding(
+            record,
+            symptom,
+            severity,
+            signals.RESUME_AUDIT,
+            expected=0.0,
+            explanation=Explanation(
+                cause_id=thing.cause.id,
+                cause_title=thing.cause.title,
+                remedy=thing.fix[0].upper() + thing.fix[1:] + ".",
+            ),
+        )
 
 
 class HarmedState(Detector):

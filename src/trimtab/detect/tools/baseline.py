@@ -19,11 +19,9 @@ import numpy as np
 from trimtab.core.block import BoolArray, FloatArray, IntArray
 from trimtab.core.robust import (
     TINY,
-    jump_sigma,
     jump_sigmas,
     median,
     medians,
-    sigma_around,
     sigmas_around,
 )
 from trimtab.core.signals import Quality
@@ -51,11 +49,6 @@ def trust_in(signal: str, qualities: Mapping[str, Quality]) -> float:
 
 
 # Expectation: what a signal should be next and how far off it usually is, from a past window.
-#
-# The same arithmetic is written twice: for one window in plain floats, because for the one record
-# of a live step numpy costs more than the arithmetic, and for many windows at once, because a log
-# has a million. Both use the same order statistics and round in the same places, so they agree to
-# the last bit; a property test checks it.
 
 MOST_SPREAD = 3.0
 """Residuals may be this many times wider than jumps, no more. Slow waves of the data double them
@@ -96,38 +89,10 @@ class Expectation(NamedTuple):
         return max(self.start + self.slope * age, self.floor)
 
 
-def expect(window: Sequence[float], gap: int, spec: BaselineSpec) -> Expectation:
-    """Return the expectation from one window that ended `gap` records ago."""
-    count = len(window)
-    middle = (count - 1) / 2
-    slope = 0.0
-    level_of = window
-    if spec.falls:
-        third = count // 3
-        rise = median(window[-third:]) - median(window[:third])
-        slope = min(rise / (count - third), 0.0)
-        level_of = [value - slope * (at - middle) for at, value in enumerate(window)]
-    level = median(level_of)
-    spread = sigma_around(level, level_of)
-    jumps = jump_sigma(window)
-    return Expectation(
-        start=level + SLOPE_TRUST * slope * (middle + gap),
-        slope=SLOPE_TRUST * slope,
-        floor=median(window[-LOCAL_RECORDS:]),
-        scale=max(
-            jumps,
-            min(spread, MOST_SPREAD * jumps),
-            spec.relative_floor * abs(level),
-            spec.absolute_floor,
-            TINY,
-        ),
-    )
-
-
-def expect_many(
+def expect(
     windows: FloatArray, gap: int, spec: BaselineSpec
 ) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """Start, slope, floor and scale for each row of windows, as `expect` gives them."""
+    """Return start, slope, floor and scale of what each row says, if it ended `gap` records ago."""
     count = windows.shape[1]
     middle = (count - 1) / 2
     slope = np.zeros(len(windows))
@@ -298,6 +263,11 @@ class Score(NamedTuple):
     recurs: bool = False
     """Whether high values keep coming back, so that the scale is theirs (`Excursions`)."""
 
+    @property
+    def is_known(self) -> bool:
+        """Whether enough came before it to say."""
+        return self.z == self.z
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -314,13 +284,13 @@ class Scores:
         z, expected, scale, stride = np.full((4, length), np.nan)
         return cls(z, expected, scale, stride, np.zeros(length, dtype=np.bool_))
 
-    def one(self, at: int) -> Score | None:
-        """Return one of the scores; None where it was too early to say."""
-        z = float(self.z[at])
-        if z != z:
-            return None
-        expected, scale, stride = self.expected[at], self.scale[at], self.stride[at]
-        return Score(z, float(expected), float(scale), float(stride), bool(self.recurs[at]))
+    def __getitem__(self, rows: slice) -> "Scores":
+        expected, scale = self.expected[rows], self.scale[rows]
+        return Scores(self.z[rows], expected, scale, self.stride[rows], self.recurs[rows])
+
+    def one(self, at: int) -> Score:
+        z, expected, scale = float(self.z[at]), float(self.expected[at]), float(self.scale[at])
+        return Score(z, expected, scale, float(self.stride[at]), bool(self.recurs[at]))
 
     def set(self, at: int, score: Score) -> None:
         self.z[at], self.expected[at] = score.z, score.expected
@@ -418,10 +388,12 @@ class SignalBaseline(Stateful):
         del self._recent[: -(self._window + self._gap)]
         window = self._recent[: len(self._recent) - self._gap]
         is_first = self._expectation is None
-        self._expectation = (
-            expect(window, self._gap, self._spec) if len(window) >= MIN_WINDOW else None
-        )
-        if is_first and self._expectation:
+        if len(window) < MIN_WINDOW:
+            self._expectation = None
+            return
+        known = expect(np.array([window]), self._gap, self._spec)
+        self._expectation = Expectation(*(float(value[0]) for value in known))
+        if is_first:
             self._excursions.learn(window, self._expectation, FAR_OFF)
 
     def _follow_stride(self, stride: float) -> None:
@@ -450,7 +422,8 @@ class SignalBaseline(Stateful):
         count = cells * RECORDS_PER_CELL
         series = np.concatenate((self._recent[-past:], values[:count]))
         windows = windows_over(series, window, RECORDS_PER_CELL)[:cells]
-        start, slope, floor, scale = expect_many(windows, gap, self._spec)
+        known = expect(windows, gap, self._spec)
+        start, slope, floor, scale = known
         expected = np.maximum(start[:, None] + slope[:, None] * _AGES, floor[:, None]).ravel()
         scale_of = np.repeat(scale, RECORDS_PER_CELL)
         z = (values[:count] - expected) / scale_of
@@ -469,9 +442,7 @@ class SignalBaseline(Stateful):
         self._recent = series[count - RECORDS_PER_CELL : count + past].tolist()
         self._steps = steps[count - RECORDS_PER_CELL : count].tolist()
         self._rejected = 0
-        at = cells - 1
-        last = float(start[at]), float(slope[at]), float(floor[at]), float(scale[at])
-        self._expectation = Expectation(*last)
+        self._expectation = Expectation(*(float(values[cells - 1]) for values in known))
         return count
 
     def _cells_at_stride(self, steps: IntArray) -> int:

@@ -86,18 +86,7 @@ class ScoreHistory(Stateful):
         self._current = [NO_SCORE] * num_tests
         self._num_current = 0
 
-    def update(self, scores: Sequence[float]) -> None:
-        """Add the scores of a quiet record."""
-        current = self._current
-        for test, score in enumerate(scores):
-            if score > current[test]:
-                current[test] = score
-        self._num_current += 1
-        if self._num_current == RECORDS_PER_ENTRY:
-            self._entries.append(current)
-            self.drop_current()
-
-    def update_many(self, scores: FloatArray) -> None:
+    def update(self, scores: FloatArray) -> None:
         """Add the scores of many quiet records, one column each."""
         length = scores.shape[1]
         head = min(RECORDS_PER_ENTRY - self._num_current, length) if self._num_current else 0

@@ -52,6 +52,9 @@ class Series:
     def __len__(self) -> int:
         return len(self.tick)
 
+    def __getitem__(self, rows: slice) -> "Series":
+        return Series(self.tick[rows], self.step[rows], self.value[rows])
+
     def one(self, at: int) -> Point:
         return Point(int(self.tick[at]), int(self.step[at]), float(self.value[at]))
 
@@ -94,7 +97,7 @@ def over_neighbours(pick: np.ufunc, values: FloatArray, count: int) -> FloatArra
 #     sum of 2k values now = sum of k values now + sum of k values, k records ago
 #
 # Each sum is one addition, nothing is ever subtracted, and the order of additions does not depend
-# on how a series is cut: value by value or all at once, every bit is the same.
+# on how a series is cut: every bit is the same.
 
 
 class RunningSums(Stateful):
@@ -103,16 +106,6 @@ class RunningSums(Stateful):
     def __init__(self, doublings: int) -> None:
         lengths = [2**power for power in range(doublings)]
         self._past = [deque([0.0] * length, maxlen=length) for length in lengths]
-
-    def add(self, value: float) -> list[float]:
-        """Add the next value; return the sums that end with it, shortest first."""
-        sums = []
-        for past in self._past:
-            doubled = value + past[0]
-            past.append(value)
-            sums.append(doubled)
-            value = doubled
-        return sums
 
     def add_many(self, values: FloatArray) -> list[FloatArray]:
         """Add the next values; return the sums that end with each of them, shortest first."""

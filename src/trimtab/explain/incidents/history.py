@@ -115,14 +115,6 @@ class History(Stateful):
 
     def add(self, block: Block, first: int, last: int) -> int:
         """Add quiet records; return how many of them have a loss or a reward."""
-        if last - first == 1:  # a live step
-            row = self.note(block, first)
-            if row is not None:
-                self.rows.append(row)
-            held_out = value_of(block, first, EVAL_LOSS)
-            if held_out is not None:
-                self.evaluations.append(held_out)
-            return row is not None
         if self.first_step is None:
             self.first_step = int(block.step[first])
         loss, reward, lr, evaluated = (

@@ -71,7 +71,7 @@ class IncidentTracker:
 
     def update(self, block: Block, findings: Sequence[Finding]) -> list[IncidentChange]:
         """Process the next records and the findings among them; return what changed."""
-        self._meaning.observe_many(block)
+        self._meaning.observe(block)
         self._history.add_events(block)
         self._undos += _undos_of(block)
         alarms: dict[int, list[Finding]] = {}
