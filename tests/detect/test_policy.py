@@ -9,7 +9,6 @@ from trimtab.core.block import Block
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.run.policy import NEAR_ZERO, PolicySignals, arrival
-from trimtab.readers.aliases import name_columns
 
 LENGTH, AT = 160, 90
 
@@ -75,12 +74,6 @@ def test_a_verifier_that_fails_is_named_and_a_calm_loss_hides_nothing() -> None:
     (found,) = explained(block(LENGTH, **columns))
     assert found.cause is Cause.REWARD_BUG
     assert not found.incident.facts.is_measure
-
-
-def test_names_of_trainers_are_the_signals_of_a_policy() -> None:
-    names = ["actor/pg_loss", "critic/rewards/mean", "actor/ppo_kl", "response_length/clip_ratio"]
-    named = name_columns(names).foreign
-    assert set(named) == {"loss", "reward", "kl", "truncated_share"}
 
 
 def test_a_collapse_of_the_entropy_says_when_it_arrives() -> None:

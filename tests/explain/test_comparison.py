@@ -41,31 +41,24 @@ def test_the_window_is_a_tenth_of_the_records_up_to_fifty() -> None:
         assert compare(CURVE[:number], CURVE[:number]).window == window
 
 
-def test_a_constant_difference_is_measured_exactly() -> None:
-    found = compare([loss + 0.25 for loss in CURVE], CURVE)
-    assert found.mean == pytest.approx(0.25)
-    assert found.worst == pytest.approx(0.25)
-    assert found.difference_at_end == pytest.approx(0.25)
-    assert found.parted_at == 49
-    assert not found.is_within
-
-
-def test_where_two_runs_separate() -> None:
-    apart = [loss - (1.0 if step >= 400 else 0.0) for step, loss in enumerate(CURVE)]
+@pytest.mark.parametrize(
+    ("since", "by", "parted_at"),
+    [
+        (0, 0.25, 49),  # the first trailing mean
+        (400, -1.0, 402),  # of a step of 1.0, three records in fifty are beyond 0.05
+        (597, 3.0, 597),  # although the mean difference is small
+    ],
+)
+def test_where_two_runs_separate(since: int, by: float, parted_at: int) -> None:
+    apart = [loss + (by if step >= since else 0.0) for step, loss in enumerate(CURVE)]
     found = compare(apart, CURVE)
-    # Of a step of 1.0, three records in fifty are beyond 0.05.
-    assert found.parted_at == 402
-    assert found.difference_at_end == pytest.approx(-1.0)
+    assert found.parted_at == parted_at
     assert not found.is_within
-
-
-def test_runs_that_separate_at_the_very_end_are_seen_although_the_mean_is_small() -> None:
-    apart = [loss + (3.0 if step >= 597 else 0.0) for step, loss in enumerate(CURVE)]
-    found = compare(apart, CURVE)
+    at_end = by * min((600 - since) / 50, 1)
+    assert found.difference_at_end == pytest.approx(at_end)
+    assert found.worst == pytest.approx(abs(at_end))
     assert found.mean is not None
-    assert found.mean < 0.01
-    assert found.parted_at == 597
-    assert not found.is_within
+    assert (found.mean < 0.01) is (since == 597)
 
 
 def test_an_excursion_that_comes_back_is_reported_and_averages_out() -> None:
@@ -119,18 +112,14 @@ def test_until_is_the_last_step_that_counts() -> None:
     assert not compare_signal(block(apart), block(CURVE), 0.05, StepWindow(last=410)).is_within
 
 
-def test_of_a_step_that_was_done_twice_the_last_time_counts() -> None:
+def test_steps_that_both_runs_have_are_compared_by_the_last_time_that_they_were_done() -> None:
     restarted = block([1.0, 9.0, 9.0, 2.0, 3.0], [0, 1, 2, 1, 2])
-    found = compare_signal(restarted, block([1.0, 2.0, 3.0]), 0.0)
-    assert found.is_within
-    assert found.num_common == 3
-
-
-def test_logs_of_different_strides_share_some_steps() -> None:
     thinned = block(CURVE[::10], list(range(0, 600, 10)))
-    found = compare_signal(block(CURVE), thinned, 0.0)
-    assert found.is_within
-    assert found.num_common == 60
+    pairs = ((restarted, block([1.0, 2.0, 3.0]), 3), (block(CURVE), thinned, 60))
+    for run, base, num_common in pairs:
+        found = compare_signal(run, base, 0.0)
+        assert found.is_within
+        assert found.num_common == num_common
 
 
 def test_no_common_step() -> None:

@@ -7,6 +7,5 @@ reference.py          a run compared with a run over the same batches
 loss/                 the loss, and the norms that lead to a spike
 state/                weights, optimizer and numerics
 run/                  progress, throughput, text
-resume/               whether a run continues from the very state that was saved
 tools/                what detectors are made of
 """

@@ -1,7 +1,7 @@
 """The incident state machine: findings in, incidents out.
 
 tracker              groups findings into incidents; one for all rule sets
-open_incident        what is known about one incident; how the run began
-course               its losses since the onset, and what they would have been
-closing              what a rule set decides: when an incident is over, and its class
+open_incident        what is known about one incident
+history              what is remembered of the run while none is open, and how it began
+rules                what a rule set decides: when an incident begins and is over, and its class
 """
