@@ -1,6 +1,5 @@
 """Runs of real Hugging Face trainers on a tiny Llama, for the tests."""
 
-import copy
 import hashlib
 from pathlib import Path
 from typing import Any
@@ -119,77 +118,53 @@ def make_sft(
     folder: Path, callback: Any, *, data: Sequences | None = None, **arguments: Any
 ) -> Any:
     """An SFTTrainer of TRL on the same model; the packages are imported here, as TRL takes long."""
-    import datasets
     from trl import SFTConfig, SFTTrainer
 
-    datasets.disable_progress_bars()
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"input_ids": item["input_ids"][item["attention_mask"] == 1].tolist()}
         for item in (data or Sequences(96)).items
     ]
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        **SMALL_RUN,
-        "max_steps": 14,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "optim": "adamw_torch_fused",
-        "max_length": 32,
-        **arguments,
-    }
-    trainer = SFTTrainer(
-        model=transformers.LlamaForCausalLM(TinyForCausalLM().config),
-        args=SFTConfig(**settings),
-        train_dataset=datasets.Dataset.from_list(rows),
-        processing_class=_tokenizer(),
-        callbacks=[] if callback is None else [callback],
-    )
-    trainer.remove_callback(transformers.PrinterCallback)
-    return trainer
+    settings = {"max_steps": 14, "optim": "adamw_torch_fused", "max_length": 32, **arguments}
+    return _make_trl(SFTTrainer, SFTConfig, folder, callback, rows, settings)
 
 
 def make_grpo(folder: Path, callback: Any, *, data: Any = None, **arguments: Any) -> Any:
     """A GRPOTrainer of TRL on the same model; a completion is better with more even tokens."""
-    import datasets
     from trl import GRPOConfig, GRPOTrainer
 
     def reward(completion_ids: list[list[int]], **unused: Any) -> list[float]:
         return [sum(1.0 - token % 2 for token in ids) / len(ids) for ids in completion_ids]
 
-    datasets.disable_progress_bars()
     rows = [{"prompt": f"w{2 + number % 60} w{3 + number % 60}"} for number in range(96)]
-    settings: dict[str, Any] = {
-        "output_dir": str(folder),
-        **SMALL_RUN,
-        "bf16": False,
-        "gradient_checkpointing": False,
-        "num_generations": 4,
-        "max_completion_length": 4,
-        **arguments,
-    }
-    torch.manual_seed(0)
-    trainer = GRPOTrainer(
-        model=transformers.LlamaForCausalLM(TinyForCausalLM().config),
-        reward_funcs=reward,
-        args=GRPOConfig(**settings),
-        train_dataset=datasets.Dataset.from_list(rows),
-        processing_class=_tokenizer(),
-        callbacks=[] if callback is None else [callback],
-    )
-    trainer.remove_callback(transformers.PrinterCallback)
-    return trainer
+    settings = {"num_generations": 4, "max_completion_length": 4, **arguments}
+    return _make_trl(GRPOTrainer, GRPOConfig, folder, callback, rows, settings, reward_funcs=reward)
 
 
 def make_dpo(folder: Path, callback: Any, **arguments: Any) -> Any:
     """A DPOTrainer of TRL on the same model, with a copy of it as reference."""
-    import datasets
     from trl import DPOConfig, DPOTrainer
 
-    datasets.disable_progress_bars()
     rows = [
         {"prompt": f"w{2 + n % 60}", "chosen": f" w{2 + n % 30}", "rejected": f" w{40 + n % 20}"}
         for n in range(96)
     ]
+    return _make_trl(
+        DPOTrainer, DPOConfig, folder, callback, rows, arguments, ref_model=_plain_llama()
+    )
+
+
+def _make_trl(
+    kind: Any,
+    config: Any,
+    folder: Path,
+    callback: Any,
+    rows: list[dict[str, Any]],
+    arguments: dict[str, Any],
+    **parts: Any,
+) -> Any:
+    import datasets
+
+    datasets.disable_progress_bars()
     settings: dict[str, Any] = {
         "output_dir": str(folder),
         **SMALL_RUN,
@@ -197,18 +172,21 @@ def make_dpo(folder: Path, callback: Any, **arguments: Any) -> Any:
         "gradient_checkpointing": False,
         **arguments,
     }
-    torch.manual_seed(0)
-    model = transformers.LlamaForCausalLM(TinyForCausalLM().config)
-    trainer = DPOTrainer(
-        model=model,
-        ref_model=copy.deepcopy(model),
-        args=DPOConfig(**settings),
+    trainer = kind(
+        model=_plain_llama(),
+        args=config(**settings),
         train_dataset=datasets.Dataset.from_list(rows),
         processing_class=_tokenizer(),
         callbacks=[] if callback is None else [callback],
+        **parts,
     )
     trainer.remove_callback(transformers.PrinterCallback)
     return trainer
+
+
+def _plain_llama() -> Any:
+    """The model of TRL's trainers, with the same weights each time."""
+    return transformers.LlamaForCausalLM(TinyForCausalLM().config)
 
 
 def _tokenizer() -> Any:

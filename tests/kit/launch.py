@@ -26,7 +26,6 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 
-from tests.kit.tiny import loss_of
 from tests.kit.user_loop import without_paths
 
 DEADLINE_SECONDS = 40.0
@@ -191,19 +190,6 @@ def log_of_trimtab() -> Iterator[list[str]]:
         yield said
     finally:
         logger.removeHandler(handler)
-
-
-def take_step(
-    guard: Any, model: Any, optimizer: Any, batch: torch.Tensor, *, factor: float = 1.0
-) -> float:
-    """A step as in the README."""
-    loss = loss_of(model, batch) * factor
-    guard.record(loss=loss, tokens=batch.numel())
-    loss.backward()
-    guard.clip_grad_norm_(1.0)
-    optimizer.step()
-    optimizer.zero_grad()
-    return loss.item()
 
 
 def digest(model: torch.nn.Module) -> float:

@@ -11,9 +11,6 @@ from trimtab.journal.observer_process import OBSERVER_SETTING
 from trimtab.observe.liveness import Standing
 from trimtab.observe.run_observer import RunObserver
 
-STOPPED = Standing(status=RunStatus.ENDED, how="finished")
-"""The end of a run whose journal was closed."""
-
 
 def observe(run_dir: Path) -> tuple[Incident, ...]:
     """Judge a run to the end of its journal, as its observer would; returns the incidents."""

@@ -1,7 +1,8 @@
 """Loops of many kinds for tests of undo, and ways to harm or change what they train."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import torch
 from torch import nn, optim
 
 import trimtab
-from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import events_of
 from trimtab.core.block import Event
 from trimtab.core.config import Config
+from trimtab.core.events import UNDO
+from trimtab.state.host_copy import local
 
 Edit = Callable[["Loop"], None]
 
@@ -42,7 +46,6 @@ class Kind:
     scales: bool = False
     two_optimizers: bool = False
     keeps_grads: bool = False
-    compiles: bool = False
     uses_steps: bool = False
 
 
@@ -65,16 +68,14 @@ KINDS = {
 
 
 def flip_weight(loop: Loop, bit: int = 28) -> None:
-    """Flip one bit of a weight as hardware does, past torch's counters."""
-    weight = next(loop.model.parameters()).detach()
-    weight.numpy().reshape(-1).view(np.uint32)[7] ^= np.uint32(1 << bit)
+    flip_bit(next(loop.model.parameters()), bit, 7)
 
 
 def flip_moment(loop: Loop) -> None:
     optimizer = loop.optimizers[0]
     state = next(iter(optimizer.state.values()))
     moment = next(v for v in state.values() if isinstance(v, torch.Tensor) and v.numel() > 1)
-    moment.detach().numpy().reshape(-1).view(np.uint32)[3] ^= np.uint32(1 << 30)
+    flip_bit(moment, 30, 3)
 
 
 def lose_weight(loop: Loop) -> None:
@@ -88,13 +89,13 @@ def train(
     mode: str,
     *,
     steps: int = 40,
-    edits: dict[int, Edit] | None = None,
-    seed: int = 0,
+    edits: Mapping[int, Edit] | None = None,
+    with_batch_loss: bool = False,
     on_step: Callable[[Loop, int], None] = lambda loop, step: None,
     **options: Any,
 ) -> Loop:
     """Train by a loop of that kind; each edit is made between backward and `optimizer.step()`."""
-    model = make_model(seed)
+    model = make_model()
     parameters = list(model.parameters())
     parts = [parameters[:3], parameters[3:]] if kind.two_optimizers else [parameters]
     optimizers = [kind.optimizer(part, lr=1e-2, **kind.options) for part in parts]
@@ -105,6 +106,8 @@ def train(
         loop.scaler = state["scaler"] = torch.amp.GradScaler("cpu", init_scale=256.0)
     data = batches(steps * kind.accumulate)
     options.setdefault("config", Config().override({"recover.snapshot_every": 10}))
+    if with_batch_loss:
+        options["batch_loss"] = partial(loss_of, model)
     loop.guard = trimtab.watch(
         model, optimizers, run_dir=run_dir, mode=mode, state=state, **options
     )
@@ -167,9 +170,15 @@ def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
 
 def undos(run_dir: Path) -> list[Event]:
     """Return the undos in a run's journal."""
-    return [event for event in journal_of(run_dir).events if event.kind == "undo"]
+    return events_of(run_dir, UNDO)
 
 
 def refusals(run_dir: Path) -> list[Event]:
     """Return the harm that was not undone."""
-    return [event for event in journal_of(run_dir).events if event.kind == "harm not undone"]
+    return events_of(run_dir, "harm not undone")
+
+
+def flip_bit(tensor: torch.Tensor, bit: int, element: int = 5) -> None:
+    """Flip one bit of what this rank holds of a tensor as hardware does, past torch's counters."""
+    held = local(tensor.detach()).detach()
+    held.numpy().reshape(-1).view(np.uint32)[element] ^= np.uint32(1 << bit)

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from tests.kit.cases import one_of_each, some_of
 from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.runs import FEATURES, batches, seed_all
+from tests.kit.user_loop import take_step
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
@@ -24,6 +25,7 @@ from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.trainer.local_ranks import run_ranks
 
 NUM_BATCHES = 40
+NAN = float("nan")
 
 
 class Job:
@@ -50,6 +52,8 @@ class Job:
             self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.loader: Any = batches(NUM_BATCHES * self.world)[self.rank :: self.world]
         self.positions: dict[int, int] = {}
+        self.nan_at: int | None = None
+        """The step with a batch that is not finite."""
 
     def watch(self, **options: Any) -> Any:
         self.checkpoints.resume()
@@ -62,9 +66,9 @@ class Job:
             **options,
         )
 
-    def train_step(self, guard: Any, batch: Any) -> None:
+    def train_step(self, guard: Any, batch: Any, factor: float = 1.0) -> None:
         inputs, targets = batch
-        loss = nn.functional.mse_loss(self.model(inputs), targets)
+        loss = nn.functional.mse_loss(self.model(factor * inputs), targets)
         guard.record(loss=loss)
         loss.backward()
 
@@ -81,7 +85,7 @@ class Job:
                 if (step.number + 1) % every == 0:
                     guard.checkpoint()
                 for batch in step:
-                    self.train_step(guard, batch)
+                    self.train_step(guard, batch, NAN if step.number == self.nan_at else 1.0)
                 self.end_step()
                 if step.number + 1 == until:
                     break
@@ -175,13 +179,7 @@ def test_a_checkpoint_that_was_asked_for_in_the_last_step_is_saved(tmp_path: Pat
 def test_the_guard_judges_checkpoints_as_the_run_goes_on(tmp_path: Path) -> None:
     job = Job(tmp_path / "run", keep=20)
     job.loader = batches(200)
-    with job.watch() as guard:
-        for step in guard.steps(job.loader):
-            for batch in step:
-                job.train_step(guard, batch)
-            job.end_step()
-            if (step.number + 1) % 25 == 0:
-                guard.checkpoint()
+    job.train(200, every=25)
     verdicts = {entry.step: entry.verdict.value for entry in job.checkpoints.entries}
     assert verdicts == {
         **dict.fromkeys((25, 50, 75, 100), "proven"),
@@ -194,15 +192,8 @@ def test_weights_that_become_nan_do_not_cost_the_last_good_checkpoint(
 ) -> None:
     caplog.set_level(logging.INFO, logger="trimtab")
     job = Job(tmp_path / "run", keep=3)
-    job.loader = batches(160)
-    with job.watch() as guard:
-        for step in guard.steps(job.loader):
-            for inputs, targets in step:
-                poison = float("nan") if step.number == 120 else 1.0
-                job.train_step(guard, (inputs * poison, targets))
-            job.end_step()
-            if (step.number + 1) % 8 == 0:
-                guard.checkpoint()
+    job.loader, job.nan_at = batches(160), 120
+    job.train(160)
     entries = {entry.step: entry for entry in job.checkpoints.entries}
     assert all(entry.verdict == "bad" for step, entry in entries.items() if step > 120)
     assert 120 in entries
@@ -237,11 +228,7 @@ def test_a_loop_that_keeps_two_of_its_own_does_not_delete_the_last_proven_one(
         ) as guard:
             for step in range(first, until):
                 inputs, targets = batches(200)[step % 200]
-                loss = nn.functional.mse_loss(model(inputs), targets)
-                guard.record(loss=loss)
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
+                take_step(guard, optimizer, nn.functional.mse_loss(model(inputs), targets))
                 if (step + 1) % 20 == 0:
                     own = tmp_path / "host" / f"{first}-{step + 1:05d}"
                     own.mkdir(parents=True)

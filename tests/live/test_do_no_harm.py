@@ -1,5 +1,10 @@
-"""A bug of ours, planted in many places: the weights are the same, and it is reported."""
+"""A bug of ours, planted in many places: the weights are the same, and it is reported.
 
+Every function that a run calls is broken in test_fault_injection.py; here is what is left of the
+records.
+"""
+
+import importlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,21 +14,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import torch
-from tests.kit.cases import one_of_each, some_of
-from tests.kit.tiny import (
-    Outcome,
-    Setup,
-    adamw,
-    assert_same_bits,
-    batches,
-    loss_of,
-    make_model,
-    train,
-)
+from tests.kit.cases import one_of_each
+from tests.kit.tiny import Outcome, Setup, adamw, assert_same_bits, batches, make_model, train
+from tests.kit.user_loop import watching
 from torch.nn.parallel import DistributedDataParallel
 
-import trimtab
 from trimtab.core.errors import ConfigError, JournalError
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.lab.trainer.local_ranks import run_ranks
@@ -31,33 +26,21 @@ from trimtab.lab.trainer.local_ranks import run_ranks
 STEPS = 40
 FAILS_AT = 15
 
-NUMBERS = [
-    "trimtab.live.measure.step_meter.StepMeter.add_loss",
-    "trimtab.live.arithmetic.HostMath.number",
-    "trimtab.live.measure.step_meter.StepMeter.set_norm",
-    "trimtab.live.measure.step_meter.StepMeter.head",
-]
+LOSS = "trimtab.live.measure.step_meter.StepMeter.add_loss"
+HEAD = "trimtab.live.measure.step_meter.StepMeter.head"
 """Without these nothing is known of a step: the guard steps aside."""
 
 ALONE = {
-    "telemetry": [
-        "trimtab.live.measure.state_sums.norms",
-        "trimtab.live.measure.telemetry.StateSums",
-        "trimtab.live.measure.telemetry.Telemetry.advance",
-        "trimtab.live.measure.telemetry.Telemetry.finish",
-    ],
-    "checksums": ["trimtab.live.measure.state_hash.StateHash.measure"],
-    "activations": ["trimtab.live.measure.activations.Activations.measure"],
-    "user signals": ["trimtab.live.measure.state_facts.OptionWatch.resized"],
+    "telemetry": "trimtab.live.measure.state_sums.norms",
+    "checksums": "trimtab.live.measure.state_hash.StateHash.measure",
+    "activations": "trimtab.live.measure.activations.Activations.measure",
+    "user signals": "trimtab.live.measure.state_facts.OptionWatch.resized",
 }
 """These fail alone: every step is still recorded."""
 
 JOURNAL = [
     "trimtab.live.loop.step_sync.RecordAssembler.add",
-    "trimtab.live.loop.step_sync.read_head",
-    "trimtab.live.loop.step_sync.read_telemetry",
     "trimtab.live.host.recorder.Recorder.record",
-    "trimtab.live.host.recorder.Recorder._derive",
     "trimtab.live.loop.step_facts.StepFacts.fill",
     "trimtab.journal.writer.JournalWriter.append",
 ]
@@ -66,7 +49,6 @@ JOURNAL = [
 AT_THE_END = [
     "trimtab.live.ranks.exchange.InFlight.drain",
     "trimtab.live.host.recorder.Recorder.close",
-    "trimtab.live.host.recorder.NoObserver.close",
     "trimtab.live.host.batch_memory.BatchMemory.close",
 ]
 SETUP = Setup(adamw(fused=True), steps=STEPS, guard_clips=True)
@@ -93,29 +75,17 @@ def planted(place: str, when: Callable[[], bool]) -> Iterator[None]:
 
 
 def _resolve(path: str) -> Any:
-    import importlib
-
-    parts = path.split(".")
-    for cut in range(len(parts), 0, -1):
-        try:
-            found: Any = importlib.import_module(".".join(parts[:cut]))
-        except ModuleNotFoundError:
-            continue
-        for part in parts[cut:]:
-            found = getattr(found, part)
-        return found
-    raise AssertionError(path)
+    try:
+        return importlib.import_module(path)
+    except ModuleNotFoundError:  # a class
+        module, _, name = path.rpartition(".")
+        return getattr(importlib.import_module(module), name)
 
 
 def train_with(place: str, folder: Path, setup: Setup = SETUP, data: Any = None) -> Outcome:
-    step = -1
-
-    def on_step(number: int) -> None:
-        nonlocal step
-        step = number
-
-    with planted(place, lambda: step >= FAILS_AT):
-        return train(setup, folder, on_step=on_step, data=data)
+    steps = [-1]
+    with planted(place, lambda: steps[-1] >= FAILS_AT):
+        return train(setup, folder, on_step=steps.append, data=data)
 
 
 def failures(folder: Path) -> list[str]:
@@ -128,11 +98,7 @@ def bare() -> Outcome:
     return train(SETUP, None)
 
 
-@pytest.mark.parametrize(
-    "place",
-    # Every function that a run calls is broken in test_fault_injection.py.
-    [*some_of(NUMBERS, *NUMBERS[::3]), *some_of(JOURNAL, *JOURNAL[::2]), *AT_THE_END],
-)
+@pytest.mark.parametrize("place", [LOSS, HEAD, *JOURNAL, *AT_THE_END])
 def test_training_goes_on_and_the_failure_is_reported(
     place: str, bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -147,14 +113,12 @@ def test_training_goes_on_and_the_failure_is_reported(
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("place", [place for places in ALONE.values() for place in places])
+@pytest.mark.parametrize("part", ALONE)
 def test_a_part_fails_alone(
-    place: str, bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    part: str, bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert_same_bits(bare, train_with(place, tmp_path))
-    part = next(part for part, places in ALONE.items() if place in places)
-    named = [r.getMessage() for r in caplog.records if f"{part} failed" in r.getMessage()]
-    assert len(named) == 1
+    assert_same_bits(bare, train_with(ALONE[part], tmp_path))
+    assert len([line for line in caplog.messages if f"{part} failed" in line]) == 1
     block = read_journal(RunDirectory(tmp_path)).block
     assert len(block) == STEPS
     assert block.column("loss").present.all()
@@ -175,12 +139,11 @@ def test_a_guard_that_cannot_begin_steps_aside(
 
 def test_a_run_directory_that_cannot_be_is_told_before_training(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    model = make_model()
     with pytest.raises(JournalError, match="check the path"):
-        trimtab.watch(model, torch.optim.SGD(model.parameters()), run_dir=tmp_path / "file" / "x")
+        watching(tmp_path / "file" / "x").__enter__()
 
 
-def on_ranks(rank: int, place: str, failing_rank: int, folder: Path) -> int:
+def on_ranks(rank: int, place: str, failing_rank: int, folder: Path) -> None:
     setup = Setup(adamw(fused=True), steps=STEPS, guard_clips=True, wrap=DistributedDataParallel)
     data = batches(STEPS, seed=10 + rank)
     bare = train(setup, None, data=data)
@@ -189,12 +152,9 @@ def on_ranks(rank: int, place: str, failing_rank: int, folder: Path) -> int:
     else:
         watched = train(setup, folder, data=data)
     assert_same_bits(bare, watched)
-    return len(read_journal(RunDirectory(folder)).block)
 
 
-@pytest.mark.parametrize(
-    ("place", "failing_rank"), one_of_each(product([NUMBERS[0], NUMBERS[3]], [0, 1]))
-)
+@pytest.mark.parametrize(("place", "failing_rank"), one_of_each(product([LOSS, HEAD], [0, 1])))
 def test_on_two_ranks_all_part_at_the_same_step(
     place: str, failing_rank: int, tmp_path: Path
 ) -> None:
@@ -209,34 +169,28 @@ def test_on_two_ranks_all_part_at_the_same_step(
     ("part", "failing_rank"), one_of_each(product(["telemetry", "activations"], [0, 1]))
 )
 def test_on_two_ranks_a_part_fails_alone(part: str, failing_rank: int, tmp_path: Path) -> None:
-    run_ranks(on_ranks, 2, ALONE[part][0], failing_rank, tmp_path)
+    run_ranks(on_ranks, 2, ALONE[part], failing_rank, tmp_path)
     block = read_journal(RunDirectory(tmp_path)).block
     assert len(block) == STEPS
     assert block.column("param_norm").present[30] == (part != "telemetry")
 
 
-def cannot_begin(rank: int, folder: Path) -> str:
+def cannot_begin(rank: int, folder: Path) -> tuple[str, str]:
     model = DistributedDataParallel(make_model())
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    outcome = "NoGuard"
-    with planted("trimtab.live.watch.StepMeter", lambda: rank == 1):
+    refusal = ""
+    for enabled in (True, False):
         try:
-            guard = trimtab.watch(model, optimizer, run_dir=folder)
+            with (
+                planted("trimtab.live.watch.StepMeter", lambda: rank == 1),
+                watching(folder, model=model, enabled=enabled) as run,
+            ):
+                run.train(3)
+            break
         except ConfigError as error:
-            guard = trimtab.watch(model, optimizer, run_dir=folder, enabled=False)
-            outcome = str(error).split(":")[0]
-    for batch in batches(3):
-        loss = loss_of(model, batch)
-        guard.record(loss=loss)
-        loss.backward()
-        optimizer.step()
-    guard.close()
-    assert type(guard).__name__ == "NoGuard"
-    return outcome
+            refusal = str(error).split(":")[0]
+    return refusal, type(run.guard).__name__
 
 
 def test_ranks_begin_together_or_not_at_all(tmp_path: Path) -> None:
-    assert run_ranks(cannot_begin, 2, tmp_path) == [
-        "rank 1 could not start",
-        "NoGuard",
-    ]
+    ends = run_ranks(cannot_begin, 2, tmp_path)
+    assert ends == [("rank 1 could not start", "NoGuard"), ("", "NoGuard")]

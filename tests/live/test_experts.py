@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.kit.mixtures import NUM_EXPERTS, WIDTH, Mixture, Model
 from torch import nn
 
 from trimtab.core.block import Record
@@ -14,6 +13,24 @@ from trimtab.live.measure.experts import ExpertLoad
 from trimtab.live.measure.sites import find_sites
 from trimtab.readers.aliases import alias_table
 from trimtab.readers.reading import read_log
+
+WIDTH, NUM_EXPERTS = 16, 8
+
+
+class Mixture(nn.Module):
+    """Two of eight experts for each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.top_k = 2
+        self.gate = nn.Linear(WIDTH, NUM_EXPERTS)
+        self.experts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(NUM_EXPERTS))
+
+
+def three_layers() -> nn.Module:
+    layers = nn.ModuleList(nn.ModuleDict({"moe": Mixture()}) for _ in range(3))
+    embed, head = nn.Embedding(32, WIDTH), nn.Linear(WIDTH, 32)
+    return nn.ModuleDict({"embed": embed, "layers": layers, "head": head})
 
 
 def load_of(bias: torch.Tensor, times: int = 20) -> list[float | None]:
@@ -29,7 +46,7 @@ def load_of(bias: torch.Tensor, times: int = 20) -> list[float | None]:
 
 
 def test_routers_are_found_and_their_experts_counted() -> None:
-    sites = [site.name for site in find_sites(Model()) if site.kind == "router"]
+    sites = [site.name for site in find_sites(three_layers()) if site.kind == "router"]
     assert sites == [f"layers.{n}.moe.gate" for n in range(3)]
     even = load_of(torch.zeros(NUM_EXPERTS))
     assert even[1] == 0.0

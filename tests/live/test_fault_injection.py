@@ -1,6 +1,5 @@
 """A bug in any function of the guard costs what that function does, never the run or its bits."""
 
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.kit.fault_injection import (
     targets,
 )
 from tests.kit.tiny import batches, loss_of, make_model
-from tests.kit.watched_run import MODES, Hang, collect_garbage, time_limit
+from tests.kit.watched_run import MODES, collect_garbage
 
 import trimtab
 
@@ -60,11 +59,9 @@ def _target(name: str) -> Target:
     return next(target for target in targets() if target.name == name)
 
 
-@pytest.mark.parametrize("kind", FAULTS)
-def test_the_attack_sees_an_exception_that_reaches_the_loop(kind: str) -> None:
-    verdict = inject(
-        _target("trimtab.live.guard.Guard.record"), FAULTS[kind], "observe", reference("observe")
-    )
+def test_the_attack_sees_an_exception_that_reaches_the_loop() -> None:
+    target = _target("trimtab.live.guard.Guard.record")
+    verdict = inject(target, Fault(is_late=True), "observe", reference("observe"))
     assert (verdict.outcome, verdict.place) == (Outcome.RAISED, "guard.record")
     assert verdict.is_allowed
 
@@ -74,11 +71,6 @@ def test_the_attack_sees_a_protection_that_is_lost() -> None:
     verdict = inject(target, Fault(), "protect", reference("protect"))
     assert (verdict.outcome, verdict.has_nan) == (Outcome.OTHER_BITS, True)
     assert verdict.is_announced
-
-
-def test_the_attack_ends_a_run_that_hangs() -> None:
-    with pytest.raises(Hang), time_limit(0.1):
-        threading.Event().wait(20)
 
 
 class UserError(Exception):

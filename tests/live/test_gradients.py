@@ -25,52 +25,35 @@ def parameters_with_gradients(count: int = 3, size: int = 4) -> list[nn.Paramete
     return found
 
 
-class TestMarks:
-    def test_what_is_left_alone_is_unchanged(self) -> None:
-        parameters = parameters_with_gradients()
-        assert compare(mark(parameters), mark(parameters)) is Change.NONE
+def test_marks_tell_what_has_become_of_gradients() -> None:
+    parameters = parameters_with_gradients()
+    before = mark(parameters)
+    assert compare(before, mark(parameters)) is Change.NONE
+    assert parameters[1].grad is not None
+    parameters[1].grad.add_(1.0)
+    assert compare(before, mark(parameters)) is Change.GREW
+    parameters[2].grad = None
+    before = mark(parameters)
+    parameters[2].grad = torch.ones(4)  # a first gradient
+    assert compare(before, mark(parameters)) is Change.GREW
+    used = mark(parameters)
+    parameters[0].grad = torch.ones(4)
+    fresh = without(mark(parameters), used)
+    assert [version is None for version in fresh.versions] == [False, True, True]
 
-    def test_a_write_in_place_is_growth(self) -> None:
-        parameters = parameters_with_gradients()
-        before = mark(parameters)
-        assert parameters[1].grad is not None
-        parameters[1].grad.add_(1.0)
-        assert compare(before, mark(parameters)) is Change.GREW
 
-    def test_a_first_gradient_is_growth(self) -> None:
-        parameters = parameters_with_gradients()
-        parameters[2].grad = None
-        before = mark(parameters)
-        parameters[2].grad = torch.ones(4)
-        assert compare(before, mark(parameters)) is Change.GREW
-
-    @pytest.mark.parametrize("again", [False, True])
-    def test_cleared_gradients_are_replaced_even_if_new_ones_lie_in_their_place(
-        self, again: bool
-    ) -> None:
-        parameters = parameters_with_gradients()
-        before = mark(parameters)
+@pytest.mark.parametrize("again", [False, True])
+def test_cleared_gradients_are_replaced_even_if_new_ones_lie_in_their_place(again: bool) -> None:
+    parameters = parameters_with_gradients()
+    before = mark(parameters)
+    for parameter in parameters:
+        parameter.grad = None
+    gc.collect()
+    assert before.are_gone()  # a mark keeps no gradient alive
+    if again:
         for parameter in parameters:
-            parameter.grad = None
-        if again:
-            for parameter in parameters:
-                parameter.grad = torch.ones(4)
-        assert compare(before, mark(parameters)) is Change.REPLACED
-
-    def test_a_mark_keeps_no_gradient_alive(self) -> None:
-        parameters = parameters_with_gradients()
-        kept = mark(parameters)
-        for parameter in parameters:
-            parameter.grad = None
-        gc.collect()
-        assert kept.are_gone()
-
-    def test_gradients_that_were_used_count_as_none(self) -> None:
-        parameters = parameters_with_gradients()
-        used = mark(parameters)
-        parameters[0].grad = torch.ones(4)
-        fresh = without(mark(parameters), used)
-        assert [version is None for version in fresh.versions] == [False, True, True]
+            parameter.grad = torch.ones(4)
+    assert compare(before, mark(parameters)) is Change.REPLACED
 
 
 class TestNorm:

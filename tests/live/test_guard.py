@@ -13,18 +13,8 @@ import pytest
 import torch
 from tests.kit import forked
 from tests.kit.observing import observe
-from tests.kit.tiny import (
-    EVERY_10,
-    Setup,
-    adamw,
-    batches,
-    journal_of,
-    loss_of,
-    make_model,
-    muon_and_adamw,
-    sgd,
-    train,
-)
+from tests.kit.tiny import EVERY_10, batches, journal_of, loss_of
+from tests.kit.user_loop import column, events_of, losses, sgd, take_step, watching
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.utils.checkpoint import checkpoint
 
@@ -32,20 +22,6 @@ import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.news import read_news
-
-
-def loop(guard: Any, model: torch.nn.Module, optimizer: Any, data: list[torch.Tensor]) -> None:
-    for batch in data:
-        loss = loss_of(model, batch)
-        guard.record(loss=loss, tokens=batch.numel())
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-
-def build(optimizers: Any = None) -> tuple[Any, Any]:
-    model = make_model()
-    return model, (optimizers or adamw(fused=True))(model)[0]
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -56,40 +32,29 @@ def total_norm(model: torch.nn.Module) -> float:
     return float(flat(p.grad for p in model.parameters() if p.grad is not None).norm())
 
 
-def test_a_guard_knows_where_its_run_is(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        loop(guard, model, optimizer, batches(5))
-    assert guard.run_dir == tmp_path
-    assert len(trimtab.diagnose(guard).block) == 5
-
-
-@pytest.mark.parametrize("lag", [0, 1, 2, 5])
+@pytest.mark.parametrize("lag", [0, 2, 5])
 def test_every_step_arrives_whatever_the_lag(lag: int, tmp_path: Path) -> None:
-    config = Config(live=LiveConfig(lag_steps=lag))
-    outcome = train(Setup(adamw(fused=True), steps=23, guard_clips=True), tmp_path, config=config)
-    block = journal_of(tmp_path)
-    assert block.step.tolist() == list(range(23))
-    np.testing.assert_allclose(block.column("loss").values, outcome.losses, rtol=1e-6)
-
-
-def test_the_journal_is_behind_by_the_lag_and_no_more(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        loop(guard, model, optimizer, batches(10))
-        recorder: Any = guard._monitor.recorder  # type: ignore[union-attr]
-        assert recorder.journal.append(99, {}) == 8  # ticks 0 to 7 are taken by steps 0 to 7
+    true = []
+    with watching(tmp_path, config=Config(live=LiveConfig(lag_steps=lag))) as run:
+        for batch in batches(23):
+            true.append(run.step(batch, clip=0.5).item())
+            if len(true) == 10:  # the journal is behind by the lag and no more
+                assert run.guard._monitor.recorder.num_records == 10 - lag
+    assert journal_of(tmp_path).step.tolist() == list(range(23))
+    np.testing.assert_allclose(losses(tmp_path), true, rtol=1e-6)
+    assert run.guard.run_dir == tmp_path
+    assert len(trimtab.diagnose(run.guard).block) == 23
 
 
 def test_telemetry_has_the_true_numbers(tmp_path: Path) -> None:
-    model, optimizer = build()
     config = Config(live=LiveConfig(telemetry_every=1))
     truth: list[dict[str, float]] = []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=config) as guard:
+    with watching(tmp_path, config=config) as run:
+        model, optimizer = run.model, run.optimizer
         for batch in batches(12):
             before = flat(model.parameters())
             loss = loss_of(model, batch)
-            guard.record(loss=loss)
+            run.guard.record(loss=loss)
             loss.backward()
             grads = flat(p.grad for p in model.parameters())
             optimizer.step()
@@ -124,36 +89,35 @@ def test_telemetry_has_the_true_numbers(tmp_path: Path) -> None:
 
 
 def test_activations_are_those_of_the_blocks(tmp_path: Path) -> None:
-    model, optimizer = build()
+    """Also where the forward pass of another block is computed again in backward."""
     seen: list[float] = []
-    model.blocks[1].register_forward_hook(
-        lambda module, inputs, output: seen.append(float(output.detach().square().mean().sqrt()))
-    )
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
-        loop(guard, model, optimizer, batches(11))
-    column = journal_of(tmp_path).column("activation_rms/blocks.1")
-    assert np.flatnonzero(column.present).tolist() == [0, 10]
-    assert column.values[[0, 10]] == pytest.approx([seen[0], seen[10]], rel=1e-5)
-
-
-def test_checkpointing_does_not_disturb_the_activations(tmp_path: Path) -> None:
-    model, optimizer = build()
-    first = model.blocks[0].forward
-    model.blocks[0].forward = lambda x: checkpoint(first, x, use_reentrant=False)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        loop(guard, model, optimizer, batches(3))
-    assert journal_of(tmp_path).column("activation_rms/blocks.0").present[0]
+    with watching(tmp_path, config=EVERY_10) as run:
+        first, second = run.model.blocks
+        forward = first.forward
+        first.forward = lambda x: checkpoint(forward, x, use_reentrant=False)
+        second.register_forward_hook(
+            lambda module, inputs, output: seen.append(
+                float(output.detach().square().mean().sqrt())
+            )
+        )
+        run.train(11)
+    block = journal_of(tmp_path)
+    assert block.column("activation_rms/blocks.0").present[0]
+    values = block.column("activation_rms/blocks.1")
+    assert np.flatnonzero(values.present).tolist() == [0, 10]
+    assert values.values[[0, 10]] == pytest.approx([seen[0], seen[10]], rel=1e-5)
 
 
 def test_hooks_that_do_not_fire_are_told_with_the_cure(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     torch._dynamo.reset()
-    model, optimizer = build()
-    compiled: Any = torch.compile(model, backend="aot_eager")
-    compiled(batches(1)[0][:, :-1])  # compiled before the guard came
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        loop(guard, compiled, optimizer, batches(12))
+    with watching(tmp_path / "unused", enabled=False) as bare:
+        compiled: Any = torch.compile(bare.model, backend="aot_eager")
+        compiled(batches(1)[0][:, :-1])  # compiled before the guard came
+    with watching(tmp_path, model=bare.model) as run:
+        for batch in batches(12):
+            take_step(run.guard, run.optimizer, loss_of(compiled, batch))
     told = [record.getMessage() for record in caplog.records]
     assert len([text for text in told if "before torch.compile" in text]) == 1
     block = journal_of(tmp_path)
@@ -161,224 +125,137 @@ def test_hooks_that_do_not_fire_are_told_with_the_cure(
     assert block.column("param_norm").recorded
 
 
-def test_a_step_that_nobody_recorded_is_left_alone_and_told(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        optimizer.step()
-        loop(guard, model, optimizer, batches(5))
-        optimizer.step()
+def test_steps_that_nobody_recorded_are_left_alone_and_told(tmp_path: Path) -> None:
+    with watching(tmp_path) as run:
+        # DCP calls `optimizer.step()` once, with zero gradients, to have a state.
+        get_optimizer_state_dict(run.model, run.optimizer)
+        run.guard.record(eval_loss=3.5)  # an evaluation between steps is no step
+        run.optimizer.step()
+        run.train(5)
+        run.optimizer.step()
     block = journal_of(tmp_path)
     assert len(block) == 5
+    assert block.column("eval_loss").values[0] == 3.5
     assert [event.kind for event in block.events] == ["unobserved step"]
-
-
-def test_the_step_that_dcp_makes_to_have_a_state_is_left_alone(tmp_path: Path) -> None:
-    # Its `get_optimizer_state_dict` calls `optimizer.step()` once, with zero gradients.
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        get_optimizer_state_dict(model, optimizer)
-        loop(guard, model, optimizer, batches(5))
-    block = journal_of(tmp_path)
-    assert len(block) == 5
-    assert "unobserved step" in [event.kind for event in block.events]
-
-
-def test_accelerate_prepares_what_we_watch(tmp_path: Path) -> None:
-    accelerate = pytest.importorskip("accelerate")
-    accelerator = accelerate.Accelerator(cpu=True)
-    model, optimizer = accelerator.prepare(*build())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        for batch in batches(6):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            accelerator.backward(loss)
-            norm = accelerator.clip_grad_norm_(model.parameters(), 0.1)
-            guard.record(grad_norm=norm)
-            optimizer.step()
-            optimizer.zero_grad()
-    block = journal_of(tmp_path)
-    assert len(block) == 6
-    assert (block.column("grad_norm").values > 0.1).all()
-    assert block.column("update_norm").recorded
 
 
 @pytest.mark.parametrize("mode", ["observe", "protect"])
 def test_a_model_in_double_precision_is_watched_like_any_other(mode: str, tmp_path: Path) -> None:
-    model, optimizer = build()
-    model.double()
     norms = []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode, config=EVERY_10) as guard:
+    with watching(tmp_path, mode, config=EVERY_10) as run:
+        run.model.double()
         for batch in batches(12):
-            loss = model(batch[:, :-1]).square().mean()
-            guard.record(loss=loss)
+            loss = run.model(batch[:, :-1]).square().mean()
+            run.guard.record(loss=loss)
             loss.backward()
-            norms.append(total_norm(model))
-            optimizer.step()
-            optimizer.zero_grad()
+            norms.append(total_norm(run.model))
+            run.optimizer.step()
+            run.optimizer.zero_grad()
     block = journal_of(tmp_path)
     np.testing.assert_allclose(block.column("grad_norm").values, norms, rtol=1e-5)
     assert block.column("activation_rms/blocks.1").present[[0, 10]].all()
     assert block.column("adam_v_norm").present[[0, 10]].all()
 
 
-def test_several_optimizers_make_one_step_and_one_norm(tmp_path: Path) -> None:
-    model = make_model()
-    optimizers = muon_and_adamw(model)
-    norms = []
-    with trimtab.watch(model, optimizers, run_dir=tmp_path) as guard:
-        for batch in batches(6):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            norms.append(total_norm(model))
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-    block = journal_of(tmp_path)
-    assert len(block) == 6
-    np.testing.assert_allclose(block.column("grad_norm").values, norms, rtol=1e-5)
-
-
-def test_an_optimizer_that_rests_does_not_swallow_the_step(tmp_path: Path) -> None:
-    model = make_model()
-    optimizers = muon_and_adamw(model)
-    with trimtab.watch(model, optimizers, run_dir=tmp_path) as guard:
-        for batch in batches(6):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizers[1].step()  # the other one rests
-            model.zero_grad()
-    assert len(journal_of(tmp_path)) == 6
-
-
 @pytest.mark.parametrize("by_name", [True, False])
 def test_a_closure_is_watched_behind_itself(by_name: bool, tmp_path: Path) -> None:
-    model, optimizer = build(sgd)
     norms = []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+    with watching(tmp_path, make=sgd) as run:
         for batch in batches(5):
 
             def closure(batch: torch.Tensor = batch) -> torch.Tensor:
-                optimizer.zero_grad()
-                loss = loss_of(model, batch)
-                guard.record(loss=loss)
+                run.optimizer.zero_grad()
+                loss = loss_of(run.model, batch)
+                run.guard.record(loss=loss)
                 loss.backward()
-                norms.append(total_norm(model))
+                norms.append(total_norm(run.model))
                 return loss.detach()
 
-            if by_name:
-                optimizer.step(closure=closure)
-            else:
-                optimizer.step(closure)
-    block = journal_of(tmp_path)
-    assert len(block) == 5
-    np.testing.assert_allclose(block.column("grad_norm").values, norms, rtol=1e-5)
+            run.optimizer.step(closure=closure) if by_name else run.optimizer.step(closure)
+    np.testing.assert_allclose(column(tmp_path, "grad_norm"), norms, rtol=1e-5)
 
 
-def test_a_loss_that_is_not_finite_is_journalled_as_what_it_was(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+def test_a_loss_is_journalled_as_what_it_was_and_weighed_by_its_tokens(tmp_path: Path) -> None:
+    with watching(tmp_path) as run:
         for factor in (1.0, float("nan"), float("inf")):
-            guard.record(loss=torch.tensor(2.0) * factor)
-            optimizer.step()
-    loss = journal_of(tmp_path).column("loss").values
+            run.guard.record(loss=torch.tensor(2.0) * factor, tokens=100)
+            run.optimizer.step()
+        run.guard.record(loss=2.0, tokens=100)
+        run.guard.record(loss=torch.tensor(4.0), tokens=torch.tensor(300))
+        run.optimizer.step()
+    loss = losses(tmp_path)
     assert loss[0] == 2.0
     assert np.isnan(loss[1])
     assert np.isposinf(loss[2])
-
-
-def test_micro_batches_are_weighed_by_their_tokens(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        guard.record(loss=2.0, tokens=100)
-        guard.record(loss=torch.tensor(4.0), tokens=torch.tensor(300))
-        optimizer.step()
-    block = journal_of(tmp_path)
-    assert block.column("loss").values[0] == pytest.approx(3.5)
-    assert block.column("tokens").values[0] == 400
+    assert loss[3] == pytest.approx(3.5)
+    assert column(tmp_path, "tokens")[3] == 400
 
 
 @pytest.mark.parametrize("none", [0, torch.tensor(0)])
 def test_a_micro_batch_without_tokens_has_no_loss(none: Any, tmp_path: Path) -> None:
     # The mean over no tokens is NaN, and a batch in which everything is masked is no fault.
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+    with watching(tmp_path, "protect") as run:
         for loss, tokens in ((2.0, 3), (float("nan"), none)):
-            before = model.head.weight.detach().clone()
-            loss_of(model, batches(1)[0]).backward()
-            guard.record(loss=float("nan"), tokens=none)
-            guard.record(loss=loss, tokens=tokens)
-            optimizer.step()
-            optimizer.zero_grad()
-            assert not torch.equal(before, model.head.weight)
-    column = journal_of(tmp_path).column("loss")
-    assert column.values[0] == 2.0
-    assert list(column.present) == [True, False]
+            before = run.model.head.weight.detach().clone()
+            loss_of(run.model, batches(1)[0]).backward()
+            run.guard.record(loss=float("nan"), tokens=none)
+            run.guard.record(loss=loss, tokens=tokens)
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+            assert not torch.equal(before, run.model.head.weight)
+    found = journal_of(tmp_path).column("loss")
+    assert found.values[0] == 2.0
+    assert list(found.present) == [True, False]
 
 
 def test_own_signals_events_and_eval_loss_are_kept(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        guard.event("data mix", code=0.3)
-        guard.record(loss=2.0, eval_loss=torch.tensor(2.5), max_attention_logit=torch.tensor(17.0))
-        optimizer.step()
+    own = {"eval_loss": torch.tensor(2.5), "max_attention_logit": torch.tensor(17.0)}
+    with watching(tmp_path) as run:
+        run.guard.event("data mix", code=0.3)
+        run.guard.record(loss=2.0, **own)
+        run.optimizer.step()
     block = journal_of(tmp_path)
     assert block.column("eval_loss").values[0] == 2.5
     assert block.column("max_attention_logit").values[0] == 17.0
     assert block.events[0].facts == {"code": 0.3}
 
 
-def test_an_evaluation_between_steps_is_no_step(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        guard.record(eval_loss=3.5)
-        optimizer.step()  # of somebody else
-        loop(guard, model, optimizer, batches(3))
-    block = journal_of(tmp_path)
-    assert len(block) == 3
-    assert block.column("eval_loss").values[0] == 3.5
-
-
 def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Path) -> None:
     for first in (0, 10, 4):
-        model, optimizer = build()
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, facts={"step": first}) as guard:
-            loop(guard, model, optimizer, batches(10))
+        with watching(tmp_path, facts={"step": first}) as run:
+            run.train(10)
     block = journal_of(tmp_path)
     assert block.step.tolist() == [*range(20), *range(4, 14)]
     assert block.attempt.tolist() == [0] * 20 + [1] * 10
-    assert [event.kind for event in block.events if event.kind == "resume"] == ["resume"] * 2
+    assert len(events_of(tmp_path, "resume")) == 2
 
 
 def test_off_means_off_with_the_same_face(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, enabled=False) as guard:
-        for step in guard.steps(batches(4), accumulate=2):
+    with watching(tmp_path, enabled=False) as run:
+        for step in run.guard.steps(batches(4), accumulate=2):
             for batch in step:
-                loss = loss_of(model, batch)
-                guard.record(loss=loss, tokens=1, anything=3.0)
+                loss = loss_of(run.model, batch)
+                run.guard.record(loss=loss, tokens=1, anything=3.0)
                 loss.backward()
-            norm = guard.clip_grad_norm_(0.1)
-            assert norm > 0
-            optimizer.step()
-            guard.event("x")
+            assert run.guard.clip_grad_norm_(0.1) > 0
+            run.optimizer.step()
+            run.guard.event("x")
         assert step.number == 1
-        guard.close()
+        run.guard.close()
     assert not (tmp_path / "trimtab").exists()
-    assert not optimizer._optimizer_step_pre_hooks
+    assert not run.optimizer._optimizer_step_pre_hooks
 
 
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
-    model, optimizer = build()
-    attributes = set(vars(optimizer))
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        loop(guard, model, optimizer, batches(3))
-    assert not optimizer._optimizer_step_pre_hooks
-    assert not optimizer._optimizer_step_post_hooks
-    assert not any(module._forward_hooks for module in model.modules())
-    assert set(vars(optimizer)) == attributes
+    with watching(tmp_path, enabled=False) as bare:
+        bare.train(3)
+    with watching(tmp_path) as run:
+        run.train(3)
+    assert not run.optimizer._optimizer_step_pre_hooks
+    assert not run.optimizer._optimizer_step_post_hooks
+    assert not any(module._forward_hooks for module in run.model.modules())
+    assert set(vars(run.optimizer)) == set(vars(bare.optimizer))
     assert signal.getsignal(signal.SIGTERM) == before
 
 
@@ -386,34 +263,31 @@ class TestEndings:
     def ended(self, run_dir: Path) -> str | None:
         return read_journal(RunDirectory(run_dir)).ended
 
-    def test_end_of_data(self, tmp_path: Path) -> None:
-        model, optimizer = build()
-        with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-            for step in guard.steps(batches(3)):
-                loop(guard, model, optimizer, list(step))
-        assert self.ended(tmp_path) == "end of data"
-
-    def test_break(self, tmp_path: Path) -> None:
-        model, optimizer = build()
-        with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-            for step in guard.steps(batches(3)):
-                loop(guard, model, optimizer, list(step))
-                break
-        assert self.ended(tmp_path) == "left the loop"
-
-    def test_an_exception_of_the_user(self, tmp_path: Path) -> None:
-        model, optimizer = build()
-
+    @pytest.mark.parametrize(
+        ("how", "ended"),
+        [
+            ("", "end of data"),
+            ("break", "left the loop"),
+            ("raise", "raised ZeroDivisionError"),
+        ],
+    )
+    def test_the_end_of_a_loop(self, how: str, ended: str, tmp_path: Path) -> None:
         def training() -> None:
-            with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-                for step in guard.steps(batches(3)):
-                    loop(guard, model, optimizer, list(step))
-                    raise ZeroDivisionError
+            with watching(tmp_path) as run:
+                for step in run.guard.steps(batches(3)):
+                    run.step(*step)
+                    if how == "break":
+                        break
+                    if how == "raise":
+                        raise ZeroDivisionError
 
-        with pytest.raises(ZeroDivisionError):
+        if how == "raise":
+            with pytest.raises(ZeroDivisionError):
+                training()
+        else:
             training()
-        assert self.ended(tmp_path) == "raised ZeroDivisionError"
-        assert len(journal_of(tmp_path)) == 1
+        assert self.ended(tmp_path) == ended
+        assert len(journal_of(tmp_path)) == (1 if how else 3)
 
     SCRIPT = textwrap.dedent(
         """
@@ -456,18 +330,11 @@ class TestEndings:
 
 
 def test_bad_batches_in_a_live_run_get_their_postmortem(tmp_path: Path) -> None:
-    model, optimizer = build()
-    data = batches(200)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, facts={"seed": 0}) as guard:
-        for step in guard.steps(data):
-            for batch in step:
-                is_bad = 150 <= step.number < 156
-                loss = loss_of(model, batch) * (50.0 if is_bad else 1.0)
-                guard.record(loss=loss, tokens=batch.numel())
-                loss.backward()
-            guard.clip_grad_norm_(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+    with watching(tmp_path, facts={"seed": 0}) as run:
+        for step in run.guard.steps(batches(200)):
+            (batch,) = step
+            is_bad = 150 <= step.number < 156
+            run.step(batch, factor=50.0 if is_bad else 1.0, clip=1.0, tokens=batch.numel())
     observe(tmp_path)
     folder = tmp_path / "trimtab" / "incidents"
     texts = [path.read_text() for path in folder.rglob("postmortem.md")]
@@ -482,80 +349,67 @@ def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
     tmp_path: Path,
 ) -> None:
     config = Config.from_dict({"live": {"telemetry_every": 1}})
-    model, optimizer = build()
-    data = batches(240)
-    for first, last in ((0, 200), (200, 240)):
-        if first:  # the weights go on, the moments do not
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-        with trimtab.watch(
-            model, optimizer, run_dir=tmp_path, config=config, facts={"step": first}
-        ) as guard:
-            loop(guard, model, optimizer, data[first:last])
+    data, model = batches(240), None
+    for first, last in ((0, 200), (200, 240)):  # the weights go on, the moments do not
+        with watching(tmp_path, model=model, config=config, facts={"step": first}) as run:
+            model = run.model
+            for batch in data[first:last]:
+                run.step(batch)
     lost = [found for found in observe(tmp_path) if "optimizer state reset" in found.symptoms]
     assert lost
     assert lost[0].onset.step == 200
 
 
 def test_a_loss_that_leaves_the_one_its_user_knows_is_told(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, facts={"seed": 0}) as guard:
-        for step in guard.steps(batches(120)):
-            for batch in step:
-                loss = loss_of(model, batch)
-                known = loss.item() - (0.2 if step.number >= 100 else 0.0)
-                guard.record(loss=loss, tokens=batch.numel(), reference_loss=known)
-                loss.backward()
-            guard.clip_grad_norm_(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+    with watching(tmp_path, facts={"seed": 0}) as run:
+        for step, batch in enumerate(batches(120)):
+            loss = loss_of(run.model, batch)
+            known = loss.item() - (0.2 if step >= 100 else 0.0)
+            take_step(run.guard, run.optimizer, loss, clip=1.0, reference_loss=known)
     first = observe(tmp_path)[0]
     assert first.symptoms == ("left its reference",)
     assert 100 <= first.onset.step <= 105
 
 
 def test_steps_go_on_counting_when_the_guard_has_stepped_aside(tmp_path: Path) -> None:
-    model, optimizer = build()
     numbers = []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        for step in guard.steps(batches(10)):
+    with watching(tmp_path) as run:
+        for step in run.guard.steps(batches(10)):
             numbers.append(step.number)
             if step.number == 4:
-                guard._monitor.shields.numbers.is_down = True  # type: ignore[union-attr]
-            loop(guard, model, optimizer, list(step))
+                run.guard._monitor.shields.numbers.is_down = True
+            run.step(*step)
     assert numbers == list(range(10))
 
 
 def test_data_positions_go_on_where_a_resume_says(tmp_path: Path) -> None:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, facts={"step": 7}) as guard:
-        for step in guard.steps(batches(6), accumulate=2, data_position=14):
+    with watching(tmp_path, facts={"step": 7}) as run:
+        for step in run.guard.steps(batches(6), accumulate=2, data_position=14):
             for batch in step:
-                loss = loss_of(model, batch)
-                guard.record(loss=loss)
+                loss = loss_of(run.model, batch)
+                run.guard.record(loss=loss)
                 loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            run.optimizer.step()
+            run.optimizer.zero_grad()
     block = journal_of(tmp_path)
     assert block.step.tolist() == [7, 8, 9]
     assert block.data_position.tolist() == [14, 16, 18]
 
 
 def test_a_step_that_the_scaler_skipped_keeps_its_own_number_and_batch(tmp_path: Path) -> None:
-    model, optimizer = build(adamw(foreach=True))
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**40)
     seen = []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, state={"scaler": scaler}) as guard:
-        for step in guard.steps(batches(40)):
-            for batch in step:
-                with torch.autocast("cpu", torch.float16):
-                    loss = loss_of(model, batch)
-                guard.record(loss=loss)
-                scaler.scale(loss).backward()
-                seen.append((step.number, float(zlib.crc32(batch.numpy().tobytes()))))
-            scaler.step(optimizer)
+    with watching(tmp_path, make=torch.optim.AdamW, state={"scaler": scaler}) as run:
+        for step in run.guard.steps(batches(40)):
+            (batch,) = step
+            with torch.autocast("cpu", torch.float16):
+                loss = loss_of(run.model, batch)
+            run.guard.record(loss=loss)
+            scaler.scale(loss).backward()
+            seen.append((step.number, float(zlib.crc32(batch.numpy().tobytes()))))
+            scaler.step(run.optimizer)
             scaler.update()
-            optimizer.zero_grad()
-    block = journal_of(tmp_path)
-    assert [event.kind for event in block.events].count("step not applied") >= 3
-    prints = block.column("fingerprint").values.tolist()
-    assert list(zip(block.step.tolist(), prints, strict=True)) == seen
+            run.optimizer.zero_grad()
+    assert len(events_of(tmp_path, "step not applied")) >= 3
+    prints = column(tmp_path, "fingerprint")
+    assert list(zip(journal_of(tmp_path).step.tolist(), prints, strict=True)) == seen

@@ -6,28 +6,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, journal_of, loss_of
+from tests.kit.user_loop import column, watching
 
-import trimtab
 from trimtab.explain.causes.conclusions import OF_POLICY, RECORDED_BY, how_to_record
-from trimtab.journal import RunDirectory, read_journal
 
 
-def train(run: Path, mode: str, record: Callable[..., Any], **options: Any) -> set[str]:
+def train(run_dir: Path, mode: str, record: Callable[..., Any]) -> set[str]:
     """Train with a call in each step; return the signals of the journal."""
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with trimtab.watch(model, optimizer, run_dir=run, mode=mode, **options) as guard:
+    with watching(run_dir, mode) as run:
         for batch in batches(24):
-            loss = loss_of(model, batch)
+            loss = loss_of(run.model, batch)
             policy = dict.fromkeys(OF_POLICY, 0.5)
-            record(guard, loss=loss, batch=batch, count=batch.numel(), **policy)
+            record(run.guard, loss=loss, batch=batch, count=batch.numel(), **policy)
             loss.backward()
-            guard.clip_grad_norm_(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-    block = read_journal(RunDirectory(run)).block
+            run.guard.clip_grad_norm_(1.0)
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+    block = journal_of(run_dir)
     return {name for name, column in block.columns.items() if column.recorded}
 
 
@@ -54,24 +50,17 @@ def test_what_is_advised_records_the_signal(mode: str, tmp_path: Path) -> None:
 def test_batches_of_a_step_are_one_measurement_and_those_of_guard_steps_count_once(
     tmp_path: Path,
 ) -> None:
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     data = batches(12)
     runs = {}
     for name in ("record", "steps"):
-        with trimtab.watch(model, optimizer, run_dir=tmp_path / name, observer=False) as guard:
-            steps = (
-                guard.steps(data, accumulate=2)
-                if name == "steps"
-                else zip(data[::2], data[1::2], strict=True)
-            )
-            for step in steps:
+        with watching(tmp_path / name) as run:
+            pairs = zip(data[::2], data[1::2], strict=True)
+            for step in run.guard.steps(data, accumulate=2) if name == "steps" else pairs:
                 for batch in step:
-                    loss = loss_of(model, batch)
-                    guard.record(loss=loss, batch=batch)
+                    loss = loss_of(run.model, batch)
+                    run.guard.record(loss=loss, batch=batch)
                     loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-        block = read_journal(RunDirectory(tmp_path / name)).block
-        runs[name] = {s: block.column(s).values.tolist() for s in ("fingerprint", "token_rarity")}
+                run.optimizer.step()
+                run.optimizer.zero_grad()
+        runs[name] = [column(tmp_path / name, s) for s in ("fingerprint", "token_rarity")]
     assert runs["record"] == runs["steps"]

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from tests.kit import forked
 from tests.kit.observing import with_observer  # noqa: F401
-from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, loss_of
+from tests.kit.user_loop import watching
 
-import trimtab
 from trimtab.core.incidents import Incident
 
 BAD = 120
@@ -21,16 +20,15 @@ pytestmark = pytest.mark.usefixtures("with_observer")
 
 
 def train(run_dir: Path, on_incident: Any = None, steps: int = 160) -> Any:
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-    with trimtab.watch(model, optimizer, run_dir=run_dir, on_incident=on_incident) as guard:
+    with watching(run_dir, on_incident=on_incident) as run:
         for step, batch in enumerate(batches(steps)):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss * (50.0 if BAD <= step < BAD + 6 else 1.0), tokens=batch.numel())
+            loss = loss_of(run.model, batch)
+            factor = 50.0 if BAD <= step < BAD + 6 else 1.0
+            run.guard.record(loss=loss * factor, tokens=batch.numel())
             loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return guard
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+    return run.guard
 
 
 def of_the_spike(incidents: Any) -> list[Incident]:

@@ -3,11 +3,10 @@
 import re
 from pathlib import Path
 
-import torch
-from tests.kit.tiny import EVERY_10, batches, journal_of, loss_of, make_model
+from tests.kit.tiny import EVERY_10, batches, journal_of
+from tests.kit.user_loop import NAN, watching
 from typer.testing import CliRunner
 
-import trimtab
 from trimtab.cli.main import app
 from trimtab.journal import RunDirectory
 from trimtab.journal.notes import add_note
@@ -16,23 +15,16 @@ from trimtab.report.interventions import find_interventions
 
 def train(folder: Path) -> None:
     """One discarded stretch, one planned change, one that nobody announced, and a schedule."""
-    torch.manual_seed(0)
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    with trimtab.watch(model, optimizer, run_dir=folder, mode="protect", config=EVERY_10) as guard:
+    with watching(folder, "protect", config=EVERY_10) as run:
         for step, batch in enumerate(batches(120)):
+            group = run.optimizer.param_groups[0]
             if step == 60:
-                guard.event("planned change", what="<b>mix</b>", why="more code", expect="lower")
+                expected = {"what": "<b>mix</b>", "why": "more code", "expect": "lower"}
+                run.guard.event("planned change", **expected)
             if step == 75:
-                optimizer.param_groups[0]["weight_decay"] = 0.3
-            optimizer.param_groups[0]["betas"] = (0.9 + step / 1e4, 0.99)  # a schedule
-            loss = loss_of(model, batch)
-            if step in (40, 41):
-                loss = loss * float("nan")
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+                group["weight_decay"] = 0.3
+            group["betas"] = (0.9 + step / 1e4, 0.99)  # a schedule
+            run.step(batch, factor=NAN if step in (40, 41) else 1.0)
 
 
 def test_each_act_has_author_reason_expectation_and_outcome(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from tests.kit.observing import with_observer  # noqa: F401
+from tests.kit.user_loop import take_step
 from tests.observe.test_one_truth import said_wrongly
 
 import trimtab
@@ -32,11 +33,7 @@ def test_every_output_of_training_says_the_same(factor: float, tmp_path: Path) -
         for step in range(300):
             batch = torch.randn(32, 8)
             loss = (model(batch) - batch.sum(1, keepdim=True)).square().mean()
-            loss = loss * (factor if step >= 200 else 1.0)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(guard, optimizer, loss * (factor if step >= 200 else 1.0))
             if step == 150:
                 guard.checkpoint()
     assert heard

@@ -1,24 +1,24 @@
 """Telemetry costs a share of the time, no single step much, and the same updates on all ranks."""
 
+import math
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tests.kit.launch import run_ranks
-from tests.kit.tiny import adamw, batches, journal_of, loss_of, make_model
+from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import steps_with, watching
 from torch.nn.parallel import DistributedDataParallel
 
-import trimtab
 from trimtab.core.config import Config
 from trimtab.core.errors import ConfigError
 from trimtab.live.measure import pass_schedule, telemetry, time_budget
 from trimtab.live.measure.pass_schedule import GRID, SHARE, PassCost, PassSchedule, Plan
 from trimtab.live.measure.state_sums import StateSums
-from trimtab.live.measure.time_budget import LONGEST_SHARE, StepClock, Stopwatch
+from trimtab.live.measure.time_budget import LONGEST_SHARE, StepClock, Stopwatch, TimeBudget
 
 LAG = 3
 """Updates from the end of a pass to the arrival of its sums."""
@@ -33,6 +33,13 @@ class Time:
     def perf_counter(self) -> float:
         return self.now
 
+    def take(self, clock: StepClock, seconds: float, after: float = 0.0) -> None:
+        """Let a step pass, and what is measured after its update."""
+        self.now += seconds
+        clock.update_ended()
+        self.now += after
+        clock.step_ended()
+
 
 @pytest.fixture
 def clock_time(monkeypatch: pytest.MonkeyPatch) -> Time:
@@ -40,6 +47,42 @@ def clock_time(monkeypatch: pytest.MonkeyPatch) -> Time:
     monkeypatch.setattr(time_budget, "time", found)
     monkeypatch.setattr(time_budget, "_thread", threading.local())
     return found
+
+
+def test_evaluations_pauses_and_measurements_are_no_part_of_a_step(clock_time: Time) -> None:
+    clock = StepClock()
+    for step in range(64):
+        clock_time.take(clock, 30.0 if step % 8 == 7 else 0.5, after=0.2)
+    assert clock.seconds == pytest.approx(0.5)
+
+
+def test_loops_that_take_turns_are_measured_without_each_other(clock_time: Time) -> None:
+    first, second = StepClock(), StepClock()
+    for _ in range(16):
+        clock_time.take(first, 0.5)
+        clock_time.take(second, 3.0)
+    assert first.seconds == pytest.approx(0.5)
+    assert second.seconds == pytest.approx(3.0)
+
+
+def test_loops_in_threads_do_not_shorten_the_steps_of_each_other(clock_time: Time) -> None:
+    slow, fast = StepClock(), StepClock()
+    for _ in range(16):
+        other = threading.Thread(target=clock_time.take, args=(fast, 1.0))
+        other.start()
+        other.join()
+        clock_time.take(slow, 2.0)
+    assert slow.seconds == fast.seconds == pytest.approx(3.0)
+
+
+def test_what_costs_more_is_measured_less_often(clock_time: Time) -> None:
+    clock = StepClock()
+    budget = TimeBudget(clock, 0.005)
+    assert math.isnan(budget.steps_between(0.01))
+    for _ in range(8):
+        clock_time.take(clock, 1.0)
+    assert budget.steps_between(0.1) == 20
+    assert budget.longest_seconds == pytest.approx(0.1)
 
 
 class Loop:
@@ -131,21 +174,6 @@ def test_evaluations_and_pauses_do_not_count_as_steps(clock_time: Time) -> None:
     assert loop.begun == quiet.begun
 
 
-def train(folder: Path, steps: int, model: torch.nn.Module, **options: Any) -> None:
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with trimtab.watch(model, optimizer, run_dir=folder, observer=False, **options) as guard:
-        for batch in batches(steps):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-
-
-def present(folder: Path, name: str) -> list[int]:
-    return np.flatnonzero(journal_of(folder).column(name).present).tolist()
-
-
 def test_a_pass_in_slices_is_of_the_step_in_which_it_began(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -160,12 +188,17 @@ def test_a_pass_in_slices_is_of_the_step_in_which_it_began(
 
     monkeypatch.setattr(StateSums, "advance", noted)
     monkeypatch.setattr("trimtab.live.measure.state_sums.CPU_ELEMENTS", 256)
-    train(tmp_path, 60, make_model())
-    assert present(tmp_path, "param_norm") == [0, 20, 40]
-    assert present(tmp_path, "grad_norm/mlp") == [0, 20, 40]
-    assert present(tmp_path, "update_norm") == [0, 20, 40]
-    assert present(tmp_path, "zero_grad_share") == present(tmp_path, "weight_hash/head") == [0]
-    assert present(tmp_path, "grad_to_v_rms") == present(tmp_path, "grad_momentum_cosine") == [0]
+    with watching(tmp_path, observer=False) as run:
+        run.train(60)
+    assert steps_with(tmp_path, "param_norm") == [0, 20, 40]
+    assert steps_with(tmp_path, "grad_norm/mlp") == [0, 20, 40]
+    assert steps_with(tmp_path, "update_norm") == [0, 20, 40]
+    assert (
+        steps_with(tmp_path, "zero_grad_share") == steps_with(tmp_path, "weight_hash/head") == [0]
+    )
+    assert (
+        steps_with(tmp_path, "grad_to_v_rms") == steps_with(tmp_path, "grad_momentum_cosine") == [0]
+    )
     assert journal_of(tmp_path).step.tolist() == list(range(60))
     counts = [count for _, count in done[1:5]]
     assert counts[0] == 0
@@ -179,26 +212,22 @@ def test_a_pass_whose_gradients_are_gone_is_dropped_and_the_next_is_made(
 ) -> None:
     plan = Plan(updates=10, slices=3, is_whole=True)
     monkeypatch.setattr(PassSchedule, "propose", lambda self, most_slices: plan)
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, observer=False) as guard:
+    with watching(tmp_path, observer=False) as run:
         for step, batch in enumerate(batches(40)):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
+            loss = loss_of(run.model, batch)
+            run.guard.record(loss=loss)
             loss.backward()
             if step == 12:  # in which the last slice is measured
-                optimizer.zero_grad()
-            optimizer.step()
-            optimizer.zero_grad()
-        assert not guard._monitor.shields.failed  # type: ignore[union-attr]
-    assert present(tmp_path, "param_norm") == [0, 20, 30]
+                run.optimizer.zero_grad()
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+        assert not run.guard._monitor.shields.failed
+    assert steps_with(tmp_path, "param_norm") == [0, 20, 30]
     assert journal_of(tmp_path).step.tolist() == list(range(40))
 
 
 def on_rank(rank: int, folder: Path) -> list[int]:
     """Return the updates that a rank has measured; each is slower, and the third one fails."""
-    model = DistributedDataParallel(make_model())
-    (optimizer,) = adamw(fused=True)(model)
     measured: list[int] = []
     begin = telemetry.SlowMeter._begin
 
@@ -212,13 +241,10 @@ def on_rank(rank: int, folder: Path) -> list[int]:
 
     telemetry.SlowMeter._begin = noted  # type: ignore[method-assign]
     pass_schedule.SHARE = 0.4  # a test has no time for more steps
-    with trimtab.watch(model, optimizer, run_dir=folder, observer=False) as guard:
+    model = DistributedDataParallel(make_model())
+    with watching(folder, model=model, observer=False) as run:
         for batch in batches(150, rank):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            run.step(batch)
             time.sleep(0.001)
     return measured
 

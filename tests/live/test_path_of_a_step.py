@@ -6,6 +6,7 @@ from pathlib import Path
 from types import FrameType
 
 import torch
+from tests.kit.user_loop import take_step
 
 import trimtab
 
@@ -33,12 +34,7 @@ def test_a_step_calls_them_in_this_order(tmp_path: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters())
 
     def step() -> None:
-        loss = model(torch.randn(4, 8)).square().mean()
-        guard.record(loss=loss, tokens=4)
-        loss.backward()
-        guard.clip_grad_norm_(1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        take_step(guard, optimizer, model(torch.randn(4, 8)).square().mean(), clip=1.0, tokens=4)
 
     with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect", observer=False) as guard:
         for _ in range(4):  # records arrive two steps later

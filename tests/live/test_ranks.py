@@ -15,16 +15,15 @@ from tests.kit.tiny import (
     assert_same_bits,
     batches,
     journal_of,
-    loss_of,
     make_model,
     train,
 )
+from tests.kit.user_loop import events_of, watching
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-import trimtab
 from trimtab.core.block import Block
 from trimtab.core.config import Config
 from trimtab.core.signals import CLOCKS, NO_CURVES
@@ -67,10 +66,6 @@ def compare(rank: int, engine: str, folder: Path) -> tuple[list[float], list[flo
     setup.guard_clips, setup.clip, setup.steps = False, None, 2
     train(setup, folder / "unclipped", data=data)
     return bare.norms, bare.losses
-
-
-def folders_with_journal(folder: Path) -> list[str]:
-    return sorted(path.parent.name for path in folder.rglob("manifest.json"))
 
 
 @pytest.mark.parametrize(
@@ -132,21 +127,16 @@ def test_telemetry_over_ranks_equals_one_process(engine: str, tmp_path: Path) ->
 
 def with_a_slow_rank(rank: int, folder: Path) -> None:
     model = DistributedDataParallel(make_model())
-    optimizer = torch.optim.AdamW(model.parameters())
     config = Config().override({"live.telemetry_every": 2})
-    with trimtab.watch(model, optimizer, run_dir=folder, config=config) as guard:
+    with watching(folder, model=model, config=config) as run:
         for batch in batches(16, rank):
             time.sleep(0.05 * rank)
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            run.step(batch)
 
 
 def test_a_slow_rank_is_named_with_its_host(tmp_path: Path) -> None:
     run_ranks(with_a_slow_rank, 2, tmp_path)
-    (event,) = [e for e in journal_of(tmp_path).events if e.kind == "slow rank"]
+    (event,) = events_of(tmp_path, "slow rank")
     assert event.facts["rank"] == 1
     assert event.facts["times"] > 1.5
     assert event.facts["host"] == f"global rank 1 on {socket.gethostname()}"

@@ -11,6 +11,8 @@ import torch
 import torch.distributed as dist
 from tests.kit.cases import some_of
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import are_equal, events_of, take_step
+from tests.kit.user_loop import weights as weights_of
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
@@ -42,21 +44,10 @@ def test_a_right_resume_raises_nothing(kind: str, tmp_path: Path) -> None:
     assert not outcome.incidents
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10))
-@pytest.mark.parametrize("kind", WRONG)
-def test_every_wrong_resume_is_named_at_every_seed(kind: str, seed: int, tmp_path: Path) -> None:
-    outcome = resume(kind, seed, tmp_path)
-    assert is_named(kind, outcome), outcome
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(10, 20))
-@pytest.mark.parametrize("kind", RIGHT)
-def test_no_right_resume_raises_anything(kind: str, seed: int, tmp_path: Path) -> None:
-    outcome = resume(kind, seed, tmp_path)
-    assert not outcome.named
-    assert not outcome.incidents
+def audited(folder: Path) -> list[str]:
+    """The symptoms that audits have journalled."""
+    found = [sentence for e in events_of(folder, AUDIT_EVENT) for sentence in e.facts["findings"]]
+    return [sentence.split(" (")[0] for sentence in found]
 
 
 class Plain:
@@ -70,28 +61,21 @@ class Plain:
         if momentum:
             self.optimizer = torch.optim.SGD(self.model.parameters(), lr=lr, momentum=momentum)
 
+    def watch(self, first: int, mode: str = "observe") -> Any:
+        facts = {"step": first}
+        return trimtab.watch(
+            self.model, self.optimizer, run_dir=self.folder, mode=mode, facts=facts
+        )
+
     def run(self, first: int, last: int, *, state: Any = None, mode: str = "observe") -> list[str]:
         """Train, and return the symptoms that the audit has journalled."""
-        stream = batches(last)
-        with trimtab.watch(
-            self.model, self.optimizer, run_dir=self.folder, mode=mode, facts={"step": first}
-        ) as guard:
+        with self.watch(first, mode) as guard:
             if state is not None:
                 guard.load_state_dict(state)
-            for batch in stream[first:]:
-                self.optimizer.zero_grad()
-                loss = loss_of(self.model, batch)
-                guard.record(loss=loss, tokens=batch.numel())
-                loss.backward()
-                self.optimizer.step()
+            for batch in batches(last)[first:]:
+                take_step(guard, self.optimizer, loss_of(self.model, batch))
             self.saved = guard.state_dict()
-        events = journal_of(self.folder).events
-        return [s.split(" (")[0] for e in events if e.kind == AUDIT_EVENT for s in _findings(e)]
-
-
-def _findings(event: Any) -> list[str]:
-    found: list[str] = event.facts["findings"]
-    return found
+        return audited(self.folder)
 
 
 def test_without_a_saved_guard_the_journal_shows_lost_moments(tmp_path: Path) -> None:
@@ -165,28 +149,20 @@ def test_random_state_in_a_plain_loop_is_only_judged_where_it_repeats_the_start(
     assert other.run(22, 24, state=state) == [Symptom.RNG_NOT_RESTORED]
 
 
-def test_the_saved_state_is_text_that_any_checkpoint_can_hold(tmp_path: Path) -> None:
+def test_a_saved_state_is_text_for_any_checkpoint_and_saving_changes_no_bit(tmp_path: Path) -> None:
     script = Script(Setup.of(0, ""))
     with script.watch(tmp_path, 0) as guard:
         script.train(guard, 0, 5, {})
+        generator, weights = torch.get_rng_state(), weights_of(script.model)
         state = guard.state_dict()
+        assert torch.equal(generator, torch.get_rng_state())
+        assert are_equal(weights, script.model.parameters())
     torch.save(state, tmp_path / "guard.pt")
     assert torch.load(tmp_path / "guard.pt", weights_only=True) == state
     facts = json.loads(state["audit"])
     assert facts["step"] == facts["optimizer_step"] == facts["data_position"] == 5
-    saved = [event for event in journal_of(tmp_path).events if event.kind == STATE_SAVED]
+    saved = events_of(tmp_path, STATE_SAVED)
     assert [event.step for event in saved] == [5, 5]  # `close` does not journal it a third time
-
-
-def test_saving_draws_no_random_numbers_and_changes_no_bit(tmp_path: Path) -> None:
-    script = Script(Setup.of(0, ""))
-    with script.watch(tmp_path, 0) as guard:
-        script.train(guard, 0, 3, {})
-        generator = torch.get_rng_state()
-        weights = [parameter.detach().clone() for parameter in script.model.parameters()]
-        guard.state_dict()
-        assert torch.equal(generator, torch.get_rng_state())
-        assert all(map(torch.equal, weights, script.model.parameters()))
 
 
 def test_a_failure_of_the_audit_leaves_the_rest_working(
@@ -210,20 +186,16 @@ def test_a_state_that_is_loaded_after_watch_is_seen_as_it_was_loaded(tmp_path: P
     random = torch.get_rng_state()
     again = Plain(tmp_path)
     weights, moments = first.model.state_dict(), first.optimizer.state_dict()
-    with trimtab.watch(again.model, again.optimizer, run_dir=tmp_path, facts={"step": 20}) as guard:
+    with again.watch(20) as guard:
         guard.load_state_dict(first.saved)
         get_optimizer_state_dict(again.model, again.optimizer)
         again.model.load_state_dict(weights)
         again.optimizer.load_state_dict(moments)
         torch.set_rng_state(random)
-        loss = loss_of(again.model, batches(21)[20])
-        guard.record(loss=loss)
-        loss.backward()
-        again.optimizer.step()
-    block = journal_of(tmp_path)
-    (audit,) = [event for event in block.events if event.kind == AUDIT_EVENT]
+        take_step(guard, again.optimizer, loss_of(again.model, batches(21)[20]))
+    (audit,) = events_of(tmp_path, AUDIT_EVENT)
     assert audit.facts["found"]["optimizer_step"] == 20.0
-    assert [s for e in block.events if e.kind == AUDIT_EVENT for s in _findings(e)] == []
+    assert audited(tmp_path) == []
 
 
 def test_the_resume_after_a_wrong_one_is_judged_by_the_run_before(tmp_path: Path) -> None:
@@ -255,22 +227,13 @@ def on_ranks(rank: int, folder: Path, first: int, keeps: bool) -> list[str]:
         torch.set_rng_state(state["random"])
     with trimtab.watch(wrapped, optimizer, run_dir=folder / "run", facts={"step": first}) as guard:
         guard.load_state_dict(state.get("guard", {}))
-        data = batches(first + 10, seed=rank)[first:]
-        for step in guard.steps(data, data_position=first):
-            for batch in step:
-                optimizer.zero_grad()
-                loss = loss_of(wrapped, batch)
-                guard.record(loss=loss, tokens=batch.numel())
-                loss.backward()
-            optimizer.step()
+        for step in guard.steps(batches(first + 10, seed=rank)[first:], data_position=first):
+            take_step(guard, optimizer, loss_of(wrapped, *step))
         if rank == 0:
             parts = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             random = torch.get_rng_state()
             torch.save({**parts, "random": random, "guard": guard.state_dict()}, path)
-    if rank:
-        return []
-    events = journal_of(folder / "run").events
-    return [s.split(" (")[0] for e in events if e.kind == AUDIT_EVENT for s in _findings(e)]
+    return [] if rank else audited(folder / "run")
 
 
 def test_ranks_are_audited_by_the_first_and_their_number_may_change(tmp_path: Path) -> None:
@@ -299,17 +262,10 @@ def on_shards(rank: int, folder: Path) -> list[str]:
         with trimtab.watch(model, optimizer, run_dir=folder, facts={"step": first}) as guard:
             guard.load_state_dict(state)
             for batch in batches(first + 10, seed=rank)[first:]:
-                optimizer.zero_grad()
-                loss = loss_of(model, batch)
-                guard.record(loss=loss, tokens=batch.numel())
-                loss.backward()
-                optimizer.step()
+                take_step(guard, optimizer, loss_of(model, batch))
             state = guard.state_dict()
         dist.barrier()
-    if rank:
-        return []
-    events = journal_of(folder).events
-    return [s.split(" (")[0] for e in events if e.kind == AUDIT_EVENT for s in _findings(e)]
+    return [] if rank else audited(folder)
 
 
 def test_shards_are_compared_with_the_same_shards(tmp_path: Path) -> None:

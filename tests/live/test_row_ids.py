@@ -9,7 +9,8 @@ import pytest
 import torch
 from tests.kit.observing import observe
 from tests.kit.tiny import make_model
-from tests.live.test_batch_memory import BAD_ROW, BAD_STEP, BAD_TOKEN, losses_of
+from tests.kit.user_loop import take_step, watching
+from tests.live.test_batch_memory import BAD_ROW, BAD_STEP, BAD_TOKEN, losses_of, sgd
 from typer.testing import CliRunner
 
 import trimtab
@@ -37,21 +38,17 @@ def train(run_dir: Path, path: Path, order: np.ndarray, ids: Any = None, **given
     tokens = torch.from_numpy(np.load(path).reshape(-1, LENGTH).astype(np.int64))
     model = make_model()
     model.dropout.p = 0.0
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     batches = [
         {"input_ids": tokens[chosen], "row_ids": torch.from_numpy(chosen + 10**9)}
         for chosen in order.reshape(STEPS, ROWS)
     ]
-    with trimtab.watch(model, optimizer, run_dir=run_dir, observer=False, **given) as guard:
-        for step in guard.steps(batches):
+    with watching(run_dir, model=model, make=sgd, observer=False, **given) as run:
+        for step in run.guard.steps(batches):
             (batch,) = step
-            losses = losses_of(model, batch["input_ids"]).mean(dim=1)
-            loss = losses.mean() * (5.0 if BAD_STEP <= step.number < BAD_STEP + 6 else 1.0)
+            rows = losses_of(model, batch["input_ids"]).mean(dim=1)
+            loss = rows.mean() * (5.0 if BAD_STEP <= step.number < BAD_STEP + 6 else 1.0)
             numbers = None if ids is None else ids(batch["row_ids"] - 10**9)
-            guard.record(loss=loss, row_loss=losses, row_ids=numbers)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(run.guard, run.optimizer, loss, row_loss=rows, row_ids=numbers)
     observe(run_dir)
 
 
@@ -73,6 +70,12 @@ def test_an_incident_names_the_rows_and_the_files_have_them(
     assert "other tokens" not in found.output
     wrong = call("corpus", "order", path, "--rows", ROWS, "--length", LENGTH + 1, "--run", tmp_path)
     assert "other tokens are there" in wrong.output
+    # A report from before there were ids.
+    file = max((tmp_path / "trimtab" / "batches").glob("*.json"))
+    saved = json.loads(file.read_text())
+    for row in saved["rows"]:
+        del row["row_id"]
+    assert BatchReport.from_dict(saved).rows[0].row_id is None
 
 
 def test_without_ids_the_order_of_the_run_finds_them(
@@ -108,15 +111,3 @@ def test_ids_that_are_none_cost_the_numbers_alone(
     # The ids of the batch are beyond any vocabulary, and were not taken for its tokens.
     assert incident.batch.rows[0].token_ids == (BAD_TOKEN,) * LENGTH
     assert incident.batch.rows[0].row_id is None
-
-
-def test_a_report_from_before_there_were_ids_is_read(
-    data: tuple[Path, np.ndarray], tmp_path: Path
-) -> None:
-    path, order = data
-    train(tmp_path, path, order, lambda ids: ids)
-    file = max((tmp_path / "trimtab" / "batches").glob("*.json"))
-    saved = json.loads(file.read_text())
-    for row in saved["rows"]:
-        del row["row_id"]
-    assert BatchReport.from_dict(saved).rows[0].row_id is None

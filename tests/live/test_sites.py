@@ -6,6 +6,7 @@ import pytest
 import torch
 from tests.kit.site_models import LAYERS, VOCABULARY, Layer, Timm, Titan, architectures, tokens
 from tests.kit.tiny import journal_of
+from tests.kit.user_loop import take_step
 from torch import nn
 from torch.nn import functional as F
 
@@ -24,11 +25,11 @@ def train(model: nn.Module, path: Path, facts: dict[str, object] | None = None) 
     with trimtab.watch(model, optimizer, run_dir=path, facts=facts) as guard:
         for step in range(3):
             logits = model(tokens(step)[:, :-1])
-            loss = F.cross_entropy(logits.flatten(0, 1), tokens(step)[:, 1:].flatten())
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(
+                guard,
+                optimizer,
+                F.cross_entropy(logits.flatten(0, 1), tokens(step)[:, 1:].flatten()),
+            )
 
 
 def test_sites_are_found_and_a_regression_has_no_logits() -> None:
@@ -128,11 +129,7 @@ def test_a_compiled_model_is_measured_in_every_turn_without_a_second_graph(tmp_p
         counter = CompileCounter()
         compiled = torch.compile(model, backend=counter, fullgraph=True)
         for step in range(5):
-            loss = compiled(tokens(step)).square().mean()
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(guard, optimizer, compiled(tokens(step)).square().mean())
     assert counter.frame_count == 1
     block = journal_of(tmp_path)
     assert block.column("max_log_z").present.tolist() == [True, False, True, False, True]

@@ -7,11 +7,11 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.kit.cases import some_of
-from tests.kit.tiny import EVERY_10, Setup, adamw, batches, journal_of, loss_of, make_model
+from tests.kit.tiny import EVERY_10, batches, journal_of, make_model
+from tests.kit.user_loop import watching
 from tests.live.test_ranks import ENGINES
 from typer.testing import CliRunner
 
-import trimtab
 from trimtab.cli.main import app
 from trimtab.core.block import Record
 from trimtab.core.findings import Finding
@@ -27,20 +27,13 @@ def run(
     folder: Path, *, changes: int | None = None, wrap: str | None = None, seed: int = 1
 ) -> None:
     """Train; `changes` is the step at which the lowest bit of one weight is another one."""
-    setup = Setup(adamw(fused=True), wrap=ENGINES[wrap] if wrap else lambda model: model)
-    model = setup.wrap(make_model())
-    optimizers = setup.optimizers(model)
-    with trimtab.watch(model, optimizers, run_dir=folder, config=EVERY_10) as guard:
+    model = ENGINES[wrap](make_model()) if wrap else make_model()
+    with watching(folder, model=model, config=EVERY_10) as run:
         for step, batch in enumerate(batches(STEPS, seed)):
             if step == changes:
                 weight = local(dict(model.named_parameters())[_last(model)].detach())
                 weight.view(torch.int32).view(-1)[0] ^= 1
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
+            run.step(batch)
 
 
 def _last(model: torch.nn.Module) -> str:

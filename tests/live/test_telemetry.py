@@ -1,14 +1,14 @@
 """Telemetry crosses the ranks with the numbers of the next step and arrives whole."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.kit.tiny import EVERY_10, journal_of
+from tests.kit.user_loop import take_step, watching
 from torch import nn
-
-import trimtab
 
 BLOCKS = 60
 
@@ -20,21 +20,20 @@ def test_the_telemetry_of_a_deep_model_is_whole_and_its_records_are_in_order(
     torch.manual_seed(0)
     layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(BLOCKS))
     model = nn.ModuleDict({"layers": layers})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     norms, sizes = [], []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode, config=EVERY_10) as guard:
+    with watching(tmp_path, mode, model=model, config=EVERY_10) as run:
         for step in range(25):
             x = torch.ones(1, 2)
             for block in layers:
                 x = x + 0.1 * block(x)
             loss = x.square().mean()
-            guard.record(loss=loss)
+            run.guard.record(loss=loss)
             loss.backward()
             if step % 10 == 0:
                 grads = [p.grad.flatten() for p in layers[-1].parameters() if p.grad is not None]
                 norms.append(float(torch.cat(grads).norm()))
-            optimizer.step()
-            optimizer.zero_grad()
+            run.optimizer.step()
+            run.optimizer.zero_grad()
             if step % 10 == 0:
                 weights = torch.cat([p.detach().flatten() for p in model.parameters()])
                 sizes.append(float(weights.norm()))
@@ -53,23 +52,21 @@ def test_a_layer_without_a_gradient_counts_with_its_weights_and_moments(tmp_path
     torch.manual_seed(0)
     layers = nn.ModuleList(nn.Linear(2, 2) for _ in range(3))
     model = nn.ModuleDict({"layers": layers})
-    optimizer = torch.optim.AdamW(
-        [{"params": list(layer.parameters())} for layer in layers], lr=1e-3, weight_decay=0.0
-    )
     moments, left_out = [], {10: 0, 20: 2}
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
+
+    def by_layer(_: Any) -> torch.optim.Optimizer:
+        groups = [{"params": list(layer.parameters())} for layer in layers]
+        return torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0)
+
+    with watching(tmp_path, model=model, make=by_layer, config=EVERY_10) as run:
         for step in range(21):
             x = torch.ones(1, 2)
             for number, layer in enumerate(layers):
                 if left_out.get(step) != number:
                     x = x + layer(x)
-            loss = x.square().mean()
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(run.guard, run.optimizer, x.square().mean())
             if step % 10 == 0:
-                v = [optimizer.state[p]["exp_avg_sq"].flatten() for p in model.parameters()]
+                v = [run.optimizer.state[p]["exp_avg_sq"].flatten() for p in model.parameters()]
                 moments.append(float(torch.cat(v).norm()))
     found = journal_of(tmp_path)
     measured = found.column("adam_v_norm").values[[0, 10, 20]]
@@ -101,14 +98,13 @@ class RowMoments(torch.optim.AdamW):
 def test_an_update_that_is_not_known_is_not_recorded_as_0(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.ModuleDict({"embed": nn.Linear(4, 8, bias=False), "norm": nn.LayerNorm(8)})
-    optimizer = RowMoments(model.parameters(), lr=1e-3)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
+    with watching(tmp_path, model=model, make=RowMoments, config=EVERY_10) as run:
         for _ in range(25):
-            loss = model["norm"](model["embed"](torch.randn(4, 4)).square()).square().mean()
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(
+                run.guard,
+                run.optimizer,
+                model["norm"](model["embed"](torch.randn(4, 4)).square()).square().mean(),
+            )
     block = journal_of(tmp_path)
     assert not block.column("update_norm/embedding").present.any()
     assert (block.column("update_norm/norm").values[[0, 10, 20]] > 0).all()
@@ -119,21 +115,16 @@ def test_parameters_that_were_replaced_are_measured(tmp_path: Path) -> None:
     torch.manual_seed(0)
     embed, norm = nn.Embedding(4, 8), nn.LayerNorm(8)
     model = nn.ModuleDict({"embed": embed, "norm": norm})
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
+    with watching(tmp_path, model=model, config=EVERY_10) as run:
         for step in range(45):
             if step == 15:
                 old: torch.Tensor = embed.weight
                 new = nn.Parameter(torch.cat([old.detach(), torch.zeros(2, 8)]))
                 embed.weight = new
-                optimizer.state.pop(old)
-                group = optimizer.param_groups[0]
+                run.optimizer.state.pop(old)
+                group = run.optimizer.param_groups[0]
                 group["params"] = [new if p is old else p for p in group["params"]]
             tokens = torch.randint(0, 4, (16,))
-            loss = norm(embed(tokens)).square().sum()
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(run.guard, run.optimizer, norm(embed(tokens)).square().sum())
     column = journal_of(tmp_path).column("update_norm/embedding")
     assert (column.values[[0, 10, 20, 30, 40]] > 0).all()

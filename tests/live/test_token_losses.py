@@ -9,11 +9,10 @@ import numpy as np
 import pytest
 import torch
 from tests.kit.tiny import EVERY_10, batches, journal_of, make_model
-from tests.kit.user_loop import adamw
+from tests.kit.user_loop import take_step, watching
 from torch import nn
 from torch.nn import functional as F
 
-import trimtab
 from trimtab.core.token_losses import NAMES, find_second_mode
 from trimtab.live.measure import token_losses
 from trimtab.live.measure.batch_facts import count_losses
@@ -30,18 +29,13 @@ def test_losses_are_counted_by_half_octaves_and_padding_is_not() -> None:
 
 
 def test_the_second_mode_of_a_batch_with_odd_sequences_is_found(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, config=EVERY_10) as guard:
+    with watching(tmp_path, config=EVERY_10) as run:
         for step, batch in enumerate(batches(45)):
-            logits = model(batch[:, :-1]).float()
+            logits = run.model(batch[:, :-1]).float()
             losses = F.cross_entropy(logits.transpose(1, 2), batch[:, 1:], reduction="none")
             if step == 43:  # one sequence of four that the model gives no chance
                 losses = losses + torch.tensor([0.0, 0.0, 30.0, 0.0])[:, None]
-            guard.record(loss=losses.mean(), token_loss=losses)
-            losses.mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(run.guard, run.optimizer, losses.mean(), token_loss=losses)
     block = journal_of(tmp_path)
     present = np.flatnonzero(block.column(NAMES[0]).present)
     assert {0, 10, 20, 30, 40, 43} <= set(present.tolist())
@@ -69,19 +63,13 @@ class Labelled(nn.Module):
         return SimpleNamespace(loss=loss, logits=None if self._is_fused else logits)
 
 
-def train(folder: Path, model: nn.Module, *, gives: bool = False) -> list[torch.Tensor]:
+def train(folder: Path, model: nn.Module, *, gives: bool = False) -> None:
     """Train some steps with the last three labels of each sequence left out."""
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=folder, config=EVERY_10) as guard:
+    given: dict[str, Any] = {"token_loss": torch.full((2, 2), 50.0)} if gives else {}
+    with watching(folder, model=model, config=EVERY_10) as run:
         for batch in batches(12):
             labels = torch.cat((batch[:, :-3], torch.full((len(batch), 3), -100)), dim=1)
-            found = model(batch, labels=labels)
-            given = {"token_loss": torch.full((2, 2), 50.0)} if gives else {}
-            guard.record(loss=found.loss, **given)
-            found.loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return [parameter.detach().clone() for parameter in model.parameters()]
+            take_step(run.guard, run.optimizer, model(batch, labels=labels).loss, **given)
 
 
 @pytest.mark.parametrize("shifts", [True, False])

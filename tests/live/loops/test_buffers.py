@@ -5,39 +5,30 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kit.user_loop import NAN, is_finite, warnings_of
+from tests.kit.user_loop import NAN, is_finite, take_step, warnings_of, watching
 from torch import nn
 
-import trimtab
 from trimtab.core.errors import TrimtabError
 
 
-def normalised() -> nn.Sequential:
+def train(run_dir: Path, *, bad: set[int], skip: set[int], enabled: bool) -> nn.Sequential:
     torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1))
-
-
-def run(run_dir: Path, *, bad: set[int], skip: set[int], enabled: bool) -> nn.Sequential:
-    model = normalised()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    layers = nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 1)
+    model = nn.Sequential(*layers)
     data = torch.randn(20, 8, 4, generator=torch.Generator().manual_seed(1))
-    with trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect", enabled=enabled) as guard:
+    with watching(run_dir, "protect", model=model, enabled=enabled) as run:
         for step, batch in enumerate(data):
-            if step in skip:
-                continue
-            loss = model(batch * (NAN if step in bad else 1.0)).square().mean()
-            guard.record(loss=loss)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            if step not in skip:
+                loss = model(batch * (NAN if step in bad else 1.0)).square().mean()
+                take_step(run.guard, run.optimizer, loss)
     return model
 
 
 def test_running_statistics_of_a_discarded_batch_come_back(tmp_path: Path) -> None:
-    model = run(tmp_path, bad={9, 10}, skip=set(), enabled=True)
+    model = train(tmp_path, bad={9, 10}, skip=set(), enabled=True)
     assert is_finite(model)
     assert torch.isfinite(model.eval()(torch.randn(2, 4))).all()
-    bare = run(tmp_path, bad=set(), skip={9, 10}, enabled=False)
+    bare = train(tmp_path, bad=set(), skip={9, 10}, enabled=False)
     for name, value in bare.state_dict().items():
         torch.testing.assert_close(model.state_dict()[name], value, msg=name)
 
@@ -48,23 +39,17 @@ def test_a_run_that_is_broken_for_good_ends_with_a_sentence(
     torch.manual_seed(0)
     recurrent, head = nn.LSTM(4, 8, batch_first=True), nn.Linear(8, 1)
     model = nn.ModuleList([recurrent, head])
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-    carried: Any = None
     steps: list[int] = []
 
     def run_on() -> None:
-        nonlocal carried
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        carried: Any = None
+        with watching(tmp_path, "protect", model=model) as run:
             for step in range(200):
                 steps.append(step)
                 batch = torch.randn(4, 5, 4) * (NAN if step == 20 else 1.0)
                 output, carried = recurrent(batch, carried)
                 carried = tuple(part.detach() for part in carried)
-                loss = head(output).square().mean()
-                guard.record(loss=loss)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                take_step(run.guard, run.optimizer, head(output).square().mean())
 
     with pytest.raises(TrimtabError, match="finite"):
         run_on()

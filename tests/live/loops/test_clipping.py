@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.tiny import batches, loss_of
 from tests.kit.user_loop import (
     NAN,
-    adamw,
+    Run,
     are_equal,
     is_finite,
     largest_difference,
     poison,
     sgd,
+    watching,
     weights,
 )
 from torch import nn
@@ -26,69 +27,55 @@ import trimtab
 BAD = 8
 
 
-def skips_by_a_check_of_the_norm(run_dir: Path, *, enabled: bool, clear: Callable[..., Any]) -> Any:
-    """Steps that the user's check of the returned norm skips; record follows backward."""
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    skipped = []
-    with trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect", enabled=enabled) as guard:
-        for step, batch in enumerate(batches(20)):
-            loss = loss_of(model, batch) * (NAN if step == BAD else 1.0)
-            clear(optimizer, guard, loss)
-            if torch.isfinite(guard.clip_grad_norm_(1.0)):
-                optimizer.step()
-            else:
-                skipped.append(step)
-    return skipped
-
-
-def record_last(optimizer: Any, guard: Any, loss: torch.Tensor) -> None:
-    optimizer.zero_grad()
+def record_last(run: Run, loss: torch.Tensor) -> None:
+    run.optimizer.zero_grad()
     loss.backward()
-    guard.record(loss=loss)
+    run.guard.record(loss=loss)
 
 
-def keep_zeros(optimizer: Any, guard: Any, loss: torch.Tensor) -> None:
-    optimizer.zero_grad(set_to_none=False)
-    guard.record(loss=loss)
+def keep_zeros(run: Run, loss: torch.Tensor) -> None:
+    run.optimizer.zero_grad(set_to_none=False)
+    run.guard.record(loss=loss)
     loss.backward()
 
 
 @pytest.mark.parametrize("clear", [record_last, keep_zeros])
 def test_a_step_that_the_user_skips_by_its_norm_costs_no_other_step(
-    clear: Callable[..., Any], tmp_path: Path
+    clear: Callable[[Run, torch.Tensor], None], tmp_path: Path
 ) -> None:
-    assert skips_by_a_check_of_the_norm(tmp_path, enabled=False, clear=clear) == [BAD]
-    assert skips_by_a_check_of_the_norm(tmp_path, enabled=True, clear=clear) == [BAD]
-
-
-def steps_without_update_under_a_scaler(run_dir: Path, *, enabled: bool) -> tuple[list[int], float]:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
-    still = []
-    with trimtab.watch(
-        model, optimizer, run_dir=run_dir, mode="protect", enabled=enabled, state={"scaler": scaler}
-    ) as guard:
-        for step, batch in enumerate(batches(20)):
-            loss = loss_of(model, batch) * (NAN if step == BAD else 1.0)
-            optimizer.zero_grad()
-            scaler.scale(loss).backward()
-            guard.record(loss=loss)
-            scaler.unscale_(optimizer)
-            guard.clip_grad_norm_(1.0)
-            before = weights(model)
-            scaler.step(optimizer)
-            scaler.update()
-            if are_equal(before, weights(model)):
-                still.append(step)
-    return still, scaler.get_scale()
+    for enabled in (False, True):
+        skipped = []
+        with watching(tmp_path, "protect", enabled=enabled) as run:
+            for step, batch in enumerate(batches(20)):
+                clear(run, loss_of(run.model, batch) * (NAN if step == BAD else 1.0))
+                if torch.isfinite(run.guard.clip_grad_norm_(1.0)):
+                    run.optimizer.step()
+                else:
+                    skipped.append(step)
+        assert skipped == [BAD]
 
 
 def test_an_overflow_costs_one_step_when_record_follows_backward(tmp_path: Path) -> None:
-    bare = steps_without_update_under_a_scaler(tmp_path, enabled=False)
-    assert bare[0] == [BAD]
-    assert steps_without_update_under_a_scaler(tmp_path, enabled=True) == bare
+    ends = []
+    for enabled in (False, True):
+        scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+        still = []
+        with watching(tmp_path, "protect", enabled=enabled, state={"scaler": scaler}) as run:
+            for step, batch in enumerate(batches(20)):
+                loss = loss_of(run.model, batch) * (NAN if step == BAD else 1.0)
+                run.optimizer.zero_grad()
+                scaler.scale(loss).backward()
+                run.guard.record(loss=loss)
+                scaler.unscale_(run.optimizer)
+                run.guard.clip_grad_norm_(1.0)
+                before = weights(run.model)
+                scaler.step(run.optimizer)
+                scaler.update()
+                if are_equal(before, weights(run.model)):
+                    still.append(step)
+        ends.append((still, scaler.get_scale()))
+    assert ends[0][0] == [BAD]
+    assert ends[0] == ends[1]
 
 
 def gradients_of(model: nn.Module) -> list[torch.Tensor]:
@@ -132,50 +119,64 @@ def test_record_changes_no_gradient_of_the_other_optimizer(tmp_path: Path) -> No
     assert largest_difference(bare, watched) < 1e-5
 
 
-def clip_all(model: Any, guard: Any) -> None:
-    guard.clip_grad_norm_(1.0)
-    model.head.weight.grad[0, 0] = NAN
+def clip_all(run: Run) -> None:
+    run.guard.clip_grad_norm_(1.0)
 
 
-def give_the_norm_of_a_part(model: Any, guard: Any) -> None:
-    guard.record(grad_norm=torch.nn.utils.clip_grad_norm_(model.blocks.parameters(), 1.0))
-    model.head.weight.grad[0, 0] = NAN
+def give_the_norm_of_a_part(run: Run) -> None:
+    norm = torch.nn.utils.clip_grad_norm_(run.model.blocks.parameters(), 1.0)
+    run.guard.record(grad_norm=norm)
 
 
-@pytest.mark.parametrize("vouch", [clip_all, give_the_norm_of_a_part])
-def test_a_norm_taken_earlier_does_not_vouch_for_the_gradients_that_are_applied(
-    vouch: Callable[..., None], tmp_path: Path
+def say_nothing(run: Run) -> None:
+    """Neither clip nor give a norm."""
+
+
+@pytest.mark.parametrize("vouch", [clip_all, give_the_norm_of_a_part, say_nothing])
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_no_norm_vouches_for_the_gradients_that_are_applied(
+    vouch: Callable[[Run], None], is_recorded: bool, tmp_path: Path
 ) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+    """One that was taken earlier says nothing of a NaN that came later, recorded or not."""
+    with watching(tmp_path, "protect") as run:
         for step, batch in enumerate(batches(20)):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            optimizer.zero_grad()
+            loss = loss_of(run.model, batch)
+            if is_recorded or step != BAD:
+                run.guard.record(loss=loss)
+            run.optimizer.zero_grad()
             loss.backward()
+            vouch(run)
             if step == BAD:
-                vouch(model, guard)
-            else:
-                guard.clip_grad_norm_(1.0)
-            optimizer.step()
-    assert is_finite(model)
+                run.model.head.weight.grad[0, 0] = NAN
+            run.optimizer.step()
+    assert is_finite(run.model)
+
+
+def test_a_clip_of_bad_gradients_does_not_hide_them(tmp_path: Path) -> None:
+    with watching(tmp_path, "protect") as run:
+        for step, batch in enumerate(batches(12)):
+            loss = loss_of(run.model, batch)
+            loss.backward()  # nobody records it
+            if step == BAD:
+                poison(run.optimizer)
+            run.guard.clip_grad_norm_(1.0)
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+    assert is_finite(run.model)
 
 
 def test_a_norm_recorded_after_the_step_does_not_vouch_for_the_next_one(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+    with watching(tmp_path, "protect") as run:
         for step, batch in enumerate(batches(20)):
-            loss = loss_of(model, batch)
-            optimizer.zero_grad()
+            loss = loss_of(run.model, batch)
+            run.optimizer.zero_grad()
             loss.backward()
             if step == BAD:
-                gradients_of(model)[-1][0, 0] = NAN
-            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            guard.record(loss=loss, grad_norm=norm)
-    assert is_finite(model)
+                gradients_of(run.model)[-1][0, 0] = NAN
+            norm = torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1.0)
+            run.optimizer.step()
+            run.guard.record(loss=loss, grad_norm=norm)
+    assert is_finite(run.model)
 
 
 def limit_values(model: nn.Module) -> float:
@@ -184,9 +185,8 @@ def limit_values(model: nn.Module) -> float:
 
 
 def add_noise(model: nn.Module) -> float:
-    for parameter in model.parameters():
-        if parameter.grad is not None:
-            parameter.grad.add_(0.01)
+    for gradient in gradients_of(model):
+        gradient.add_(0.01)
     return 0.0
 
 
@@ -194,48 +194,23 @@ def log_the_norm(model: nn.Module) -> float:
     return float(torch.nn.utils.get_total_norm(gradients_of(model)))
 
 
-def clip_and_then(
-    change: Callable[[nn.Module], float], run_dir: Path, *, enabled: bool
-) -> tuple[list[torch.Tensor], list[float]]:
-    model = make_model()
-    optimizer = sgd(model.parameters())
-    seen = []
-    with trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect", enabled=enabled) as guard:
-        for batch in batches(12):
-            loss = 50 * loss_of(model, batch)
-            guard.record(loss=loss)
-            optimizer.zero_grad()
-            loss.backward()
-            guard.clip_grad_norm_(1.0)
-            seen.append(change(model))
-            optimizer.step()
-    return weights(model), seen
-
-
 @pytest.mark.parametrize("change", [limit_values, add_noise, log_the_norm])
 def test_what_follows_the_clip_acts_on_clipped_gradients(
     change: Callable[[nn.Module], float], tmp_path: Path
 ) -> None:
-    bare, expected = clip_and_then(change, tmp_path, enabled=False)
-    watched, seen = clip_and_then(change, tmp_path, enabled=True)
-    assert seen == pytest.approx(expected, rel=1e-4)
+    ends: list[Any] = []
+    for enabled in (False, True):
+        seen = []
+        with watching(tmp_path, "protect", make=sgd, enabled=enabled) as run:
+            for batch in batches(12):
+                loss = 50 * loss_of(run.model, batch)
+                run.guard.record(loss=loss)
+                run.optimizer.zero_grad()
+                loss.backward()
+                run.guard.clip_grad_norm_(1.0)
+                seen.append(change(run.model))
+                run.optimizer.step()
+        ends.append((weights(run.model), seen))
+    (bare, expected), (watched, found) = ends
+    assert found == pytest.approx(expected, rel=1e-4)
     assert largest_difference(bare, watched) < 1e-4
-
-
-@pytest.mark.parametrize("clips", [False, True])
-def test_a_step_that_nobody_recorded_is_looked_at_too(clips: bool, tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-        for step, batch in enumerate(batches(12)):
-            loss = loss_of(model, batch)
-            if step != BAD:
-                guard.record(loss=loss)
-            optimizer.zero_grad()
-            loss.backward()
-            if step == BAD:
-                poison(model)
-            if clips:
-                guard.clip_grad_norm_(1.0)
-            optimizer.step()
-    assert is_finite(model)

@@ -7,16 +7,17 @@ from typing import Any
 import pytest
 import torch
 from tests.kit.launch import in_child
-from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
 from tests.kit.user_loop import (
-    adamw,
+    are_equal,
     column,
     discarded_steps,
+    events_of,
     is_finite,
     losses,
     poison,
-    train,
     warnings_of,
+    watching,
     weights,
 )
 from torch import nn
@@ -32,17 +33,10 @@ def train_with_default_dtype(folder: Path, building: str, training: str, mode: s
     """One default dtype while the model is built and watched, maybe another one afterwards."""
     torch.set_default_dtype(getattr(torch, building))
     model = make_model().to(getattr(torch, training))
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard:
+    nan_at = {8} if mode == "protect" else set()
+    with watching(folder, mode, model=model) as run:
         torch.set_default_dtype(getattr(torch, training))
-        train(
-            guard,
-            model,
-            optimizer,
-            14,
-            nan_at={8} if mode == "protect" else set(),
-            record=lambda step, loss: {"loss": loss, "tokens": 1001},
-        )
+        run.train(14, nan_at=nan_at, record=lambda step, loss: {"tokens": 1001})
     return is_finite(model)
 
 
@@ -51,7 +45,6 @@ def train_with_default_dtype(folder: Path, building: str, training: str, mode: s
     [
         ("bfloat16", "float32", "protect"),
         ("float64", "float32", "protect"),
-        ("bfloat16", "bfloat16", "protect"),
         ("bfloat16", "bfloat16", "observe"),
     ],
 )
@@ -64,20 +57,12 @@ def test_the_default_dtype_does_not_matter(
 
 
 def test_the_default_device_does_not_matter(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    data = batches(12)
+    model, data = make_model(), batches(12)
     torch.set_default_device("meta")
     try:
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        with watching(tmp_path, "protect", model=model) as run:
             for step, batch in enumerate(data):
-                loss = loss_of(model, batch)
-                guard.record(loss=loss, tokens=36)
-                optimizer.zero_grad()
-                loss.backward()
-                if step == 8:
-                    poison(model)
-                optimizer.step()
+                run.step(batch, tokens=36, spoils=step == 8)
     finally:
         torch.set_default_device(None)
     assert is_finite(model)
@@ -88,23 +73,22 @@ def test_the_default_device_does_not_matter(tmp_path: Path) -> None:
 def test_complex_parameters_are_watched_and_protected(clips: bool, tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = nn.ParameterList([nn.Parameter(torch.randn(4, dtype=torch.cfloat))])
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+    with watching(tmp_path, "protect", model=model, make=torch.optim.Adam) as run:
         for step in range(12):
             loss = model[0].abs().square().sum()
-            guard.record(loss=loss)
-            optimizer.zero_grad()
+            run.guard.record(loss=loss)
+            run.optimizer.zero_grad()
             loss.backward()
             if step == 8:
-                poison(model)
+                poison(run.optimizer)
             norm = torch.view_as_real(model[0].grad).norm()
             if clips:
-                torch.testing.assert_close(guard.clip_grad_norm_(1.0), norm, equal_nan=True)
-            optimizer.step()
+                torch.testing.assert_close(run.guard.clip_grad_norm_(1.0), norm, equal_nan=True)
+            run.optimizer.step()
     assert torch.isfinite(torch.view_as_real(model[0])).all()
     assert len(losses(tmp_path)) == 12
     assert discarded_steps(tmp_path) == [8]
-    assert not [event for event in journal_of(tmp_path).events if event.kind == "trimtab failed"]
+    assert events_of(tmp_path, "trimtab failed") == []
 
 
 def test_sparse_gradients_leave_the_guard_working(tmp_path: Path) -> None:
@@ -116,12 +100,12 @@ def test_sparse_gradients_leave_the_guard_working(tmp_path: Path) -> None:
         for step, batch in enumerate(batches(12)):
             loss = loss_of(model, batch)
             guard.record(loss=loss)
-            model.zero_grad()
             loss.backward()
             if step == 8:
-                model.head.weight.grad.fill_(float("nan"))  # type: ignore[union-attr]
+                poison(optimizers[1])
             for optimizer in optimizers:
                 optimizer.step()
+                optimizer.zero_grad()
     assert is_finite(model)
     assert len(losses(tmp_path)) == 12
 
@@ -151,58 +135,51 @@ def test_parameters_on_two_devices_are_measured(
 
 def test_per_sample_gradients_leave_the_guard_working(tmp_path: Path) -> None:
     model = make_model().eval()
-    optimizer = adamw(model.parameters())
 
     def sample_loss(parameters: Any, row: torch.Tensor) -> torch.Tensor:
         return loss_of(lambda tokens: functional_call(model, parameters, (tokens,)), row[None])
 
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-        train(guard, model, optimizer, 4)
+    with watching(tmp_path, "protect", model=model) as run:
+        run.train(4)
         named = {name: value.detach() for name, value in model.named_parameters()}
         vmap(grad(sample_loss), in_dims=(None, 0))(named, batches(1)[0])
-        train(guard, model, optimizer, 12, skip=range(4), nan_at={8})
+        run.train(12, skip=range(4), nan_at={8})
     assert is_finite(model)
     assert len(losses(tmp_path)) == 12
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_parameters_without_a_scaler(dtype: torch.dtype, tmp_path: Path) -> None:
-    outcomes = []
+    ends = []
     for enabled in (False, True):
-        model = make_model().to(dtype)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, eps=1e-4)
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, enabled=enabled) as guard:
-            train(guard, model, optimizer, 12)
-        outcomes.append(weights(model))
-    assert all(torch.equal(a, b) for a, b in zip(*outcomes, strict=True))
+        with watching(tmp_path, model=make_model().to(dtype), enabled=enabled) as run:
+            run.optimizer.param_groups[0]["eps"] = 1e-4
+            run.train(12)
+        ends.append(weights(run.model))
+    assert are_equal(*ends)
     assert len(losses(tmp_path)) == 12
 
 
 @pytest.mark.parametrize("mode", ["observe", "protect", "recover"])
 def test_gradients_from_inference_mode_are_trained_on(mode: str, tmp_path: Path) -> None:
     """Zeroth-order methods and gradients from elsewhere: torch counts no versions of those."""
-
-    def run(folder: Path | None) -> list[torch.Tensor]:
+    ends = []
+    for enabled in (False, True):
         torch.manual_seed(0)
         model = torch.nn.Linear(4, 4)
         model.register_buffer("mask", torch.ones(4))
         with torch.inference_mode():
             model.mask = torch.ones(4)
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, fused=True)
-        with trimtab.watch(
-            model, optimizer, run_dir=folder or "unused", mode=mode, enabled=folder is not None
-        ) as guard:
+        with watching(tmp_path, mode, model=model, enabled=enabled) as run:
             for number in range(25):
-                guard.record(loss=torch.ones((), requires_grad=True))
+                run.guard.record(loss=torch.ones((), requires_grad=True))
                 for parameter in model.parameters():
                     with torch.inference_mode():
                         parameter.grad = torch.full(parameter.shape, 0.1 * number)
-                optimizer.step()
-            if folder is not None:
-                assert not guard._monitor.shields.failed  # type: ignore[union-attr]
-        return [parameter.detach() for parameter in model.parameters()]
-
-    assert all(map(torch.equal, run(tmp_path), run(None)))
+                run.optimizer.step()
+            assert not enabled or not run.guard._monitor.shields.failed
+        ends.append(weights(model))
+    assert are_equal(*ends)
 
 
 def test_gradients_from_inference_mode_can_be_scaled_down() -> None:

@@ -4,56 +4,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.kit.tiny import batches, loss_of, make_model
-from tests.kit.user_loop import adamw, column, discarded_steps, losses
-
-import trimtab
+from tests.kit.tiny import batches, loss_of
+from tests.kit.user_loop import NAN, column, discarded_steps, losses, watching
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
-@pytest.mark.parametrize("mode", ["observe", "protect"])
-def test_a_loss_recorded_in_evaluation_is_not_added_to_a_step(
-    mode: str, context: type, tmp_path: Path
+@pytest.mark.parametrize(("mode", "factor"), [("observe", 1e6), ("protect", 1e6), ("protect", NAN)])
+def test_a_loss_recorded_in_evaluation_belongs_to_no_step(
+    mode: str, factor: float, context: type, tmp_path: Path
 ) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
     true = []
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
-
-        def compute_loss(batch: torch.Tensor, factor: float = 1.0) -> torch.Tensor:
-            loss = loss_of(model, batch) * factor
-            guard.record(loss=loss, tokens=batch.numel())
-            return loss
-
+    with watching(tmp_path, mode) as run:
         for step, batch in enumerate(batches(10)):
             if step == 5:
-                model.eval()
+                run.model.train(mode == "observe")  # either is an evaluation
                 with context():
                     for other in batches(4, seed=7):
-                        compute_loss(other, 1e6)
-                model.train()
-            optimizer.zero_grad()
-            loss = compute_loss(batch)
-            true.append(loss.item())
-            loss.backward()
-            optimizer.step()
+                        loss = factor * loss_of(run.model, other)
+                        run.guard.record(loss=loss, tokens=other.numel())
+                run.model.train()
+            true.append(run.step(batch, tokens=batch.numel()).item())
     assert losses(tmp_path) == pytest.approx(true, rel=1e-5)
     assert set(column(tmp_path, "tokens")) == {36.0}
     assert mode == "observe" or discarded_steps(tmp_path) == []
-
-
-def test_a_nan_in_evaluation_discards_no_step(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-        for step, batch in enumerate(batches(10)):
-            if step == 5:
-                with torch.no_grad():
-                    guard.record(loss=loss_of(model, batch) * float("nan"))
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    assert discarded_steps(tmp_path) == []
-    assert len(losses(tmp_path)) == 10

@@ -10,10 +10,11 @@ from tests.kit.tiny import batches, journal_of, loss_of, make_model, muon_and_ad
 from tests.kit.user_loop import (
     NAN,
     column,
-    event_kinds,
+    events_of,
     is_finite,
     losses,
     poison,
+    take_step,
     warnings_of,
 )
 from torch import nn
@@ -26,49 +27,31 @@ from trimtab.core.errors import TrimtabError
 def make_pair() -> tuple[Any, Any, Any]:
     torch.manual_seed(0)
     pair = nn.ModuleDict({"g": nn.Linear(8, 2), "d": nn.Linear(2, 1)})
-    return (
-        pair,
-        torch.optim.Adam(pair["d"].parameters()),
-        torch.optim.Adam(pair["g"].parameters()),
-    )
+    of_d, of_g = (torch.optim.Adam(pair[name].parameters()) for name in "dg")
+    return pair, of_d, of_g
 
 
-def gan(run_dir: Path, *, mode: str, bad: int | None = None) -> tuple[Any, list[float]]:
-    """Two optimizers that take turns; the discriminator's gradient is NaN once."""
+@pytest.mark.parametrize(("mode", "bad"), [("observe", None), ("protect", 12)])
+def test_optimizers_that_take_turns_make_a_step_each(
+    mode: str, bad: int | None, tmp_path: Path
+) -> None:
+    """A GAN; the discriminator's gradient is NaN once."""
     pair, of_d, of_g = make_pair()
     recorded = []
-    with trimtab.watch(pair, [of_d, of_g], run_dir=run_dir, mode=mode) as guard:
+    with trimtab.watch(pair, [of_d, of_g], run_dir=tmp_path, mode=mode) as guard:
         for turn in range(20):
             fake = pair["g"](torch.randn(16, 8))
             real = pair["d"](torch.randn(16, 2))
             loss = F.softplus(-real).mean() + F.softplus(pair["d"](fake.detach())).mean()
-            guard.record(loss=loss)
-            recorded.append(loss.item())
             of_d.zero_grad()
-            loss.backward()
-            if turn == bad:
-                poison(pair["d"])
-            of_d.step()
+            recorded.append(take_step(guard, of_d, loss, spoils=turn == bad).item())
             loss = F.softplus(-pair["d"](fake)).mean()
-            guard.record(loss=loss)
-            recorded.append(loss.item())
-            of_g.zero_grad()
-            loss.backward()
-            of_g.step()
-    return pair, recorded
-
-
-def test_optimizers_that_take_turns_make_a_step_each(tmp_path: Path) -> None:
-    _, recorded = gan(tmp_path, mode="observe")
-    assert "step not applied" not in event_kinds(tmp_path)
-    assert losses(tmp_path) == pytest.approx(recorded, rel=1e-5)
-
-
-def test_a_discard_is_reported_when_optimizers_take_turns(tmp_path: Path) -> None:
-    pair, _ = gan(tmp_path, mode="protect", bad=12)
+            recorded.append(take_step(guard, of_g, loss).item())
+    assert events_of(tmp_path, "step not applied") == []
     assert is_finite(pair)
-    assert event_kinds(tmp_path).count("step discarded") == 1
-    assert np.nansum(column(tmp_path, "discarded")) == 1
+    assert losses(tmp_path) == pytest.approx(recorded, rel=1e-5)
+    assert len(events_of(tmp_path, "step discarded")) == (bad is not None)
+    assert np.nansum(column(tmp_path, "discarded")) == (bad is not None)
 
 
 def test_each_of_several_critic_steps_is_judged_by_its_own_gradients(tmp_path: Path) -> None:
@@ -82,7 +65,7 @@ def test_each_of_several_critic_steps_is_judged_by_its_own_gradients(tmp_path: P
                 of_d.zero_grad()
                 loss.backward()
                 if (turn, repeat) == (5, 1):
-                    poison(pair["d"])
+                    poison(of_d)
                 of_d.step()
             loss = -pair["d"](pair["g"](torch.randn(16, 8))).mean()
             of_g.zero_grad()
@@ -92,21 +75,44 @@ def test_each_of_several_critic_steps_is_judged_by_its_own_gradients(tmp_path: P
 
 
 def test_optimizers_that_step_together_stay_one_step_each(tmp_path: Path) -> None:
+    """One norm and one decision of both, and the learning rate of each."""
     model = make_model()
     optimizers = muon_and_adamw(model)
+    optimizers[0].param_groups[0]["lr"], optimizers[1].param_groups[0]["lr"] = 0.02, 0.003
+    norms = []
     with trimtab.watch(model, optimizers, run_dir=tmp_path, mode="protect") as guard:
         for step, batch in enumerate(batches(15)):
             loss = loss_of(model, batch)
             guard.record(loss=loss)
             loss.backward()
+            grads = [p.grad for p in model.parameters() if p.grad is not None]
+            norms.append(float(torch.nn.utils.get_total_norm(grads)))
             if step == 10:
-                poison(model)
+                poison(optimizers[1])
             for optimizer in optimizers:
                 optimizer.step()
                 optimizer.zero_grad()
     assert is_finite(model)
-    assert len(journal_of(tmp_path)) == 15
-    assert event_kinds(tmp_path).count("step discarded") == 1
+    block = journal_of(tmp_path)
+    assert len(block) == 15
+    assert len(events_of(tmp_path, "step discarded")) == 1
+    np.testing.assert_allclose(block.column("grad_norm").values[:10], norms[:10], rtol=1e-5)
+    rates = {
+        round(float(signal.values[2]), 6)
+        for name, signal in block.columns.items()
+        if name == "lr" or name.startswith(("lr/", "lr."))
+    }
+    assert {0.02, 0.003} <= rates
+
+
+def test_an_optimizer_that_rests_does_not_swallow_the_step(tmp_path: Path) -> None:
+    model = make_model()
+    optimizers = muon_and_adamw(model)
+    with trimtab.watch(model, optimizers, run_dir=tmp_path) as guard:
+        for batch in batches(6):
+            take_step(guard, optimizers[1], loss_of(model, batch))
+            model.zero_grad()
+    assert len(journal_of(tmp_path)) == 6
 
 
 def test_a_step_inside_backward_is_protected_or_refused(
@@ -139,32 +145,7 @@ def test_a_step_inside_backward_is_protected_or_refused(
     if any("backward" in warning for warning in warnings_of(caplog)):
         return
     assert is_finite(model)
-    first = make_model()
-    torch.manual_seed(0)
-    loss_of(first, batches(1)[0]).backward()
-    norm = torch.nn.utils.get_total_norm([p.grad for p in first.parameters() if p.grad is not None])
-    assert column(tmp_path, "grad_norm")[0] == pytest.approx(float(norm), rel=0.1)
 
 
 def spoil_gradient(module: nn.Module, arguments: Any, output: torch.Tensor) -> None:
     output.register_hook(lambda gradient: gradient * NAN)
-
-
-def test_the_learning_rate_of_every_optimizer_is_journalled(tmp_path: Path) -> None:
-    model = make_model()
-    optimizers = muon_and_adamw(model)
-    optimizers[0].param_groups[0]["lr"], optimizers[1].param_groups[0]["lr"] = 0.02, 0.003
-    with trimtab.watch(model, optimizers, run_dir=tmp_path) as guard:
-        for batch in batches(5):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            for optimizer in optimizers:
-                optimizer.step()
-                optimizer.zero_grad()
-    rates = {
-        round(float(signal.values[2]), 6)
-        for name, signal in journal_of(tmp_path).columns.items()
-        if name == "lr" or name.startswith(("lr/", "lr."))
-    }
-    assert {0.02, 0.003} <= rates

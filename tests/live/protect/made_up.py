@@ -1,17 +1,19 @@
 """Training on made-up gradients: no forward pass, so a thousand steps take a second."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from tests.kit.user_loop import NAN, Run, are_equal, watching, weights
 from torch import nn
 from torch.optim import Optimizer
 
-import trimtab
 from trimtab.core.config import Config, GateConfig
 
-NAN, INF = float("nan"), float("inf")
+INF = float("inf")
 
 FAULTS = ("nan gradient", "inf gradient", "-inf gradient", "nan loss", "inf loss")
 
@@ -48,6 +50,48 @@ def break_step(model: nn.Module, fault: str, number: int) -> float:
     return 1.0
 
 
+@dataclass
+class MadeUpRun(Run):
+    """A loop on made-up gradients."""
+
+    def take(
+        self, number: int, loss: float = 1.0, *, size: float = 1.0, clip: float | None = None
+    ) -> bool:
+        """Take the step with this number; return whether it has moved the weights."""
+        give_gradients(self.model, number, size)
+        self.guard.record(loss=loss)
+        if clip is not None:
+            self.guard.clip_grad_norm_(clip)
+        return self.moves(self.optimizer.step)
+
+    def moves(self, update: Callable[..., object], *args: Any) -> bool:
+        """Call a function; return whether it has moved the weights."""
+        before = weights(self.model)
+        update(*args)
+        return not are_equal(before, weights(self.model))
+
+
+@contextmanager
+def protecting(
+    run_dir: Path | None,
+    make: Make,
+    mode: str = "protect",
+    *,
+    dtype: torch.dtype = torch.float32,
+    **options: Any,
+) -> Iterator[MadeUpRun]:
+    """Watch the model on made-up gradients, unless there is no run directory."""
+    with watching(
+        run_dir or "unused",
+        mode,
+        model=make_model(dtype),
+        make=lambda parameters: make(list(parameters)),
+        enabled=run_dir is not None,
+        **options,
+    ) as run:
+        yield MadeUpRun(run.guard, run.model, run.optimizer)
+
+
 def train(
     make: Make,
     steps: int,
@@ -62,29 +106,18 @@ def train(
 
     Without one the faulty steps are left out: that is what a protected run must be equal to.
     """
-    model = make_model(dtype)
-    optimizer = make(list(model.parameters()))
-    config = Config(gate=gate or GateConfig())
-    guard = trimtab.watch(
-        model,
-        optimizer,
-        run_dir=run_dir or "unused",
-        mode="protect",
-        config=config,
-        enabled=run_dir is not None,
-    )
     faults = faults or {}
-    with guard:
+    with protecting(run_dir, make, dtype=dtype, config=Config(gate=gate or GateConfig())) as run:
         for number in range(steps):
             if run_dir is None and number in faults:
                 continue
-            give_gradients(model, number)
-            loss = break_step(model, faults[number], number) if number in faults else 1.0
-            guard.record(loss=loss)
-            on_step(number, guard, optimizer)
-            optimizer.step()
-            optimizer.zero_grad()
-    return model, optimizer
+            give_gradients(run.model, number)
+            loss = break_step(run.model, faults[number], number) if number in faults else 1.0
+            run.guard.record(loss=loss)
+            on_step(number, run.guard, run.optimizer)
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+    return run.model, run.optimizer
 
 
 def assert_same(

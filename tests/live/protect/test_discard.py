@@ -1,19 +1,22 @@
 """What is touched on an optimizer, what torch makes of it, and that nothing stays behind."""
 
-from collections.abc import Iterator
+import contextlib
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.kit.user_loop import NAN, are_equal, column, weights
 from tests.live.protect.made_up import (
-    NAN,
+    MadeUpRun,
+    Make,
     assert_same,
     break_step,
     fused,
     give_gradients,
     make_model,
     plain,
+    protecting,
     train,
 )
 from torch import nn, optim
@@ -21,24 +24,24 @@ from torch.optim import Optimizer
 
 import trimtab
 from trimtab.core.config import Config, GateConfig
+from trimtab.live import arithmetic
 from trimtab.live.protect.discard import Discard
 from trimtab.live.protect.fused_support import FusedSupport
 
 
-def forms(promote: bool = True) -> FusedSupport:
-    return FusedSupport(promote=promote)
-
-
-def snapshot(model: nn.Module) -> list[torch.Tensor]:
-    return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-def moved(model: nn.Module, before: list[torch.Tensor]) -> bool:
-    return any(not torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
-
-
 def promoted_from(optimizer: Optimizer) -> set[Any]:
     return {group[name] for group in optimizer.param_groups for name in ("fused", "foreach")}
+
+
+def made(kind: Any, dtype: torch.dtype = torch.float32, **options: Any) -> MadeUpRun:
+    """A model with gradients, and an optimizer that nobody watches."""
+    model = make_model(dtype)
+    give_gradients(model, 0)
+    return MadeUpRun(None, model, kind(model.parameters(), **options))
+
+
+def reads_flag(optimizer: Optimizer) -> bool:
+    return FusedSupport(promote=True).reads_flag(optimizer)
 
 
 class TestWhatTorchDoes:
@@ -46,80 +49,57 @@ class TestWhatTorchDoes:
 
     @pytest.mark.parametrize(("flag", "moves"), [(0.0, True), (1.0, False), (2.0, True)])
     def test_only_exactly_one_withholds_the_step(self, flag: float, moves: bool) -> None:
-        model = make_model()
-        optimizer: Any = optim.AdamW(model.parameters(), fused=True)
-        give_gradients(model, 0)
-        before = snapshot(model)
-        optimizer.found_inf = torch.tensor(flag)
-        optimizer.step()
-        assert moved(model, before) is moves
-
-    def test_a_flag_that_stays_behind_freezes_training(self) -> None:
-        model = make_model()
-        optimizer: Any = optim.AdamW(model.parameters(), fused=True)
-        optimizer.found_inf = torch.tensor(1.0)
-        before = snapshot(model)
-        for number in range(3):
-            give_gradients(model, number)
-            optimizer.step()
-        assert not moved(model, before)
+        run = made(optim.AdamW, fused=True)
+        run.optimizer.found_inf = torch.tensor(flag)
+        for number in range(2):  # and a flag that stays behind freezes training
+            give_gradients(run.model, number)
+            assert run.moves(run.optimizer.step) is moves
 
     def test_fused_sgd_fills_its_momentum_with_whatever_is_in_memory(self) -> None:
-        model = make_model()
-        optimizer: Any = optim.SGD(model.parameters(), lr=0.1, momentum=0.9, fused=True)
-        give_gradients(model, 0)
-        assert not forms().reads_flag(optimizer)  # so the step is withheld in the other way
-        optimizer.found_inf = torch.tensor(1.0)
-        optimizer.step()
+        run = made(optim.SGD, lr=0.1, momentum=0.9, fused=True)
+        assert not reads_flag(run.optimizer)  # so the step is withheld in the other way
+        run.optimizer.found_inf = torch.tensor(1.0)
+        run.optimizer.step()
         # A buffer is there although no step was taken; what is in it is nobody's.
-        assert optimizer.state[model[0].weight]["momentum_buffer"] is not None
-        assert forms().reads_flag(optimizer)
+        assert run.optimizer.state[run.model[0].weight]["momentum_buffer"] is not None
+        assert reads_flag(run.optimizer)
 
     def test_the_other_forms_refuse_the_flag(self) -> None:
-        model = make_model()
-        optimizer: Any = optim.AdamW(model.parameters(), foreach=True)
-        give_gradients(model, 0)
-        optimizer.found_inf = torch.tensor(1.0)
+        run = made(optim.AdamW, foreach=True)
+        run.optimizer.found_inf = torch.tensor(1.0)
         says = None if torch.__version__.startswith("2.6.") else "found_inf"
         with pytest.raises(AssertionError, match=says):
-            optimizer.step()
+            run.optimizer.step()
 
     def test_zero_gradients_still_move_the_weights(self) -> None:
-        model = make_model()
-        optimizer = optim.AdamW(model.parameters(), fused=True)
-        give_gradients(model, 0)
-        optimizer.step()
-        before = snapshot(model)
-        give_gradients(model, 0, size=0.0)
-        optimizer.step()
-        assert moved(model, before)
+        run = made(optim.AdamW, fused=True)
+        run.optimizer.step()
+        give_gradients(run.model, 0, size=0.0)
+        assert run.moves(run.optimizer.step)
 
 
 class TestFusedSupport:
-    def test_what_can_be_promoted_is_and_comes_back(self) -> None:
-        for kind in (optim.Adam, optim.AdamW, optim.SGD, optim.Adagrad):
-            model = make_model()
-            optimizer = kind(model.parameters(), lr=0.1)
-            give_gradients(model, 0)
-            optimizer.step()
-            attributes, defaults = dict(vars(optimizer)), dict(optimizer.defaults)
-            weight = next(model.parameters())
-            step = optimizer.state[weight].get("step")
-            subject = forms()
-            assert subject.reads_flag(optimizer)
-            assert promoted_from(optimizer) == {True, False}
-            subject.undo()
-            assert promoted_from(optimizer) == {None}
-            assert optimizer.defaults == defaults
-            assert vars(optimizer).keys() == attributes.keys()
-            assert not optimizer._optimizer_state_dict_post_hooks
-            assert step is None or optimizer.state[weight]["step"] == step
+    @pytest.mark.parametrize("kind", [optim.Adam, optim.AdamW, optim.SGD, optim.Adagrad])
+    def test_what_can_be_promoted_is_and_comes_back(self, kind: Any) -> None:
+        run = made(kind, lr=0.1)
+        optimizer = run.optimizer
+        optimizer.step()
+        attributes, defaults = dict(vars(optimizer)), dict(optimizer.defaults)
+        weight = next(run.model.parameters())
+        step = optimizer.state[weight].get("step")
+        subject = FusedSupport(promote=True)
+        assert subject.reads_flag(optimizer)
+        assert promoted_from(optimizer) == {True, False}
+        subject.undo()
+        assert promoted_from(optimizer) == {None}
+        assert optimizer.defaults == defaults
+        assert vars(optimizer).keys() == attributes.keys()
+        assert not optimizer._optimizer_state_dict_post_hooks
+        assert step is None or optimizer.state[weight]["step"] == step
 
     def test_nobody_is_promoted_who_does_not_want_to_be(self) -> None:
-        model = make_model()
-        optimizer = optim.AdamW(model.parameters())
-        give_gradients(model, 0)
-        assert not forms(promote=False).reads_flag(optimizer)
+        optimizer = made(optim.AdamW).optimizer
+        assert not FusedSupport(promote=False).reads_flag(optimizer)
         assert promoted_from(optimizer) == {None}
 
     def test_a_step_of_ones_own_is_not_trusted_with_the_flag(self) -> None:
@@ -131,18 +111,15 @@ class TestFusedSupport:
         class Renamed(optim.AdamW):
             """Has kept torch's step."""
 
-        model = make_model()
-        give_gradients(model, 0)
-        assert not forms().reads_flag(Own(model.parameters(), fused=True))
-        assert forms().reads_flag(Renamed(model.parameters(), fused=True))
-        assert not forms().reads_flag(Renamed(model.parameters()))  # nor promoted
+        assert not reads_flag(made(Own, fused=True).optimizer)
+        assert reads_flag(made(Renamed, fused=True).optimizer)
+        assert not reads_flag(made(Renamed).optimizer)  # nor promoted
 
     def test_sparse_gradients_keep_their_form(self) -> None:
         model = nn.Embedding(10, 4, sparse=True)
         optimizer = optim.SGD(model.parameters(), lr=0.1)
         model(torch.tensor([1, 2])).sum().backward()
-        subject = forms()
-        assert not subject.reads_flag(optimizer)
+        assert not reads_flag(optimizer)
         assert promoted_from(optimizer) == {None}
         optimizer.step()
 
@@ -150,25 +127,20 @@ class TestFusedSupport:
     def test_what_the_fused_form_gets_wrong_keeps_its_form(
         self, momentum: float, promoted: bool
     ) -> None:
-        model = make_model(torch.bfloat16)
-        optimizer = optim.SGD(model.parameters(), lr=0.1, momentum=momentum)
-        give_gradients(model, 0)
-        assert forms().reads_flag(optimizer) is promoted
+        run = made(optim.SGD, torch.bfloat16, lr=0.1, momentum=momentum)
+        assert reads_flag(run.optimizer) is promoted
 
     def test_what_the_fused_form_does_not_take_keeps_its_form(self) -> None:
         weight = nn.Parameter(torch.zeros(3, dtype=torch.complex64))
         weight.grad = torch.ones_like(weight)
-        subject = forms()
-        assert not subject.reads_flag(optim.AdamW([weight]))
+        assert not reads_flag(optim.AdamW([weight]))
         with torch.device("meta"):
             model = make_model()
-        assert not subject.reads_flag(optim.AdamW(model.parameters()))
+        assert not reads_flag(optim.AdamW(model.parameters()))
 
     def test_a_checkpoint_has_the_users_form_and_loading_one_does_not_end_protection(self) -> None:
-        model = make_model()
-        optimizer = optim.AdamW(model.parameters(), foreach=True)
-        give_gradients(model, 0)
-        subject = forms()
+        optimizer = made(optim.AdamW, foreach=True).optimizer
+        subject = FusedSupport(promote=True)
         assert subject.reads_flag(optimizer)
         optimizer.step()
         saved = optimizer.state_dict()
@@ -183,20 +155,12 @@ class TestFusedSupport:
         model = make_model()
         optimizer = optim.AdamW(model[0].parameters())
         give_gradients(model, 0)
-        subject = forms()
+        subject = FusedSupport(promote=True)
         assert subject.reads_flag(optimizer)
         optimizer.add_param_group({"params": list(model[1].parameters())})
         assert subject.reads_flag(optimizer)
         subject.undo()
         assert promoted_from(optimizer) == {None}
-
-
-@pytest.fixture
-def guarded(device_path: None, tmp_path: Path) -> Iterator[tuple[nn.Module, Any, Any]]:
-    model = make_model()
-    optimizer = optim.AdamW(model.parameters(), fused=True)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-        yield model, optimizer, guard
 
 
 def traces(optimizer: Optimizer) -> set[str]:
@@ -205,102 +169,63 @@ def traces(optimizer: Optimizer) -> set[str]:
 
 @pytest.mark.usefixtures("device_path")
 class TestTraces:
-    def step(self, model: nn.Module, optimizer: Optimizer, guard: Any, number: int = 0) -> None:
-        give_gradients(model, number)
-        guard.record(loss=1.0)
-        optimizer.step()
-
-    def test_the_flag_is_there_during_the_step_and_only_then(
-        self, guarded: tuple[nn.Module, Any, Any]
+    def test_the_flag_is_there_during_the_step_and_what_was_there_before_after_it(
+        self, tmp_path: Path
     ) -> None:
-        model, optimizer, guard = guarded
-        seen: list[set[str]] = []
-        optimizer.register_step_pre_hook(lambda *_: seen.append(traces(optimizer)))
-        self.step(model, optimizer, guard)
-        assert seen == [{"found_inf", "grad_scale"}]
-        assert traces(optimizer) == set()
+        with protecting(tmp_path, fused(optim.AdamW)) as run:
+            seen: list[set[str]] = []
+            run.optimizer.register_step_pre_hook(lambda *_: seen.append(traces(run.optimizer)))
+            run.take(0)
+            assert seen == [{"found_inf", "grad_scale"}]
+            assert traces(run.optimizer) == set()
+            for mine in (torch.tensor(0.0), None):
+                run.optimizer.found_inf = mine
+                run.take(1)
+                assert run.optimizer.found_inf is mine
 
-    def test_what_was_there_before_is_there_again(
-        self, guarded: tuple[nn.Module, Any, Any]
-    ) -> None:
-        model, optimizer, guard = guarded
-        mine = torch.tensor(0.0)
-        optimizer.found_inf = mine
-        self.step(model, optimizer, guard)
-        assert optimizer.found_inf is mine
-        optimizer.found_inf = None
-        self.step(model, optimizer, guard)
-        assert optimizer.found_inf is None
-
-    def test_an_optimizer_that_raises_is_clean_for_its_next_step(
-        self, guarded: tuple[nn.Module, Any, Any]
-    ) -> None:
-        model, optimizer, guard = guarded
-
-        def fails(*_: Any) -> None:
-            raise MemoryError
-
-        handle = optimizer.register_step_pre_hook(fails)
-        give_gradients(model, 0)
-        guard.record(loss=NAN)
-        with pytest.raises(MemoryError):
-            optimizer.step()
-        handle.remove()
-        before = snapshot(model)
-        self.step(model, optimizer, guard)
-        assert moved(model, before)
-        assert traces(optimizer) == set()
-
-    @pytest.mark.parametrize("by_flag", [True, False])
+    @pytest.mark.parametrize("make", [fused(optim.AdamW), plain(optim.NAdam)])
     def test_an_error_of_ours_between_set_and_clear(
-        self, by_flag: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+        self, make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        model = make_model()
-        make = fused(optim.AdamW) if by_flag else plain(optim.NAdam)
-        optimizer = make(list(model.parameters()))
-
         def fails(self: Any) -> None:
             raise RuntimeError("planted")
 
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        with protecting(tmp_path, make) as run:
             monkeypatch.setattr("trimtab.state.contents.Contents.restore", fails)
-            give_gradients(model, 0)
-            gradients = [p.grad for p in model.parameters()]
-            guard.record(loss=NAN)
-            before = snapshot(model)
-            optimizer.step()
-            assert not moved(model, before)
+            assert not run.take(0, NAN)
+            assert traces(run.optimizer) == set()
+            assert all(p.grad is not None for p in run.model.parameters())
+            assert run.take(1)
+
+    @pytest.mark.parametrize("closes", [True, False])
+    def test_nothing_is_left_after_close_or_without_it(self, closes: bool, tmp_path: Path) -> None:
+        model = make_model()
+        optimizer = optim.AdamW(model.parameters(), foreach=True)
+        attributes = set(vars(optimizer))
+        guard: Any = trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect")
+        run = MadeUpRun(guard, model, optimizer)
+        for number in range(3):
+            run.take(number)
+        if closes:
+            guard.close()
+            assert set(vars(optimizer)) == attributes
+            assert promoted_from(optimizer) == {None, True}
+            assert not optimizer._optimizer_step_pre_hooks
+        else:
+            inside = guard._monitor
+            del guard, run
             assert traces(optimizer) == set()
-            assert [p.grad for p in model.parameters()] == gradients
-            self.step(model, optimizer, guard, 1)
-            assert moved(model, before)
+            before = weights(model)
+            give_gradients(model, 9)
+            optimizer.step()  # nobody records it, so it is left alone
+            assert not are_equal(weights(model), before)
+            assert traces(optimizer) == set()
+            inside.close("end of the test")
 
-    def test_nothing_is_left_after_close_or_without_it(self, tmp_path: Path) -> None:
-        for close in (True, False):
-            model = make_model()
-            optimizer = optim.AdamW(model.parameters(), foreach=True)
-            attributes = set(vars(optimizer))
-            run_dir = tmp_path / str(close)
-            guard: Any = trimtab.watch(model, optimizer, run_dir=run_dir, mode="protect")
-            for number in range(3):
-                self.step(model, optimizer, guard, number)
-            if close:
-                guard.close()
-                assert set(vars(optimizer)) == attributes
-                assert promoted_from(optimizer) == {None, True}
-                assert not optimizer._optimizer_step_pre_hooks
-            else:
-                inside = guard._monitor
-                del guard
-                assert traces(optimizer) == set()
-                before = snapshot(model)
-                give_gradients(model, 9)
-                optimizer.step()  # nobody records it, so it is left alone
-                assert moved(model, before)
-                assert traces(optimizer) == set()
-                inside.close("end of the test")
-
-    def test_gradients_that_were_taken_away_are_put_back(self) -> None:
+    @pytest.mark.parametrize("breaks_off", [False, True])
+    def test_gradients_that_were_taken_away_are_put_back_unless_the_step_broke_off(
+        self, breaks_off: bool
+    ) -> None:
         model = make_model()
         optimizer = optim.NAdam(model.parameters())
         give_gradients(model, 0)
@@ -308,95 +233,64 @@ class TestTraces:
         subject = Discard()
         subject.via_missing_grads(optimizer)
         assert all(p.grad is None for p in model.parameters())
-        subject.undo(optimizer)
-        assert all(p.grad is g for p, g in zip(model.parameters(), gradients, strict=True))
-        subject.undo(optimizer)  # a second time does nothing
-
-    def test_gradients_of_a_step_that_broke_off_are_not(self) -> None:
-        model = make_model()
-        optimizer = optim.NAdam(model.parameters())
-        give_gradients(model, 0)
-        subject = Discard()
-        subject.via_missing_grads(optimizer)
-        subject.forget()
-        subject.undo(optimizer)
-        assert all(p.grad is None for p in model.parameters())
+        if breaks_off:
+            subject.forget()
+        for _ in range(2):  # a second time does nothing
+            subject.undo(optimizer)
+            for parameter, gradient in zip(model.parameters(), gradients, strict=True):
+                assert parameter.grad is (None if breaks_off else gradient)
 
 
 class TestGradScaler:
     """The real one: its overflows and ours do not disturb each other."""
 
-    def run(
-        self, make: Any, folder: Path, bad: set[int], *, unscales: bool, mode: str = "protect"
-    ) -> tuple[nn.Module, Optimizer, list[float], list[bool]]:
-        model = make_model()
-        optimizer = make(list(model.parameters()))
+    @pytest.mark.parametrize("unscales", [True, False])
+    @pytest.mark.parametrize("make", [fused(optim.AdamW), plain(optim.AdamW), plain(optim.NAdam)])
+    def test_flags_are_ored_and_norms_are_divided_by_the_scale(
+        self, make: Make, unscales: bool, tmp_path: Path
+    ) -> None:
+        """Our discard does not halve the scale."""
         scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=1000)
-        scales, applied = [], []
-        with trimtab.watch(
-            model, optimizer, run_dir=folder, mode=mode, state={"scaler": scaler}
-        ) as guard:
+        scales, still = [], []
+        with protecting(tmp_path, make, state={"scaler": scaler}) as run:
             for number in range(12):
                 scaler.scale(torch.zeros(()))  # the scaler makes its scale at first use
-                give_gradients(model, number, size=scaler.get_scale())
+                give_gradients(run.model, number, size=scaler.get_scale())
                 if number == 7:  # an overflow that is the scaler's own business
-                    break_step(model, "inf gradient", number)
-                guard.record(loss=NAN if number in bad else 1.0)
+                    break_step(run.model, "inf gradient", number)
+                run.guard.record(loss=NAN if number in (3, 5) else 1.0)
                 if unscales:
-                    scaler.unscale_(optimizer)
-                before = snapshot(model)
-                scaler.step(optimizer)
+                    scaler.unscale_(run.optimizer)
+                if not run.moves(scaler.step, run.optimizer):
+                    still.append(number)
                 scaler.update()
-                applied.append(moved(model, before))
-                optimizer.zero_grad()
+                run.optimizer.zero_grad()
                 scales.append(scaler.get_scale())
-        assert traces(optimizer) == set()
-        return model, optimizer, scales, applied
-
-    @pytest.mark.parametrize("unscales", [True, False])
-    @pytest.mark.parametrize("kind", ["fused", "promoted", "by hand"])
-    def test_flags_are_ored_and_our_discard_does_not_halve_the_scale(
-        self, kind: str, unscales: bool, tmp_path: Path
-    ) -> None:
-        make = {
-            "fused": fused(optim.AdamW),
-            "promoted": plain(optim.AdamW),
-            "by hand": plain(optim.NAdam),
-        }[kind]
-        *_, scales, applied = self.run(make, tmp_path, {3, 5}, unscales=unscales)
-        assert [number for number, was in enumerate(applied) if not was] == [3, 5, 7]
+        assert traces(run.optimizer) == set()
+        assert still == [3, 5, 7]
         assert scales == [2.0**10] * 7 + [2.0**9] * 5
-
-    @pytest.mark.parametrize("unscales", [True, False])
-    def test_norms_are_divided_by_the_scale(self, unscales: bool, tmp_path: Path) -> None:
-        from tests.kit.tiny import journal_of
-
-        model, *_ = self.run(fused(optim.AdamW), tmp_path, {3}, unscales=unscales)
-        norms = journal_of(tmp_path).column("grad_norm").values
+        norms = column(tmp_path, "grad_norm")
         for number in (0, 6, 8, 11):  # the scale is another one after step 7
-            give_gradients(model, number)
-            true = torch.cat([p.grad.view(-1) for p in model.parameters() if p.grad is not None])
-            assert norms[number] == pytest.approx(float(true.norm()), rel=1e-5)
+            give_gradients(run.model, number)
+            grads = [p.grad for p in run.model.parameters()]
+            assert norms[number] == pytest.approx(float(nn.utils.get_total_norm(grads)), rel=1e-5)
 
 
 class TestClosures:
-    def closure(self, model: nn.Module, guard: Any, number: int, loss: float) -> Any:
+    def closure(self, run: MadeUpRun, number: int, loss: float) -> Any:
         def evaluate() -> float:
-            give_gradients(model, number)
-            guard.record(loss=loss)
+            give_gradients(run.model, number)
+            run.guard.record(loss=loss)
             return loss
 
         return evaluate
 
     @pytest.mark.parametrize("make", [fused(optim.AdamW), plain(optim.AdamW), plain(optim.Rprop)])
     def test_the_gate_is_behind_the_closure(self, make: Any, tmp_path: Path) -> None:
-        model = make_model()
-        optimizer = make(list(model.parameters()))
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+        with protecting(tmp_path, make) as run:
             for number, loss in enumerate((1.0, NAN, 1.0, NAN)):
-                before = snapshot(model)
-                optimizer.step(self.closure(model, guard, number, loss))
-                assert moved(model, before) is (loss == loss)
+                closure = self.closure(run, number, loss)
+                assert run.moves(run.optimizer.step, closure) is (loss == loss)
 
     def test_an_optimizer_that_evaluates_twice_is_refused(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
@@ -406,13 +300,10 @@ class TestClosures:
                 closure()
                 return super().step(closure)
 
-        model = make_model()
-        optimizer = Twice(model.parameters(), lr=0.1)
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-            before = snapshot(model)
-            optimizer.step(self.closure(model, guard, 0, NAN))
-            assert moved(model, before)  # as it would have without us
-            assert guard._monitor.is_watching  # type: ignore[union-attr]
+        with protecting(tmp_path, plain(Twice, lr=0.1)) as run:
+            # As it would have without us.
+            assert run.moves(run.optimizer.step, self.closure(run, 0, NAN))
+            assert run.guard._monitor.is_watching
         assert "evaluates its closure more than once" in caplog.text
         assert "keeps watching" in caplog.text
 
@@ -435,18 +326,12 @@ class TestClosures:
                         weight.sub_(self.height)
                 return super().step()
 
-        model = make_model()
-        twin = make_model()
-        optimizer = Sharpness(model.parameters(), lr=0.0)
-        with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-            optimizer.height = 0.5
-            optimizer.step(self.closure(model, guard, 0, NAN))
-        for ours, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        with protecting(tmp_path, plain(Sharpness, lr=0.0)) as run:
+            run.optimizer.height = 0.5
+            run.optimizer.step(self.closure(run, 0, NAN))
+        for ours, theirs in zip(run.model.parameters(), make_model().parameters(), strict=True):
             torch.testing.assert_close(ours, theirs)  # not left where it had climbed to
         assert "moves the weights before its closure" in caplog.text
-
-
-NADAM = plain(optim.NAdam)
 
 
 class Interrupt:
@@ -462,47 +347,35 @@ class Interrupt:
             raise self.error("in the middle of a step")
 
 
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize(("error", "on_device"), [(RuntimeError, True), (KeyboardInterrupt, False)])
 @pytest.mark.parametrize("loss", [1.0, NAN])
 @pytest.mark.parametrize("then", ["close", "again", "closure", "record"])
-@pytest.mark.parametrize("make", [fused(optim.AdamW), plain(optim.AdamW), NADAM])
+@pytest.mark.parametrize("make", [fused(optim.AdamW), plain(optim.AdamW), plain(optim.NAdam)])
 def test_a_step_that_raises_leaves_nothing(
-    make: Any, then: str, loss: float, error: type[BaseException], tmp_path: Path
+    make: Any, then: str, loss: float, error: Any, on_device: bool, tmp_path: Path
 ) -> None:
-    model = make_model()
-    optimizer = make(list(model.parameters()))
     interrupt = Interrupt(error)
 
     def closure() -> float:
-        give_gradients(model, 2)
+        give_gradients(run.model, 2)
         return 1.0
 
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
-        optimizer.register_step_pre_hook(interrupt)
-        for number in range(2):
-            give_gradients(model, number)
-            guard.record(loss=loss if number else 1.0)
-            interrupt.is_armed = number == 1
-            if not number:
-                optimizer.step()
-                continue
-            with pytest.raises(error):
-                optimizer.step()
-        before = snapshot(model)
+    path = arithmetic.device_path() if on_device else contextlib.nullcontext()
+    with path, protecting(tmp_path, make) as run:
+        run.optimizer.register_step_pre_hook(interrupt)
+        run.take(0)
+        interrupt.is_armed = True
+        with pytest.raises(error):
+            run.take(1, loss)
         if then == "record":
-            give_gradients(model, 2)
-            guard.record(loss=1.0)
-        if then != "close":
-            optimizer.step(*[closure] * (then == "closure"))
-            is_retried = then == "again" and loss == 1.0
-            fresh = then in ("closure", "record")
-            if fresh or is_retried:
-                assert moved(model, before)
-    assert not {"found_inf", "grad_scale"} & vars(optimizer).keys()
-    before = snapshot(model)
-    give_gradients(model, 3)
-    optimizer.step()
-    assert moved(model, before)
+            assert run.take(2)
+        elif then == "closure":
+            assert run.moves(run.optimizer.step, closure)
+        elif then == "again":
+            assert run.moves(run.optimizer.step) or loss != 1.0
+    assert traces(run.optimizer) == set()
+    give_gradients(run.model, 3)
+    assert run.moves(run.optimizer.step)
 
 
 @pytest.mark.skipif(not hasattr(optim, "Muon"), reason="this torch has no Muon")
@@ -517,7 +390,7 @@ def test_several_optimizers_have_one_norm_and_one_decision(tmp_path: Path) -> No
                 assert second[0].grad is not None
                 second[0].grad[0, 0] = NAN
             guard.record(loss=1.0)
-            before = snapshot(model)
+            before = weights(model)
             for optimizer in optimizers:
                 optimizer.step()
             for parameter, was in zip(model.parameters(), before, strict=True):
@@ -525,32 +398,26 @@ def test_several_optimizers_have_one_norm_and_one_decision(tmp_path: Path) -> No
 
 
 def test_an_unfit_mode_is_told(tmp_path: Path) -> None:
-    model = make_model()
     with pytest.raises(trimtab.TrimtabError, match="observe, protect"):
-        trimtab.watch(model, optim.SGD(model.parameters()), run_dir=tmp_path, mode="guard")
+        protecting(tmp_path, plain(optim.SGD), "guard").__enter__()
 
 
 def test_without_promotion_it_protects_by_hand(tmp_path: Path) -> None:
     make = plain(optim.AdamW, foreach=False)
-    gate = GateConfig(promote=False)
+    gate, faults = GateConfig(promote=False), {0: "nan loss", 4: "inf gradient"}
     assert Config(gate=gate).to_dict()["gate"]["promote"] is False
-    protected = train(make, 8, tmp_path, faults={0: "nan loss", 4: "inf gradient"}, gate=gate)
-    assert_same(protected, train(make, 8, faults={0: "nan loss", 4: "inf gradient"}))
+    protected = train(make, 8, tmp_path, faults=faults, gate=gate)
+    assert_same(protected, train(make, 8, faults=faults))
 
 
 def test_a_layer_that_is_unfrozen_does_not_end_a_promoted_run(tmp_path: Path) -> None:
     """The fused form of SGD raises if some parameters have momentum and some have none."""
-    model = make_model()
-    first = next(model.parameters())
-    first.requires_grad_(False)
-    optimizer = optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+    with protecting(tmp_path, plain(optim.SGD, lr=1e-2, momentum=0.9)) as run:
+        first = next(run.model.parameters())
         for number in range(8):
             first.requires_grad_(number >= 4)
-            give_gradients(model, number)
+            give_gradients(run.model, number)
             if number < 4:
                 first.grad = None
-            guard.record(loss=float("nan") if number == 6 else 1.0)
-            before = snapshot(model)
-            optimizer.step()
-            assert moved(model, before) == (number != 6)
+            run.guard.record(loss=NAN if number == 6 else 1.0)
+            assert run.moves(run.optimizer.step) == (number != 6)

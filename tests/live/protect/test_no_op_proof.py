@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.live.protect.made_up import give_gradients, make_model, plain
+from tests.kit.user_loop import are_equal, weights
+from tests.live.protect.made_up import give_gradients, make_model, plain, protecting
 from torch import optim
 
 import trimtab
@@ -27,11 +28,8 @@ class Decays(optim.SGD):
                 parameter.mul_(0.99)
 
 
-class Raises(optim.SGD):
+class Raises(Decays):
     """Cannot bear a missing gradient."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, lr=0.1)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> Any:
@@ -40,11 +38,11 @@ class Raises(optim.SGD):
                 parameter.sub_(0.1 * parameter.grad)
 
 
-class Counts(optim.SGD):
+class Counts(Decays):
     """Counts in every place that can be put back."""
 
     def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, lr=0.1)
+        super().__init__(parameters)
         self.count = 0
         self.param_groups[0]["scale"] = torch.ones(())
 
@@ -66,10 +64,10 @@ MUON = [plain(optim.Muon)] if hasattr(optim, "Muon") else []
 def test_most_optimizers_pass(make: Any) -> None:
     model = make_model()
     optimizer = make(list(model.parameters()))
-    before = [p.detach().clone() for p in model.parameters()]
+    before = weights(model)
     state = torch.get_rng_state()
     assert why_not_discardable(optimizer) is None
-    assert all(torch.equal(p, b) for p, b in zip(model.parameters(), before, strict=True))
+    assert are_equal(weights(model), before)
     assert not optimizer.state
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -103,16 +101,12 @@ class DecaysItsState(Decays):
 def test_what_moves_with_a_state_only_is_found_at_the_second_update(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = make_model()
-    optimizer = DecaysItsState(list(model.parameters()))
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="protect") as guard:
+    with protecting(tmp_path, DecaysItsState) as run:
         for number in range(3):
-            give_gradients(model, number)
-            guard.record(loss=1.0)
-            optimizer.step()
+            run.take(number)
     assert caplog.text.count("DecaysItsState changes weights or state in a step without") == 1
     assert "trimtab protects no longer" in caplog.text
-    average = optimizer.state[next(model.parameters())]["average"]
+    average = run.optimizer.state[next(run.model.parameters())]["average"]
     torch.testing.assert_close(average, torch.full((20, 5), 0.1 * (0.9**3 + 0.9**2 + 0.9)))
 
 

@@ -2,25 +2,27 @@
 
 import copy
 from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tests.live.protect.made_up import assert_same, give_gradients, make_model, plain, train
+from tests.kit.user_loop import NAN, are_equal, take_step, watching, weights
+from tests.live.protect.made_up import (
+    assert_same,
+    give_gradients,
+    make_model,
+    plain,
+    protecting,
+    train,
+)
 from torch import nn, optim
 
 import trimtab
 from trimtab.core.config import GateConfig
 from trimtab.core.errors import ConfigError
 from trimtab.live.optimizers import find_optimizers
-
-
-def watch(model: nn.Module, optimizer: Any, folder: Path | None, mode: str = "observe") -> Any:
-    """Watch a run, or not if it has no folder."""
-    is_on = folder is not None
-    return trimtab.watch(model, optimizer, run_dir=folder or "unused", mode=mode, enabled=is_on)
-
 
 BAD = {4: "nan gradient", 5: "inf loss", 9: "-inf gradient"}
 
@@ -171,73 +173,57 @@ def test_a_discarded_step_is_as_if_it_had_never_been(make: Any, tmp_path: Path) 
 
 @pytest.mark.parametrize("make", PROTECTED)
 def test_observing_changes_no_bit(make: Any, tmp_path: Path) -> None:
-    def run(folder: Path | None) -> tuple[nn.Module, optim.Optimizer]:
-        model = make_model()
-        optimizer = make(list(model.parameters()))
-        with watch(model, optimizer, folder) as guard:
+    ends = []
+    for folder in (tmp_path, None):
+        with protecting(folder, make, "observe") as run:
             for number in range(8):
-                give_gradients(model, number)
-                guard.record(loss=1.0)
-                optimizer.step()
-        return model, optimizer
-
-    one, other = run(tmp_path), run(None)
-    assert_same(one, other)
-    assert books(one[1]) == books(other[1])
+                run.take(number)
+        ends.append((run.model, run.optimizer))
+    assert_same(*ends)
+    assert books(ends[0][1]) == books(ends[1][1])
 
 
 def test_a_step_that_needs_a_closure_is_protected(tmp_path: Path) -> None:
-    def run(folder: Path | None) -> tuple[nn.Module, optim.Optimizer]:
-        model = make_model()
-        optimizer = NeedsAClosure(list(model.parameters()))
-        with watch(model, optimizer, folder, "protect") as guard:
+    ends = []
+    for folder in (tmp_path, None):
+        with protecting(folder, NeedsAClosure) as run:
+
+            def evaluate(number: int, run: Any = run) -> None:
+                give_gradients(run.model, number, size=NAN if number == 5 else 1.0)
+                run.guard.record(loss=1.0)
+
             for number in range(8):
-                if folder is None and number == 5:
-                    continue
-
-                def evaluate(number: int = number) -> None:
-                    give_gradients(model, number, size=float("nan") if number == 5 else 1.0)
-                    guard.record(loss=1.0)
-
-                optimizer.step(evaluate)
-        return model, optimizer
-
-    assert_same(run(tmp_path), run(None))
+                if folder is not None or number != 5:
+                    run.optimizer.step(partial(evaluate, number))
+        ends.append((run.model, run.optimizer))
+    assert_same(*ends)
 
 
 def test_sparse_gradients_are_discarded(tmp_path: Path) -> None:
-    def run(folder: Path | None) -> torch.Tensor:
+    ends = []
+    for enabled in (True, False):
         torch.manual_seed(0)
         model = nn.Embedding(20, 4, sparse=True)
-        optimizer = optim.SparseAdam(list(model.parameters()), lr=0.1)
-        with watch(model, optimizer, folder, "protect") as guard:
+        make = partial(optim.SparseAdam, lr=0.1)
+        with watching(tmp_path, "protect", model=model, make=make, enabled=enabled) as run:
             for number in range(6):
-                if folder is None and number == 3:
-                    continue
-                loss = model(torch.tensor([number, number + 1])).square().sum()
-                loss = loss * (float("nan") if number == 3 else 1.0)
-                guard.record(loss=loss)
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        return model.weight.detach()
-
-    assert torch.equal(run(tmp_path), run(None))
+                if enabled or number != 3:
+                    loss = model(torch.tensor([number, number + 1])).square().sum()
+                    loss = loss * (NAN if number == 3 else 1.0)
+                    take_step(run.guard, run.optimizer, loss)
+        ends.append(model.weight.detach())
+    assert torch.equal(*ends)
 
 
 @pytest.mark.parametrize("mode", ["observe", "protect"])
 def test_a_step_that_calls_the_step_of_its_base_is_one_update(mode: str, tmp_path: Path) -> None:
     optim.SGD([nn.Parameter(torch.ones(1))])  # from here on torch runs hooks for both
-    model = make_model()
-    optimizer = CallsTheStepOfItsBase(list(model.parameters()))
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode=mode) as guard:
+    with protecting(tmp_path, CallsTheStepOfItsBase, mode) as run:
         for number in range(6):
-            give_gradients(model, number)
-            guard.record(loss=float("nan") if number == 3 and mode == "protect" else 1.0)
-            optimizer.step()
-            assert all(parameter.grad is not None for parameter in model.parameters())
-        assert guard._monitor.sync.num_exchanges == 6  # type: ignore[union-attr]
-    assert optimizer.num_calls == (10 if mode == "protect" else 12)
+            run.take(number, NAN if number == 3 and mode == "protect" else 1.0)
+            assert all(parameter.grad is not None for parameter in run.model.parameters())
+        assert run.guard._monitor.sync.num_exchanges == 6
+    assert run.optimizer.num_calls == (10 if mode == "protect" else 12)
 
 
 # Wrappers.
@@ -317,25 +303,21 @@ def test_wrappers_are_refused_where_steps_are_discarded(make: Any, tmp_path: Pat
 
 @pytest.mark.parametrize("make", [Sam, Averages, Around, WithHelp])
 def test_every_update_of_a_wrapper_is_observed(make: Any, tmp_path: Path) -> None:
-    def run(folder: Path | None) -> nn.Module:
-        model = make_model()
-        optimizer = make(list(model.parameters()))
-        with watch(model, optimizer, folder) as guard:
+    ends = []
+    for folder in (tmp_path, None):
+        with protecting(folder, make, "observe") as run:
             for number in range(6):
-                give_gradients(model, number)
-                guard.record(loss=1.0)
+                give_gradients(run.model, number)
+                run.guard.record(loss=1.0)
                 if make is Sam:
-                    optimizer.first_step()
-                    give_gradients(model, number + 50)
-                    optimizer.second_step()
+                    run.optimizer.first_step()
+                    give_gradients(run.model, number + 50)
+                    run.optimizer.second_step()
                 else:
-                    optimizer.step()
-            if folder is not None:
-                assert guard._monitor.sync.num_exchanges == 6
-        return model
-
-    for ours, theirs in zip(run(tmp_path).parameters(), run(None).parameters(), strict=True):
-        assert torch.equal(ours, theirs)
+                    run.optimizer.step()
+            assert folder is None or run.guard._monitor.sync.num_exchanges == 6
+        ends.append(weights(run.model))
+    assert are_equal(*ends)
 
 
 def test_what_only_passes_steps_on_is_unwrapped() -> None:

@@ -16,7 +16,8 @@ from tests.kit.threads import run_threads
 from tests.kit.tiny import batches, journal_of, loss_of
 from tests.kit.tiny import make_model as make_tiny
 from tests.kit.traffic import MAX_BYTES, MAX_COLLECTIVES, traffic
-from tests.live.protect.made_up import FAULTS, NAN, break_step, give_gradients, make_model
+from tests.kit.user_loop import NAN, take_step
+from tests.live.protect.made_up import FAULTS, break_step, give_gradients, make_model
 from tests.live.protect.test_do_no_harm import ELSEWHERE, IN_THE_GATE, IN_THE_NUMBERS
 from tests.live.test_do_no_harm import planted
 from tests.live.test_ranks import ENGINES
@@ -228,11 +229,7 @@ def protect_real(rank: int, engine: str, schedule: Schedule, folder: Path) -> An
             culprit, fault = schedule.faults.get(step, (None, ""))
             if culprit == rank:
                 loss = loss * float(fault.split()[0])
-            guard.record(loss=loss, tokens=batch.numel())
-            loss.backward()
-            guard.clip_grad_norm_(1.0)
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(guard, optimizer, loss, clip=1.0, tokens=batch.numel())
         assert not guard._monitor.gate.shield.is_down  # type: ignore[union-attr]
     is_finite = all(torch.isfinite(local(p.detach())).all() for p in model.parameters())
     count = int(optimizer.state_dict()["state"][0]["step"])

@@ -4,13 +4,15 @@ import random
 import re
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import events_of, take_step, watching
 from torch import nn, optim
 
 import trimtab
@@ -20,6 +22,7 @@ from trimtab.live.recover.experiments import Answer, Laboratory
 from trimtab.live.recover.traces import Trace
 from trimtab.state.batches import RememberedBatches
 
+adamw = partial(optim.AdamW, fused=True)
 QUICK = Config().override({"recover.snapshot_every": 5})
 
 
@@ -149,19 +152,12 @@ def train(folder: Path, *, mode: str = "recover", model: nn.Module | None = None
     """Train with one batch that has a NaN in its third row."""
     torch.manual_seed(0)
     model = model or Parts()
-    optimizer = optim.AdamW(model.parameters(), fused=True)
     options: dict[str, Any] = {"batch_loss": squares(model)} if mode == "recover" else {}
     data = torch.randn(40, 8, 4, generator=torch.Generator().manual_seed(3))
     data[30, 2, 1] = torch.nan
-    with trimtab.watch(
-        model, optimizer, run_dir=folder, mode=mode, config=QUICK, **options
-    ) as guard:
+    with watching(folder, mode, model=model, make=adamw, config=QUICK, **options) as run:
         for batch in data:
-            loss = model(batch).square().mean()
-            guard.record(loss=loss, batch=batch)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(run.guard, run.optimizer, model(batch).square().mean(), batch=batch)
     return model
 
 
@@ -170,7 +166,7 @@ def test_a_run_with_a_bad_batch_is_explained_and_has_the_bits_of_protect(tmp_pat
     plain = train(tmp_path / "protect", mode="protect")
     for one, other in zip(model.state_dict().values(), plain.state_dict().values(), strict=True):
         assert torch.equal(one.nan_to_num(), other.nan_to_num())
-    found = [e.facts for e in journal_of(tmp_path / "recover").events if e.kind == EXPERIMENT]
+    found = [e.facts for e in events_of(tmp_path / "recover", EXPERIMENT)]
     answers = {facts["name"]: facts["answer"] for facts in found}
     assert answers["again"] == "same"
     assert answers["first_nonfinite"] == "batch"
@@ -182,7 +178,7 @@ def test_a_model_that_carries_a_state_is_refused_by_name(
 ) -> None:
     train(tmp_path, model=Carries("count"))
     assert caplog.text.count("batch_loss changes count, so no experiments") == 1
-    assert not [e for e in journal_of(tmp_path).events if e.kind == EXPERIMENT]
+    assert events_of(tmp_path, EXPERIMENT) == []
 
 
 class Naughty:

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.kit.cases import one_of_each
 from tests.kit.undo import refusals, undos
+from tests.kit.user_loop import take_step
 from torch import nn, optim
 
 import trimtab
@@ -41,18 +42,10 @@ class Run:
                     edit(self)
                 x = torch.randn(64, 32, dtype=self.dtype)
                 outputs = self.model(x * self.input_factor).float() * self.loss_factor
-                loss = nn.functional.cross_entropy(outputs, x[:, :10].argmax(1))
-                guard.record(loss=loss)
-                loss.backward()
-                self.optimizer.step()
-                self.optimizer.zero_grad()
+                take_step(
+                    guard, self.optimizer, nn.functional.cross_entropy(outputs, x[:, :10].argmax(1))
+                )
                 self.optimizer.param_groups[0]["lr"] = rate
-
-
-def word(tensor: torch.Tensor, element: int, bit: int) -> None:
-    kind = torch.int32 if tensor.element_size() == 4 else torch.int16
-    numbers = tensor.detach().view(kind).view(-1).numpy()
-    numbers[element] ^= numbers.dtype.type(1 << bit)
 
 
 def huge_weight(run: Run) -> None:
@@ -62,7 +55,9 @@ def huge_weight(run: Run) -> None:
 
 def flipped_exponent(run: Run) -> None:
     weight: Any = run.model[3].weight
-    word(weight, 1234, 8 * weight.element_size() - 2)
+    bits = torch.int32 if weight.element_size() == 4 else torch.int16
+    numbers = weight.detach().view(bits).view(-1).numpy()  # past torch's counters
+    numbers[1234] ^= numbers.dtype.type(1 << (8 * weight.element_size() - 2))
 
 
 def lost_moment(run: Run) -> None:

@@ -1,12 +1,14 @@
 """Steps that were kept out of the weights, or undone, harm no verdict about the run."""
 
 import math
+from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import take_step, watching
 
 import trimtab
 from trimtab.core.actions import ActionKind
@@ -17,6 +19,7 @@ from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
 from trimtab.journal.checkpoints.index import CheckpointIndex, Verdict
 
+adamw = partial(torch.optim.AdamW, lr=3e-3)
 SAVED, AT, AFTER = 40, 150, 45
 """A checkpoint that is proven when the first bad step comes; steps after the last one."""
 
@@ -26,9 +29,9 @@ def run_with_nans(
 ) -> None:
     """Train with losses that are NaN, unattended, and save in between."""
     model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     bad = range(AT, AT + every * count, every)
     data = batches(8)
+    optimizer = adamw(model.parameters())
     with trimtab.watch(
         model,
         optimizer,
@@ -38,16 +41,12 @@ def run_with_nans(
         checkpoints=trimtab.Checkpoints(model, optimizer, run_dir=folder),
     ) as guard:
         for at in range(bad[-1] + AFTER):
-            loss = loss_of(model, data[at % 8])
-            if at in bad:
-                loss = loss * math.nan
-            guard.record(loss=loss)
+            loss = loss_of(model, data[at % 8]) * (math.nan if at in bad else 1.0)
             if skips_itself and at in bad:
+                guard.record(loss=loss)
                 guard.skip()
                 continue
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(guard, optimizer, loss)
             if at in (SAVED, bad[-1] + 5):
                 guard.checkpoint()
 
@@ -85,34 +84,23 @@ def test_a_run_that_is_never_finite_again_ends_without_blaming_the_weights(tmp_p
 
 
 def test_an_undo_that_was_asked_for_and_refused_is_no_incident(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+    with watching(tmp_path, "recover", make=adamw) as run:
         for at, batch in enumerate(batches(60)):
             if at == 45:
-                optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(2))]})
-                guard.undo(5)
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+                new = torch.nn.Parameter(torch.zeros(2))
+                run.optimizer.add_param_group({"params": [new]})
+                run.guard.undo(5)
+            run.step(batch)
     assert UNDO_REFUSED in {event.kind for event in journal_of(tmp_path).events}
     assert trimtab.diagnose(tmp_path).incidents == ()
 
 
 def test_the_proof_of_an_undo_is_the_cause_of_its_incident(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3, fused=True)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+    with watching(tmp_path, "recover", make=adamw) as run:
         for at, batch in enumerate(batches(200)):
             if at == 100:
-                model.embed.weight.detach().numpy()[3, 5] = math.inf  # as a device would
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+                run.model.embed.weight.detach().numpy()[3, 5] = math.inf  # as a device would
+            run.step(batch)
     (found,) = trimtab.diagnose(tmp_path).incidents
     assert found.incident_class is IncidentClass.RESTORED
     assert found.action.kind is ActionKind.WAIT
@@ -122,21 +110,14 @@ def test_the_proof_of_an_undo_is_the_cause_of_its_incident(tmp_path: Path) -> No
 
 
 def test_a_validation_through_guard_steps_lends_no_batches_to_the_training(tmp_path: Path) -> None:
-    model = make_model()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
     held_out = batches(5, seed=9)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
-        for step in guard.steps(batches(100)):
-            (batch,) = step
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+    with watching(tmp_path, make=adamw) as run:
+        for step in run.guard.steps(batches(100)):
+            run.step(*step)
             if step.number % 20 == 19:
-                for validation in guard.steps(held_out):
+                for validation in run.guard.steps(held_out):
                     with torch.no_grad():
-                        loss_of(model, *validation)
+                        loss_of(run.model, *validation)
     block = journal_of(tmp_path)
     assert block.data_position.tolist() == list(range(100))
     fingerprints = block.column("fingerprint")

@@ -12,8 +12,18 @@ import torch
 import torch.distributed as dist
 from tests.kit.cases import one_of_each, some_of
 from tests.kit.launch import run_ranks
-from tests.kit.tiny import journal_of
-from tests.kit.undo import KINDS, Edit, Loop, flip_weight, lose_weight, refusals, train, undos
+from tests.kit.undo import (
+    KINDS,
+    Edit,
+    Loop,
+    flip_bit,
+    flip_weight,
+    lose_weight,
+    refusals,
+    train,
+    undos,
+)
+from tests.kit.user_loop import events_of, take_step, watching
 from torch import nn, optim
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -27,7 +37,7 @@ AT = 25
 def acts(run_dir: Path) -> list[str]:
     """Return what was undone, refused or discarded."""
     kinds = ("undo", "harm not undone", "step discarded", "gradient scaled down")
-    return [event.kind for event in journal_of(run_dir).events if event.kind in kinds]
+    return [event.kind for event in events_of(run_dir, *kinds)]
 
 
 def weight(loop: Loop, name: str) -> torch.Tensor:
@@ -72,6 +82,9 @@ def test_powers_of_two_written_past_torch_are_no_flipped_bit(edit: Edit, tmp_pat
     assert acts(tmp_path) == []
 
 
+adamw = partial(optim.AdamW, lr=3e-3, fused=True)
+
+
 class WithBias(nn.Module):
     """A classifier whose classes can be switched off, with a mask and running statistics."""
 
@@ -99,21 +112,21 @@ def classify(
     """Train the classifier on the first seven of its eight classes."""
     torch.manual_seed(0)
     model = WithBias()
-    optimizer = optim.AdamW(model.parameters(), lr=3e-3, fused=True)
     centers = torch.randn(8, 12)
     often = Config().override({"recover.snapshot_every": 10})
-    with trimtab.watch(model, optimizer, run_dir=run_dir, mode="recover", config=often) as guard:
+    with watching(run_dir, "recover", model=model, make=adamw, config=often) as run:
         for number in range(steps):
             if number in edits:
-                edits[number](model, optimizer)
+                edits[number](model, run.optimizer)
             labels = torch.randint(0, 7, (16,))
-            loss = F.cross_entropy(model(centers[labels] + torch.randn(16, 12)), labels)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            inputs = centers[labels] + torch.randn(16, 12)
+            take_step(run.guard, run.optimizer, F.cross_entropy(model(inputs), labels))
             after(number, model)
     return model
+
+
+def flip_inner(bit: int) -> Callable[[Any, optim.Optimizer], None]:
+    return lambda model, optimizer: flip_bit(model.inner.weight, bit)
 
 
 def switch_off(model: Any, optimizer: optim.Optimizer) -> None:
@@ -134,12 +147,7 @@ def test_a_bias_of_minus_infinity_is_left_alone(edit: Any, tmp_path: Path) -> No
 
 def test_a_flip_after_an_infinity_on_purpose_is_still_undone(tmp_path: Path) -> None:
     """Snapshots with the user's infinity in them are good ones."""
-
-    def flip(model: Any, optimizer: optim.Optimizer) -> None:
-        bits = model.inner.weight.detach().numpy().reshape(-1).view(np.uint32)
-        bits[5] ^= np.uint32(1 << 28)
-
-    model = classify(tmp_path, {AT: switch_off, AT + 30: flip}, steps=80)
+    model = classify(tmp_path, {AT: switch_off, AT + 30: flip_inner(28)}, steps=80)
     assert len(undos(tmp_path)) == 1
     assert model.head.bias[7] == -torch.inf
 
@@ -241,18 +249,14 @@ def test_numbers_that_the_optimizer_writes_itself_are_restored(tmp_path: Path) -
 
     torch.manual_seed(0)
     model = nn.Linear(8, 8)
-    optimizer = OwnNumbers(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+    with watching(tmp_path, "recover", model=model, make=OwnNumbers) as run:
         for step in range(40):
-            optimizer.param_groups[0]["lr"] = 1e-2 * (1 - step / 100)  # the user's own schedule
+            run.optimizer.param_groups[0]["lr"] = 1e-2 * (1 - step / 100)  # the user's own schedule
             loss = model(torch.randn(4, 8)).square().mean()
-            guard.record(loss=loss)
-            loss.backward()
             if step == AT:
-                guard.undo(1)
-            optimizer.step()
-            optimizer.zero_grad()
-            note(optimizer)
+                run.guard.undo(1)
+            take_step(run.guard, run.optimizer, loss)
+            note(run.optimizer)
     (undo,) = undos(tmp_path)
     assert numbers[undo.step] == numbers[int(undo.facts["to_step"]) - 1]
     assert rates == [1e-2 * (1 - step / 100) for step in range(40)]
@@ -264,14 +268,10 @@ def test_a_mask_that_code_has_changed_stays_and_running_statistics_return(tmp_pa
     def prune(model: Any, optimizer: optim.Optimizer) -> None:
         model.mask[:6] = 0
 
-    def flip(model: Any, optimizer: optim.Optimizer) -> None:
-        bits = model.inner.weight.detach().numpy().reshape(-1).view(np.uint32)
-        bits[5] ^= np.uint32(1 << 26)
-
     def note(number: int, model: Any) -> None:
         means.append(model.norm.running_mean.clone())
 
-    model = classify(tmp_path, {31: prune, 32: flip}, after=note)
+    model = classify(tmp_path, {31: prune, 32: flip_inner(26)}, after=note)
     (undo,) = undos(tmp_path)
     assert int((model.mask == 0).sum()) == 6
     assert torch.equal(means[undo.step], means[int(undo.facts["to_step"]) - 1])
@@ -287,7 +287,7 @@ def test_running_statistics_that_are_not_finite_are_repaired_and_reported(
 
     model = classify(tmp_path, {AT: lose})
     assert torch.isfinite(model.norm.running_mean).all()
-    (event,) = (e for e in journal_of(tmp_path).events if e.kind == "buffer repaired")
+    (event,) = events_of(tmp_path, "buffer repaired")
     assert event.facts["tensor"] == "norm.running_mean"
     assert caplog.text.count("evaluation would be NaN") == 1
     assert undos(tmp_path) == []
@@ -316,12 +316,11 @@ def test_a_second_copy_that_brings_the_harm_back_is_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def flip(model: Any, optimizer: optim.Optimizer) -> None:
-        bits = model.head.weight.detach().numpy().reshape(-1).view(np.uint32)
-        bits[5] ^= np.uint32(1 << 30)
+        flip_bit(model.head.weight, 30)
 
     classify(tmp_path, {34: flip}, after=lookahead(), steps=50)
     assert "another copy of the weights brings it back: pass it as state={...}" in caplog.text
-    (outcome,) = (e for e in journal_of(tmp_path).events if e.kind == "undo outcome")
+    (outcome,) = events_of(tmp_path, "undo outcome")
     assert outcome.facts["helped"] is False
 
 
@@ -331,7 +330,7 @@ def test_harm_that_never_showed_in_the_loss_is_not_said_to_be_helped(
     caplog.set_level("INFO")
     bit = partial(flip_weight, bit=24)
     train(KINDS["plain"], tmp_path, "recover", steps=110, edits={60: bit})
-    (outcome,) = (e for e in journal_of(tmp_path).events if e.kind == "undo outcome")
+    (outcome,) = events_of(tmp_path, "undo outcome")
     assert outcome.facts["showed"] is False
     assert "is over: the loss is " in caplog.text
     assert "has helped" not in caplog.text
@@ -339,8 +338,7 @@ def test_harm_that_never_showed_in_the_loss_is_not_said_to_be_helped(
 
 def test_an_undo_that_is_refused_harms_nothing(tmp_path: Path) -> None:
     train(KINDS["plain"], tmp_path, "recover", steps=12, edits={1: lambda loop: loop.guard.undo(9)})
-    events = journal_of(tmp_path).events
-    (refusal,) = (event for event in events if event.kind == "not undone as asked")
+    (refusal,) = events_of(tmp_path, "not undone as asked")
     assert refusal.facts["why"] == "asked for by guard.undo"
     assert refusals(tmp_path) == []
     assert trimtab.diagnose(tmp_path).incidents == ()
@@ -361,17 +359,13 @@ def halve_columns(parameter: torch.Tensor) -> None:
 def replicas(folder: Path, edit: Any, ranks: tuple[int, ...], rank: int) -> float:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)))
-    optimizer = optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     generator = torch.Generator().manual_seed(rank)
-    with trimtab.watch(model, optimizer, run_dir=folder, mode="recover") as guard:
+    with watching(folder, "recover", model=model, make=adamw) as run:
         for number in range(40):
             if number == AT and rank in ranks:
                 edit(next(model.parameters()))
             loss = model(torch.randn(4, 16, generator=generator)).square().mean()
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(run.guard, run.optimizer, loss)
     dist.barrier()
     return float(next(model.parameters()).detach().double().sum())
 

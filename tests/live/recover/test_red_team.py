@@ -17,6 +17,7 @@ from tests.kit.cases import some_of
 from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from tests.kit.undo import refusals, undos
+from tests.kit.user_loop import take_step
 from torch import nn, optim
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence, pack_sequence
@@ -329,10 +330,7 @@ def gan_steps(folder: Path, *, is_watched: bool) -> tuple[list[int], int]:
                         loss = F.softplus(-fake).mean()
                         if loss_now == "judge":
                             loss = F.softplus(fake).mean() + F.softplus(-judge(real)).mean()
-                        guard.record(loss=loss)
-                        optimizers[1 - at].zero_grad()
-                        loss.backward()
-                        optimizers[1 - at].step()
+                        take_step(guard, optimizers[1 - at], loss)
             assert epoch < 2
     return numbers, len(observe(folder)) if is_watched else 0
 

@@ -9,6 +9,7 @@ import pytest
 import torch
 from tests.kit.observing import with_observer  # noqa: F401
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import take_step
 
 import trimtab
 from trimtab.core.block import Event
@@ -107,11 +108,7 @@ def run_until_lost(
                 for group in optimizer.param_groups:
                     group["lr"] = 1e-7
             (batch,) = step
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(guard, optimizer, loss_of(model, batch))
             if step.number == 40:
                 guard.checkpoint()
             if step.number == 130:

@@ -14,6 +14,7 @@ import pytest
 import torch
 from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.user_loop import take_step
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from typer.testing import CliRunner
@@ -74,11 +75,7 @@ def launch(
         for step in guard.steps(DATA[:until]):
             each(guard, step.number)
             (batch,) = step
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            take_step(guard, optimizer, loss_of(model, batch))
             schedule.step()
     assert first == 0 or step.number == until - 1
     return [parameter.detach().clone() for parameter in model.parameters()]
@@ -403,11 +400,7 @@ def on_a_rank(rank: int, run: Path) -> tuple[list[float], float, tuple[str, ...]
         rates = guard._monitor.rollback.rates  # type: ignore[union-attr]
         for step in guard.steps(DATA[rank:20:2]):
             (batch,) = step
-            loss = loss_of(model, batch)
-            guard.record(loss=loss)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            take_step(guard, optimizer, loss_of(model, batch))
             seen.append(rates.applied)
         sources = guard.without_sources
     weights = [float(parameter.detach().sum()) for parameter in model.parameters()]

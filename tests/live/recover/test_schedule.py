@@ -8,10 +8,10 @@ from unittest import mock
 import pytest
 import torch
 from tests.kit.launch import run_ranks
-from torch import nn, optim
+from tests.kit.user_loop import take_step, watching
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-import trimtab
 from trimtab.live.measure.time_budget import StepClock, TimeBudget
 from trimtab.live.recover.tracked_optimizer import SnapshotSchedule
 from trimtab.state.snapshots import Snapshots
@@ -67,7 +67,6 @@ def watched(folder: Path, rank: int) -> list[int]:
     """Train on a rank; each takes a step to be of another length."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(8, 4))
-    optimizer = optim.AdamW(model.parameters())
     taken: list[int] = []
     take = Snapshots.take
 
@@ -79,14 +78,10 @@ def watched(folder: Path, rank: int) -> list[int]:
     with (
         mock.patch.object(Snapshots, "take", note),
         mock.patch.object(StepClock, "seconds", seconds, create=True),
-        trimtab.watch(model, optimizer, run_dir=folder, mode="recover") as guard,
+        watching(folder, "recover", model=model) as run,
     ):
         for _ in range(60):
-            loss = model(torch.randn(4, 8)).square().mean()
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(run.guard, run.optimizer, model(torch.randn(4, 8)).square().mean())
     return taken
 
 

@@ -10,11 +10,12 @@ import torch
 from tests.kit.cases import some_of
 from tests.kit.launch import run_ranks
 from tests.kit.undo import KINDS, Edit, Loop, refusals, same, train, undos
-from tests.live.recover.test_undo_ranks import body, local
+from tests.live.recover.test_undo_ranks import body
 
 from trimtab.core.errors import NonFiniteRun
 from trimtab.live.recover.memory_watch import MemoryWatch
 from trimtab.live.recover.rules import STUCK_STEPS
+from trimtab.state.host_copy import local
 
 AT = 25
 

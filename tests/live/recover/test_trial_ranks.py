@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 from tests.kit.cases import some_of
 from tests.kit.launch import run_ranks
-from tests.kit.tiny import journal_of
+from tests.kit.undo import undos
+from tests.kit.user_loop import events_of
+from tests.live.recover.test_trial import often
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.nn import functional as F
@@ -19,14 +21,11 @@ from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
 from trimtab.core.config import Config
-from trimtab.core.events import TRIAL, UNDO
+from trimtab.core.events import TRIAL
 from trimtab.live.recover.trial_rule import TrialSchedule
+from trimtab.state.host_copy import local
 
 AT, STEPS, FEW_STEPS = 80, 125, 45
-
-
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
 def make_model(layout: str) -> nn.Module:
@@ -99,11 +98,6 @@ def body(layout: str, what: str, rollback: str, folder: Path, rank: int) -> dict
     }
 
 
-def often(self: TrialSchedule, update: int, sigmas: float) -> bool:
-    """Open a trial now and then, whatever the loss."""
-    return update % 30 == 20
-
-
 def forced(layout: str, what: str, *rest: Any) -> dict[str, Any]:
     opens = TrialSchedule.opens if what == "probes" else often
     with mock.patch.object(TrialSchedule, "opens", opens):
@@ -113,7 +107,7 @@ def forced(layout: str, what: str, *rest: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("layout", some_of(["ddp", "fsdp2"], "ddp"))
 def test_all_ranks_restore_the_same_state_at_the_same_step(layout: str, tmp_path: Path) -> None:
     results = run_ranks(partial(body, layout, "fault", "auto", tmp_path), 2)
-    (undo,) = [event for event in journal_of(tmp_path).events if event.kind == UNDO]
+    (undo,) = undos(tmp_path)
     assert undo.facts["gain"] > 0.1
     restored = undo.step - undo.facts["updates_lost"] - 1
     for result in results:
@@ -137,7 +131,7 @@ def test_a_trial_that_closes_or_fails_leaves_the_bits(
     for one, other in zip(tried, plain, strict=True):
         assert one["bits"] == other["bits"]
         assert one["random"] == other["random"]
-    closed = [e for e in journal_of(tmp_path / "tried").events if e.kind == TRIAL]
+    closed = events_of(tmp_path / "tried", TRIAL)
     if what == "closes":
         assert closed
         assert tried[0]["calls"] >= 32

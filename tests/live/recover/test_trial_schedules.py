@@ -18,6 +18,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.kit.launch import run_ranks
+from tests.live.recover.test_trial import often as opens_often
 from torch import nn, optim
 from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
@@ -69,14 +70,11 @@ def noted(often: bool) -> Iterator[list[Any]]:
         decisions.append(("restores", tracked.num_updates, step))
         restore(self, tracked, step, pending)
 
-    def opens(self: TrialSchedule, update: int, sigmas: float) -> bool:
-        return update % 30 == 20
-
     with ExitStack() as patches:
         patches.enter_context(mock.patch.object(StateTrial, "receive", receives))
         patches.enter_context(mock.patch.object(Undo, "_restore", restores))
         if often:
-            patches.enter_context(mock.patch.object(TrialSchedule, "opens", opens))
+            patches.enter_context(mock.patch.object(TrialSchedule, "opens", opens_often))
         yield decisions
 
 

@@ -1,5 +1,6 @@
 """Harm is undone in every kind of loop; what people do on purpose is left alone."""
 
+import contextlib
 import copy
 import pickle
 from collections.abc import Callable
@@ -11,11 +12,10 @@ import numpy as np
 import pytest
 import torch
 from tests.kit.cases import one_of_each, some_of
-from tests.kit.tiny import journal_of
 from tests.kit.undo import (
     KINDS,
-    Kind,
     Loop,
+    flip_bit,
     flip_moment,
     flip_weight,
     lose_weight,
@@ -24,6 +24,7 @@ from tests.kit.undo import (
     train,
     undos,
 )
+from tests.kit.user_loop import events_of, take_step, watching
 from torch import nn, optim
 
 import trimtab
@@ -31,6 +32,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.config import Config, RecoverConfig
 from trimtab.core.errors import RestoreError
 from trimtab.core.events import UNDO_OUTCOME
+from trimtab.live import arithmetic
 from trimtab.live.recover.undo_report import is_at_level
 
 AT, STEPS, LAG = 25, 40, 2
@@ -40,45 +42,13 @@ LOOPS = ("plain", "accumulation", "closure", "scaler", "two optimizers", "guard.
 """In CI the other kinds, which are optimizers, are tried with a flipped bit."""
 
 
-class TestEveryLoop:
-    @pytest.mark.parametrize("name", some_of(KINDS, *LOOPS))
-    def test_a_healthy_run_has_the_bits_of_protect(self, name: str, tmp_path: Path) -> None:
-        protected = train(KINDS[name], tmp_path / "protect", "protect")
-        recovering = train(KINDS[name], tmp_path / "recover", "recover")
-        assert recovering.losses == protected.losses
-        assert all(map(same, protected.states, recovering.states))
-        assert undos(tmp_path / "recover") == []
-
-    @pytest.mark.parametrize("name", some_of(KINDS, "scaler", *KINDS.keys() - {*LOOPS}))
-    def test_a_flipped_bit_is_undone_to_the_bit(self, name: str, tmp_path: Path) -> None:
-        loop = train(KINDS[name], tmp_path, "recover", edits={AT: flip_weight})
-        (undo,) = undos(tmp_path)
-        assert undo.facts["tensor"] == "embed.weight"
-        lost = int(undo.facts["updates_lost"])
-        assert lost <= 10 + LAG
-        # The state after the step that was not taken is that of an earlier step, in every bit.
-        restored = loop.states[undo.step]
-        assert same(restored, loop.states[undo.step - lost - 1])
-        assert np.isfinite(loop.losses).all()
-        # The rest of the loop has noticed nothing.
-        assert len(loop.losses) == loop.scheduler.last_epoch == STEPS
-        assert loop.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
-
-
-@pytest.mark.parametrize("name", some_of(KINDS, "plain", "scaler", "closure", "sgd"))
-def test_a_weight_that_is_not_finite_is_undone(name: str, tmp_path: Path) -> None:
-    loop = train(KINDS[name], tmp_path, "recover", edits={AT: lose_weight})
-    (undo,) = undos(tmp_path)
-    assert "not finite" in str(undo.facts["why"])
-    assert int(undo.facts["updates_lost"]) <= 20
-    assert all(torch.isfinite(p).all() for p in loop.model.parameters())
-    assert np.isfinite(loop.losses[-1])
-
-
-def test_a_flipped_moment_is_undone(tmp_path: Path) -> None:
-    train(KINDS["plain"], tmp_path, "recover", edits={AT: flip_moment})
-    (undo,) = undos(tmp_path)
-    assert undo.facts["tensor"] == "exp_avg of embed.weight"
+@pytest.mark.parametrize("name", some_of(KINDS, *LOOPS))
+def test_a_healthy_run_has_the_bits_of_protect(name: str, tmp_path: Path) -> None:
+    protected = train(KINDS[name], tmp_path / "protect", "protect")
+    recovering = train(KINDS[name], tmp_path / "recover", "recover")
+    assert recovering.losses == protected.losses
+    assert all(map(same, protected.states, recovering.states))
+    assert undos(tmp_path / "recover") == []
 
 
 def lose_squares(loop: Loop) -> None:
@@ -86,10 +56,49 @@ def lose_squares(loop: Loop) -> None:
         state["exp_avg_sq"].data.zero_()
 
 
-def test_lost_moments_are_undone(tmp_path: Path) -> None:
-    train(KINDS["plain"], tmp_path, "recover", edits={AT: lose_squares})
+HARM: dict[Callable[[Loop], None], str] = {
+    flip_weight: "one bit of embed.weight flipped in memory",
+    flip_moment: "one bit of exp_avg of embed.weight flipped in memory",
+    lose_weight: "not finite",
+    lose_squares: "beyond what any gradients",
+}
+HARMED = (
+    *product(KINDS, [flip_weight], [False]),
+    *product(["plain", "scaler", "closure", "sgd", "two optimizers"], [lose_weight], [False]),
+    *product(["plain", "fused", "two optimizers"], [flip_weight, flip_moment], [True]),
+    *product(["plain"], [flip_moment, lose_squares], [False]),
+)
+"""Kinds of loops, what harms them, and whether bits are summed as on an accelerator."""
+
+
+@pytest.mark.parametrize(
+    ("name", "harm", "on_device"),
+    some_of(
+        HARMED,
+        *product(["scaler", *KINDS.keys() - {*LOOPS}], [flip_weight], [False]),
+        *(("closure", lose_weight, False), ("sgd", lose_weight, False)),
+        *(("plain", flip_moment, False), ("plain", lose_squares, False)),
+        *(("two optimizers", flip_weight, True), ("fused", flip_moment, True)),
+    ),
+)
+def test_harm_is_undone_to_the_bit(
+    name: str, harm: Callable[[Loop], None], on_device: bool, tmp_path: Path
+) -> None:
+    path = arithmetic.device_path() if on_device else contextlib.nullcontext()
+    with path:
+        loop = train(KINDS[name], tmp_path, "recover", edits={AT: harm})
     (undo,) = undos(tmp_path)
-    assert "beyond what any gradients" in str(undo.facts["why"])
+    assert HARM[harm] in str(undo.facts["why"])
+    lost = int(undo.facts["updates_lost"])
+    assert lost <= (20 if harm is lose_weight else 10 + LAG)
+    if harm is not lose_weight:  # after that steps are discarded, which are no updates
+        # The state after the step that was not taken is that of an earlier step, in every bit.
+        assert same(loop.states[undo.step], loop.states[undo.step - lost - 1])
+    assert np.isfinite(loop.losses[-1])
+    assert all(torch.isfinite(p).all() for p in loop.model.parameters())
+    # The rest of the loop has noticed nothing.
+    assert len(loop.losses) == loop.scheduler.last_epoch == STEPS
+    assert loop.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.0, abs=1e-9)
 
 
 # What people do on purpose, not announced.
@@ -163,74 +172,36 @@ PURPOSES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("purpose", "when"), one_of_each(product(PURPOSES, ["once", "each step"])))
+@pytest.mark.parametrize(
+    ("purpose", "often", "with_batch_loss"),
+    one_of_each(product(PURPOSES, [False, True], [False, True])),
+)
 def test_nothing_that_people_do_is_undone(
-    purpose: Callable[[Loop], None], when: str, tmp_path: Path
+    purpose: Callable[[Loop], None], often: bool, with_batch_loss: bool, tmp_path: Path
 ) -> None:
-    often = range(AT, STEPS) if when == "each step" else [AT]
-    if purpose is faster and when == "each step":
+    if purpose is faster and often:
         pytest.skip("ten to the twenty-fifth is no purpose")
-    edits = dict.fromkeys(often, purpose)
-    train(
-        KINDS["plain"],
-        tmp_path,
-        "recover",
-        edits=edits,
-        batch_loss=None,
-    )
+    edits = dict.fromkeys(range(AT, STEPS) if often else [AT], purpose)
+    train(KINDS["plain"], tmp_path, "recover", edits=edits, with_batch_loss=with_batch_loss)
     assert undos(tmp_path) == []
-
-
-def test_with_a_batch_loss_a_reset_head_is_left_alone_too(tmp_path: Path) -> None:
-    for purpose in (reset_head, reset_head_data, shrink):
-        run_dir = tmp_path / purpose.__name__
-        _with_batch_loss(run_dir, {AT: purpose})
-        assert undos(run_dir) == [], purpose.__name__
-
-
-def _with_batch_loss(run_dir: Path, edits: dict[int, Any], steps: int = 90) -> Loop:
-    from tests.kit.tiny import loss_of
-
-    held: list[Loop] = []
-
-    def batch_loss(batch: torch.Tensor) -> torch.Tensor:
-        return loss_of(held[0].model, batch)
-
-    def remember(loop: Loop) -> None:
-        held[:] = [loop]
-
-    return train(
-        Kind(),
-        run_dir,
-        "recover",
-        steps=steps,
-        edits={0: remember, **edits},
-        batch_loss=batch_loss,
-    )
 
 
 # Limits.
 
 
 def test_trouble_that_returns_is_accepted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train(
-        KINDS["plain"], tmp_path, "recover", steps=70, edits=dict.fromkeys((25, 45), lose_squares)
-    )
+    edits = dict.fromkeys((25, 45), lose_squares)
+    train(KINDS["plain"], tmp_path, "recover", steps=70, edits=edits)
     assert len(undos(tmp_path)) == 1
     assert len(refusals(tmp_path)) == 1
     assert "so it has a cause" in caplog.text
 
 
 def test_an_undo_can_be_asked_for(tmp_path: Path) -> None:
-    loop = train(
-        KINDS["plain"],
-        tmp_path,
-        "recover",
-        edits={AT: lambda loop: loop.guard.undo(12)},
-    )
+    edits = {AT: lambda loop: loop.guard.undo(12)}
+    loop = train(KINDS["plain"], tmp_path, "recover", edits=edits)
     (undo,) = undos(tmp_path)
-    lost = int(undo.facts["updates_lost"])
-    assert 12 <= lost <= 24
+    assert 12 <= int(undo.facts["updates_lost"]) <= 24
     assert any(same(loop.states[AT + LAG], old) for old in loop.states[:AT])
     assert trimtab.diagnose(tmp_path).incidents == ()  # it was done on purpose
 
@@ -245,28 +216,37 @@ def test_without_memory_nothing_is_undone_and_it_is_said(
     assert len(loop.losses) == STEPS
 
 
+def fail(*given: Any, **named: Any) -> Any:
+    raise OSError("planted")
+
+
 def test_a_restore_that_fails_half_way_ends_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trimtab.state import snapshots
-
-    def fail(self: Any, saved: Any) -> None:
-        raise OSError("no memory")
-
-    monkeypatch.setattr(snapshots.OtherState, "restore", fail)
+    monkeypatch.setattr("trimtab.state.snapshots.OtherState.restore", fail)
     with pytest.raises(RestoreError, match="restart from the last checkpoint"):
         train(KINDS["plain"], tmp_path, "recover", edits={AT: flip_weight})
 
 
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        ("trimtab.live.recover.audit.StateAudit.audit", "planted"),
+        ("trimtab.live.watch.Snapshots", "could not start and steps aside"),
+    ],
+)
 def test_a_bug_of_ours_ends_undo_and_not_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: str,
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    from trimtab.live.recover.audit import StateAudit
-
-    monkeypatch.setattr(StateAudit, "audit", lambda self, *given: 1 / 0)
+    monkeypatch.setattr(place, fail)
     loop = train(KINDS["plain"], tmp_path, "recover")
     assert len(loop.losses) == STEPS
-    assert "ZeroDivisionError" in caplog.text
+    assert said in caplog.text
+    assert not loop.optimizers[0]._optimizer_step_pre_hooks
 
 
 def test_a_gan_that_uses_a_graph_over_both_steps(tmp_path: Path) -> None:
@@ -286,8 +266,7 @@ def test_a_gan_that_uses_a_graph_over_both_steps(tmp_path: Path) -> None:
             loss.backward()
             guard.record(loss=loss)
             if number == AT:
-                weight = next(maker.parameters()).detach().numpy()
-                weight.reshape(-1).view(np.uint32)[7] ^= np.uint32(1 << 29)
+                flip_bit(next(maker.parameters()), 29)
             first.step()
             second.zero_grad()
             (-judge(fake).mean()).backward()
@@ -297,34 +276,16 @@ def test_a_gan_that_uses_a_graph_over_both_steps(tmp_path: Path) -> None:
     assert all(torch.isfinite(p).all() for p in both.parameters())
 
 
-def test_a_start_that_fails_leaves_no_hook(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    from trimtab.live import watch
-
-    def fail(*given: Any, **named: Any) -> Any:
-        raise RuntimeError("planted")
-
-    monkeypatch.setattr(watch, "Snapshots", fail)
-    loop = train(KINDS["plain"], tmp_path, "recover")
-    assert "could not start and steps aside" in caplog.text
-    assert not loop.optimizers[0]._optimizer_step_pre_hooks
-    assert len(loop.losses) == STEPS
-
-
 def test_a_clamp_of_weights_in_bf16_is_no_flipped_bit(tmp_path: Path) -> None:
     """It moves a weight by one unit in the last place: a power of two."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)).to(torch.bfloat16)
-    optimizer = optim.AdamW(model.parameters(), lr=3e-3)
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
+    with watching(tmp_path, "recover", model=model) as run:
+        run.optimizer.param_groups[0]["lr"] = 3e-3
         for _ in range(90):
             inputs = torch.randn(16, 16, dtype=torch.bfloat16)
             loss = (model(inputs) - 3 * inputs[:, :4]).square().mean()
-            optimizer.zero_grad()
-            loss.backward()
-            guard.record(loss=loss)
-            optimizer.step()
+            take_step(run.guard, run.optimizer, loss)
             for parameter in model.parameters():
                 parameter.data.clamp_(-0.4, 0.4)
     assert undos(tmp_path) == []
@@ -341,7 +302,7 @@ def test_an_undo_and_its_outcome_are_told(tmp_path: Path, caplog: pytest.LogCapt
     line = next(r.getMessage() for r in caplog.records if "undone to step" in r.getMessage())
     assert f"step {undo.step}: undone to step {facts['to_step']}" in line
     assert "one bit of embed.weight flipped in memory (certain" in line
-    (outcome,) = (e for e in journal_of(tmp_path).events if e.kind == UNDO_OUTCOME)
+    (outcome,) = events_of(tmp_path, UNDO_OUTCOME)
     assert outcome.facts["helped"] is True
     assert outcome.facts["undone_at"] == undo.step
     assert "has helped" in caplog.text
@@ -363,14 +324,11 @@ def test_an_outcome_is_judged_by_the_losses() -> None:
 def test_a_watched_scaler_can_be_copied(tmp_path: Path) -> None:
     """And the copy steps as its class does, without the guard."""
 
-    def copy_scaler(loop: Loop) -> None:
-        copies = [copy.deepcopy(loop.scaler), pickle.loads(pickle.dumps(loop.scaler))]
-        assert [one.step.__func__ for one in copies] == [torch.amp.GradScaler.step] * 2
-        assert [one.step.__self__ for one in copies] == copies
-
     def after(loop: Loop, number: int) -> None:
         if number == 5:
-            copy_scaler(loop)
+            copies = [copy.deepcopy(loop.scaler), pickle.loads(pickle.dumps(loop.scaler))]
+            assert [one.step.__func__ for one in copies] == [torch.amp.GradScaler.step] * 2
+            assert [one.step.__self__ for one in copies] == copies
 
     loop = train(KINDS["scaler"], tmp_path, "recover", steps=10, on_step=after)
     assert "step" not in vars(loop.scaler)
@@ -379,9 +337,8 @@ def test_a_watched_scaler_can_be_copied(tmp_path: Path) -> None:
 def test_a_rank_whose_snapshots_have_failed_still_hears_what_the_others_do(tmp_path: Path) -> None:
     """The first rank may end the run: one that does not hear of it would wait for the others."""
     model = nn.Linear(2, 2)
-    optimizer = optim.AdamW(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path, mode="recover") as guard:
-        monitor: Any = guard._monitor  # type: ignore[union-attr]
+    with watching(tmp_path, "recover", model=model) as run:
+        monitor: Any = run.guard._monitor
         heard: list[Any] = []
         receive = monitor.state_guard.receive
 
@@ -392,9 +349,5 @@ def test_a_rank_whose_snapshots_have_failed_still_hears_what_the_others_do(tmp_p
         monitor.state_guard.receive = hear
         monitor.shields.recovery.catch("planted", RuntimeError("planted"))
         for _ in range(6):
-            loss = model(torch.ones(1, 2)).square().mean()
-            guard.record(loss=loss)
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            take_step(run.guard, run.optimizer, model(torch.ones(1, 2)).square().mean())
     assert len(heard) == 4  # of 6 exchanges, two of them are on their way

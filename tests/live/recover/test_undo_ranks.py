@@ -12,30 +12,24 @@ import torch
 import torch.distributed as dist
 from tests.kit.cases import one_of_each, some_of
 from tests.kit.launch import run_ranks
-from tests.kit.undo import refusals, undos
+from tests.kit.undo import flip_bit, refusals, undos
+from tests.kit.user_loop import watching
 from torch import nn, optim
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-import trimtab
 from trimtab.live.recover.undo import Undo
+from trimtab.state.host_copy import local
 
 STEPS, AT = 40, 25
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if hasattr(tensor, "to_local") else tensor
-
-
 def flip(model: nn.Module, optimizer: Any) -> None:
-    weight = local(next(model.parameters()).detach())
-    weight.detach().numpy().reshape(-1).view(np.uint32)[3] ^= np.uint32(1 << 27)
+    flip_bit(next(model.parameters()), 27)
 
 
 def flip_moment(model: nn.Module, optimizer: Any) -> None:
-    state = optimizer.state[next(model.parameters())]
-    moment = local(state["exp_avg_sq"]).detach()
-    moment.numpy().reshape(-1).view(np.uint32)[3] ^= np.uint32(1 << 28)
+    flip_bit(optimizer.state[next(model.parameters())]["exp_avg_sq"], 28)
 
 
 def lose(model: nn.Module, optimizer: Any) -> None:
@@ -62,18 +56,17 @@ def body(
         model = DistributedDataParallel(model)
     else:
         fully_shard(model)
-    optimizer = make(model.parameters(), lr=1e-2)
     generator = torch.Generator().manual_seed(rank)
     seen = []
-    with trimtab.watch(model, optimizer, run_dir=folder, mode="recover") as guard:
+    with watching(folder, "recover", model=model, make=partial(make, lr=1e-2)) as run:
         for number in range(steps):
             loss = model(torch.randn(4, 8, generator=generator)).square().mean()
-            optimizer.zero_grad()
             loss.backward()
-            guard.record(loss=loss)
+            run.guard.record(loss=loss)
             if number == AT and rank == on and harm is not None:
-                guard.undo(5) if harm is ask else harm(model, optimizer)
-            optimizer.step()
+                run.guard.undo(5) if harm is ask else harm(model, run.optimizer)
+            run.optimizer.step()
+            run.optimizer.zero_grad()
             seen.append([float(local(p.detach()).double().sum()) for p in model.parameters()])
     dist.barrier()
     return seen

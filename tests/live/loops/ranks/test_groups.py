@@ -10,42 +10,43 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.kit.cases import some_of
-from tests.kit.launch import digest, meet, run_ranks, take_step
+from tests.kit.launch import digest, meet, run_ranks
 from tests.kit.tiny import batches, make_model
-from tests.kit.user_loop import adamw, column, losses
+from tests.kit.user_loop import NAN, Run, column, losses, watching
 from torch.distributed.checkpoint.state_dict_saver import async_save
 from torch.nn.parallel import DistributedDataParallel
 
-import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.core.errors import TrimtabError
 
 MODES = ["observe", "protect"]
-watch: Any = trimtab.watch
 
 
-def build(group: Any = None) -> tuple[Any, Any]:
-    model = DistributedDataParallel(make_model(), process_group=group)
-    return model, adamw(model.parameters())
+def ddp(group: Any = None) -> DistributedDataParallel:
+    return DistributedDataParallel(make_model(), process_group=group)
 
 
-def save_meanwhile(rank: int, folder: Path, mode: str) -> tuple[float, int]:
+def train(run: Run, rank: int, steps: int, nan_at: int | None = None) -> None:
+    for step, batch in enumerate(batches(steps, seed=rank)):
+        factor = NAN if step == nan_at else 1.0
+        run.step(batch, factor=factor, clip=1.0, tokens=batch.numel())
+
+
+def save_meanwhile(rank: int, folder: Path, mode: str) -> float:
     """Asynchronous checkpoints on the default group, while training has a group of its own."""
-    model, optimizer = build(dist.new_group([0, 1]))
-    saves = 0
+    model = ddp(dist.new_group([0, 1]))
     saving: Any = None
-    with watch(model, optimizer, run_dir=folder / "run", mode=mode) as guard:
+    with watching(folder / "run", mode, model=model) as run:
         for step, batch in enumerate(batches(30, seed=rank)):
-            take_step(guard, model, optimizer, batch)
+            run.step(batch, clip=1.0)
             time.sleep(0.002 * rank)
             if step % 10 == 0:
                 if saving is not None:
                     saving.result()
                 state = {"model": model.module.state_dict()}
-                saving = async_save(state, checkpoint_id=folder / f"save{saves}")
-                saves += 1
+                saving = async_save(state, checkpoint_id=folder / f"save{step}")
         saving.result()
-    return digest(model), saves
+    return digest(model)
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -58,7 +59,7 @@ def test_training_goes_on_during_an_asynchronous_save(mode: str, tmp_path: Path)
 
 def reduce_on_a_thread(rank: int, folder: Path, mode: str) -> tuple[int, float]:
     """A thread of the user's adds up numbers on the default group."""
-    model, optimizer = build(dist.new_group([0, 1]))
+    model = ddp(dist.new_group([0, 1]))
     wrong = []
 
     def add_up() -> None:
@@ -70,11 +71,10 @@ def reduce_on_a_thread(rank: int, folder: Path, mode: str) -> tuple[int, float]:
             time.sleep(0.001 * (rank + 1))
 
     thread = threading.Thread(target=add_up)
-    with watch(model, optimizer, run_dir=folder, mode=mode) as guard:
+    with watching(folder, mode, model=model) as run:
         dist.barrier()
         thread.start()
-        for batch in batches(40, seed=rank):
-            take_step(guard, model, optimizer, batch)
+        train(run, rank, 40)
         thread.join()
     return len(wrong), digest(model)
 
@@ -93,19 +93,14 @@ def train_on_two_of_three(rank: int, folder: Path, mode: str, is_given: bool) ->
     if rank == 2:
         time.sleep(0.5)
         return 0.0
-    model, optimizer = build(trainers)
+    model = ddp(trainers)
     options: dict[str, Any] = {"config": Config(live=LiveConfig(ranks=(0, 1)))} if is_given else {}
     try:
-        guard = watch(model, optimizer, run_dir=folder, mode=mode, **options)
+        with watching(folder, mode, model=model, **options) as run:
+            train(run, rank, 16 if is_given else 9, nan_at=9)
     except TrimtabError as error:
-        sentence = str(error)
-        assert "live.ranks" in sentence
-        guard = watch(model, optimizer, run_dir=folder, enabled=False)
-    with guard:
-        for step, batch in enumerate(batches(16, seed=rank)):
-            take_step(guard, model, optimizer, batch, factor=float("nan") if step == 9 else 1.0)
-            if not is_given and step == 8:
-                break
+        refusal = str(error)
+        assert "live.ranks" in refusal
     return digest(model)
 
 
@@ -123,20 +118,19 @@ def test_a_world_where_not_all_train_does_not_hang_without_a_group(tmp_path: Pat
 
 
 def watch_before_the_group(rank: int, folder: Path, meeting: Path) -> float:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with watch(model, optimizer, run_dir=folder / str(rank), mode="protect") as guard:
+    with watching(folder / str(rank), "protect") as run:
         meet(rank, 2, meeting)
-        wrapped = DistributedDataParallel(model)
+        wrapped = DistributedDataParallel(run.model)
         for step, batch in enumerate(batches(12, seed=rank)):
-            loss = torch.tensor(float("nan")) if (step, rank) == (6, 1) else torch.tensor(2.5)
-            guard.record(loss=loss)
-            wrapped(batch).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
+            loss = wrapped(batch).square().mean()
+            factor = NAN if (step, rank) == (6, 1) else 1.0
+            run.guard.record(loss=2.5 * factor)
+            loss.backward()
+            run.optimizer.step()
+            run.optimizer.zero_grad()
         dist.barrier()
     dist.destroy_process_group()
-    return digest(model)
+    return digest(run.model)
 
 
 def test_a_guard_older_than_the_group_decides_with_the_others(tmp_path: Path) -> None:
@@ -144,30 +138,19 @@ def test_a_guard_older_than_the_group_decides_with_the_others(tmp_path: Path) ->
     assert first == second
 
 
-def record_oddly(rank: int, folder: Path) -> float:
-    model, optimizer = build()
-    with watch(model, optimizer, run_dir=folder, mode="protect") as guard:
+def record_oddly(rank: int, folder: Path) -> tuple[float, int]:
+    with watching(folder, "protect", model=ddp()) as run:
         for step, batch in enumerate(batches(16, seed=rank)):
             if (step, rank) == (6, 1):
-                guard.record(accuracy=torch.ones(3), phase="warm-up")
-            take_step(guard, model, optimizer, batch, factor=float("nan") if step == 12 else 1.0)
-    return digest(model)
+                run.guard.record(accuracy=torch.ones(3), phase="warm-up")
+            run.step(batch, factor=NAN if step == 12 else 1.0, clip=1.0)
+        twin = copy.deepcopy(run.model.module)
+        hooks = sum(len(module._forward_hooks) for module in twin.modules())
+    return digest(run.model), hooks
 
 
-def test_an_odd_value_on_one_rank_ends_nothing(tmp_path: Path) -> None:
+def test_an_odd_value_on_one_rank_ends_nothing_and_no_copy_is_watched(tmp_path: Path) -> None:
     first, second = run_ranks(record_oddly, 2, tmp_path)
     assert first == second  # NaN is not equal to itself
+    assert first[1] == 0
     assert len(losses(tmp_path)) == 16
-
-
-def copy_on_each(rank: int, folder: Path) -> int:
-    model, optimizer = build()
-    with watch(model, optimizer, run_dir=folder) as guard:
-        for batch in batches(4, seed=rank):
-            take_step(guard, model, optimizer, batch)
-        twin = copy.deepcopy(model.module)
-        return sum(len(module._forward_hooks) for module in twin.modules())
-
-
-def test_a_copy_is_not_watched_on_any_rank(tmp_path: Path) -> None:
-    assert run_ranks(copy_on_each, 2, tmp_path) == [0, 0]

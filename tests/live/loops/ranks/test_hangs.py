@@ -10,30 +10,27 @@ from typing import Any
 import pytest
 import torch
 from tests.kit import forked
-from tests.kit.launch import run_ranks, take_step
+from tests.kit.launch import run_ranks
 from tests.kit.tiny import batches, make_model
-from tests.kit.user_loop import adamw
+from tests.kit.user_loop import events_of, watching
 from torch.nn.parallel import DistributedDataParallel
 
-import trimtab
 from trimtab.core.config import Config, LiveConfig
-from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal import RunDirectory
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 
-watch: Any = trimtab.watch
-QUICK = Config(live=LiveConfig(hang_seconds=1.0))
+QUICK = Config(live=LiveConfig(hang_seconds=0.5))
 
 
 def stand_still(rank: int, folder: Path) -> int:
     """The second rank sleeps in the middle of the run; the first one waits for it."""
     model = DistributedDataParallel(make_model())
-    optimizer = adamw(model.parameters())
-    with watch(model, optimizer, run_dir=folder / "run", config=QUICK) as guard:
+    with watching(folder / "run", model=model, config=QUICK) as run:
         for step, batch in enumerate(batches(8, seed=rank)):
             if rank == 1 and step == 4:
-                time.sleep(2.5)
-            take_step(guard, model, optimizer, batch)
+                time.sleep(1.5)
+            run.step(batch, clip=1.0)
     return 8
 
 
@@ -47,24 +44,19 @@ def test_every_rank_writes_its_stacks_and_an_observed_run_goes_on(tmp_path: Path
     assert "in stand_still" in waiting
     assert "in backward" in waiting or "all_reduce" in waiting
     assert "in backward" not in sleeping
-    (event, *_) = (e for e in read_journal(run).block.events if e.kind == "hang")
-    assert event.facts["seconds"] >= 1.0
+    event = events_of(tmp_path / "run", "hang")[0]
+    assert event.facts["seconds"] >= 0.5
     assert "in stand_still" in event.facts["stack"]
 
 
 def test_a_run_that_moves_or_has_ended_is_left_alone(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with (
-        caplog.at_level(logging.ERROR),
-        watch(model, optimizer, run_dir=tmp_path, config=QUICK) as guard,
-    ):
+    with caplog.at_level(logging.ERROR), watching(tmp_path, config=QUICK) as run:
         for batch in batches(6):
-            time.sleep(0.3)
-            take_step(guard, model, optimizer, batch)
-    time.sleep(1.5)
+            time.sleep(0.2)
+            run.step(batch)
+    time.sleep(1.0)
     assert not caplog.records
     assert not (RunDirectory(tmp_path).home / "hang").exists()
 
@@ -74,23 +66,18 @@ def test_an_evaluation_is_progress_and_one_that_hangs_is_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, records: bool
 ) -> None:
     """With `model.eval()` any code that runs counts; else only what is recorded."""
-    model = make_model()
-    optimizer = adamw(model.parameters())
-    with (
-        caplog.at_level(logging.ERROR),
-        watch(model, optimizer, run_dir=tmp_path, config=QUICK) as guard,
-    ):
-        take_step(guard, model, optimizer, batches(1)[0])
-        model.train(records)
+    with caplog.at_level(logging.ERROR), watching(tmp_path, config=QUICK) as run:
+        run.step(batches(1)[0])
+        run.model.train(records)
         with torch.no_grad():
             for batch in batches(12, seed=2):
-                model(batch)
-                time.sleep(0.1)
-                time.sleep(0.1)
+                run.model(batch)
+                time.sleep(0.05)
+                time.sleep(0.05)
                 if records:
-                    guard.record(eval_loss=1.0)
+                    run.guard.record(eval_loss=1.0)
         assert not caplog.records
-        time.sleep(2.0)
+        time.sleep(1.0)
         assert "has stood still" in caplog.text
 
 

@@ -1,5 +1,6 @@
 """Ranks that leave, come without a record, or were never watched: the others go on."""
 
+import contextlib
 import os
 import signal
 from itertools import product
@@ -10,37 +11,34 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.kit.cases import one_of_each
-from tests.kit.launch import digest, log_of_trimtab, run_ranks, take_step
+from tests.kit.launch import digest, log_of_trimtab, run_ranks
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
-from tests.kit.user_loop import adamw, losses
+from tests.kit.user_loop import NAN, losses, watching
 from torch.nn.parallel import DistributedDataParallel
 
-import trimtab
 from trimtab.core.errors import TrimtabError
 
 MODES = ["observe", "protect"]
 
 
-def build() -> tuple[Any, Any]:
-    model = DistributedDataParallel(make_model())
-    return model, adamw(model.parameters())
+def ddp() -> DistributedDataParallel:
+    return DistributedDataParallel(make_model())
 
 
 def stop_gracefully(rank: int, folder: Path, mode: str) -> tuple[int, float]:
     """A handler sets a flag, the ranks agree every fifth step, save a checkpoint and leave."""
     wanted: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, frame: wanted.append(number))
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard:
+    with watching(folder, mode, model=ddp()) as run:
         for step, batch in enumerate(batches(40, seed=rank)):
             if step == 11 + rank:  # it reaches the ranks at different moments
                 os.kill(os.getpid(), signal.SIGTERM)
-            take_step(guard, model, optimizer, batch)
+            run.step(batch, clip=1.0)
             if step % 5 == 4:
                 flag = torch.tensor(float(len(wanted)))
                 dist.all_reduce(flag, op=dist.ReduceOp.MAX)
                 if flag > 0:
-                    return step, digest(model)
+                    return step, digest(run.model)
     return -1, 0.0
 
 
@@ -53,11 +51,10 @@ def test_a_graceful_sigterm_leaves_time_for_the_checkpoint(mode: str, tmp_path: 
 
 
 def train_uneven(rank: int, folder: Path, mode: str) -> float:
-    model, optimizer = build()
-    with trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard, model.join():
+    with watching(folder, mode, model=ddp()) as run, run.model.join():
         for batch in batches(8 + 4 * rank, seed=rank):
-            take_step(guard, model, optimizer, batch)
-    return digest(model)
+            run.step(batch, clip=1.0)
+    return digest(run.model)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -66,49 +63,43 @@ def test_ranks_with_fewer_batches_may_join(mode: str, tmp_path: Path) -> None:
     assert first == second
 
 
-def leave_early(rank: int, folder: Path, mode: str, who: int) -> float:
+def leave_early(rank: int, folder: Path, who: int) -> float:
     """One rank's exception ends its with-block; it is caught, and training goes on."""
-    model, optimizer = build()
     data = batches(24, seed=rank)
     done = 0
-    guard = trimtab.watch(model, optimizer, run_dir=folder, mode=mode)
-    try:
-        with guard:
-            for batch in data[:16]:
-                take_step(guard, model, optimizer, batch)
-                done += 1
-                if rank == who and done == 8:
-                    raise ConnectionError("the tracker is down")
-    except ConnectionError:
-        pass
+    with (
+        contextlib.suppress(ConnectionError),
+        watching(folder, "protect", model=ddp()) as run,
+    ):
+        for batch in data[:16]:
+            run.step(batch, clip=1.0)
+            done += 1
+            if rank == who and done == 8:
+                raise ConnectionError("the tracker is down")
     for batch in data[done:]:
-        take_step(guard, model, optimizer, batch)
-    return digest(model)
+        run.step(batch, clip=1.0)
+    return digest(run.model)
 
 
 @pytest.mark.parametrize("who", [0, 1])
 def test_a_rank_that_leaves_the_guard_leaves_the_others_alone(who: int, tmp_path: Path) -> None:
-    first, second = run_ranks(leave_early, 2, tmp_path, "protect", who)
+    first, second = run_ranks(leave_early, 2, tmp_path, who)
     assert first == second
 
 
 def miss_records(rank: int, folder: Path, mode: str, who: int, when: range) -> Any:
     """One rank does not record: its batch is empty, or only the other one logs."""
-    model, optimizer = build()
     recorded = []
-    with (
-        log_of_trimtab() as said,
-        trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard,
-    ):
+    with log_of_trimtab() as said, watching(folder, mode, model=ddp()) as run:
         for step, batch in enumerate(batches(30, seed=rank)):
-            loss = loss_of(model, batch)
+            loss = loss_of(run.model, batch)
             if rank != who or step not in when:
-                guard.record(loss=loss, tokens=batch.numel())
+                run.guard.record(loss=loss, tokens=batch.numel())
             recorded.append(loss.item())
             loss.backward()
-            optimizer.step()
-            optimizer.zero_grad()
-    return digest(model), recorded, said
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+    return digest(run.model), recorded, said
 
 
 @pytest.mark.parametrize(("who", "mode"), one_of_each(product([0, 1], MODES)))
@@ -129,14 +120,15 @@ def test_recording_on_the_first_rank_alone_works_and_is_reported(tmp_path: Path)
 
 
 def watch_one_rank(rank: int, folder: Path, who: int) -> float:
-    model, optimizer = build()
-    try:
-        guard = trimtab.watch(model, optimizer, run_dir=folder, enabled=rank == who)
-    except TrimtabError:  # refused in a sentence; go on without
-        guard = trimtab.watch(model, optimizer, run_dir=folder, enabled=False)
-    with guard:
-        for batch in batches(12, seed=rank):
-            take_step(guard, model, optimizer, batch)
+    model = ddp()
+    for is_on in (rank == who, False):  # where it is refused in a sentence, it goes on without
+        with (
+            contextlib.suppress(TrimtabError),
+            watching(folder, model=model, enabled=is_on) as run,
+        ):
+            for batch in batches(12, seed=rank):
+                run.step(batch, clip=1.0)
+            break
     return digest(model)
 
 
@@ -148,23 +140,22 @@ def test_a_guard_on_one_rank_alone_is_refused_or_works(who: int, tmp_path: Path)
 
 def skip_together(rank: int, folder: Path, mode: str) -> tuple[float, int]:
     """All ranks leave out a batch whose loss is NaN on one of them."""
-    model, optimizer = build()
     skipped = 0
-    with trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard:
+    with watching(folder, mode, model=ddp()) as run:
         for step, batch in enumerate(batches(16, seed=rank)):
-            loss = loss_of(model, batch) * (float("nan") if step == 8 and rank == 1 else 1.0)
-            guard.record(loss=loss, tokens=batch.numel())
+            loss = loss_of(run.model, batch) * (NAN if step == 8 and rank == 1 else 1.0)
+            run.guard.record(loss=loss, tokens=batch.numel())
             total = loss.detach().clone()
             dist.all_reduce(total)
             if not torch.isfinite(total):
                 skipped += 1
                 continue
             loss.backward()
-            before = digest(model)
-            optimizer.step()
-            optimizer.zero_grad()
-            skipped += digest(model) == before
-    return digest(model), skipped
+            before = digest(run.model)
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+            skipped += digest(run.model) == before
+    return digest(run.model), skipped
 
 
 @pytest.mark.parametrize("mode", MODES)

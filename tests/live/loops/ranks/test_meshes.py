@@ -2,74 +2,26 @@
 
 import random
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.kit.cases import some_of
 from tests.kit.launch import run_ranks
-from tests.kit.tiny import batches, journal_of, loss_of
-from tests.kit.user_loop import NAN, column, discarded_steps
-from tests.live.loops.ranks.one_process import norms_of_one_process, plain_model
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.fsdp import fully_shard
-from torch.distributed.tensor.parallel import (
-    ColwiseParallel,
-    RowwiseParallel,
-    parallelize_module,
-)
+from tests.kit.tiny import batches, loss_of
+from tests.kit.user_loop import NAN, column, discarded_steps, losses, watching
+from tests.live.loops.ranks.one_process import norms_of_one_process
+from tests.live.loops.setups import parallel
 
-import trimtab
+from trimtab.state.host_copy import local
 
 STEPS = 10
 BAD = 6
 
-
-def shard_mlps(model: Any, mesh: DeviceMesh) -> None:
-    for block in model.blocks:
-        plan = {"mlp.0": ColwiseParallel(), "mlp.2": RowwiseParallel()}
-        parallelize_module(block, mesh, plan)
-
-
-def tensor_parallel() -> Any:
-    model = plain_model()
-    shard_mlps(model, init_device_mesh("cpu", (dist.get_world_size(),)))
-    return model
-
-
-def replicated_tensor_parallel() -> Any:
-    """Pairs of ranks hold the shards, and each pair holds the whole model."""
-    model = plain_model()
-    shard_mlps(model, init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))["tp"])
-    return model
-
-
-def sharded_tensor_parallel() -> Any:
-    """FSDP2 over tensor parallel, as torchtitan does."""
-    model = plain_model()
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
-    shard_mlps(model, mesh["tp"])
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh["dp"])
-    fully_shard(model, mesh=mesh["dp"])
-    return model
-
-
-def hybrid_sharded() -> Any:
-    model = plain_model()
-    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    return model
-
-
 MESHES = {
-    "tensor_parallel": (tensor_parallel, 2),
-    "replicated_tensor_parallel": (replicated_tensor_parallel, 4),
-    "sharded_tensor_parallel": (sharded_tensor_parallel, 4),
-    "hybrid_sharded": (hybrid_sharded, 4),
+    "tensor_parallel": (parallel.tensor_parallel, 2),
+    "replicated_tensor_parallel": (parallel.replicated_tensor_parallel, 4),
+    "sharded_tensor_parallel": (parallel.fsdp2_over_tensor_parallel, 4),
+    "hybrid_sharded": (parallel.hsdp, 4),
 }
 
 
@@ -78,22 +30,16 @@ def train_on_mesh(
 ) -> bool:
     """The same batches on every rank; at the step of a fault that rank's gradient has a NaN."""
     model = MESHES[kind][0]()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
-    with trimtab.watch(model, optimizer, run_dir=folder, mode=mode) as guard:
+    with watching(folder, mode, model=model, make=parallel.plain_adamw) as run:
         for step, batch in enumerate(batches(steps)):
             loss = loss_of(model, batch)
-            guard.record(loss=loss, tokens=batch.numel())
-            optimizer.zero_grad()
+            run.guard.record(loss=loss, tokens=batch.numel())
+            run.optimizer.zero_grad()
             loss.backward()
             if faults.get(step) == rank:
                 local(model.blocks[0].mlp[0].weight.grad).fill_(NAN)
-            optimizer.step()
-    return all(bool(torch.isfinite(local(p)).all()) for p in model.parameters())
-
-
-def local(tensor: Any) -> torch.Tensor:
-    part: torch.Tensor = tensor.to_local() if hasattr(tensor, "to_local") else tensor
-    return part.detach()
+            run.optimizer.step()
+    return all(bool(torch.isfinite(local(p.detach())).all()) for p in model.parameters())
 
 
 @pytest.mark.parametrize("kind", some_of(MESHES, "tensor_parallel"))
@@ -120,4 +66,4 @@ def test_faults_on_random_ranks_are_kept_out_for_300_steps(kind: str, tmp_path: 
     arguments = (kind, tmp_path, "protect", faults, 300)
     assert all(run_ranks(train_on_mesh, world, *arguments, deadline=240.0))
     assert set(discarded_steps(tmp_path)) >= set(faults)
-    assert len(journal_of(tmp_path)) == 300
+    assert len(losses(tmp_path)) == 300

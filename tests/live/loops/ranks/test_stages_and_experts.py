@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from tests.kit.launch import log_of_trimtab, run_ranks
 from tests.kit.tiny import batches, journal_of, loss_of
-from tests.kit.user_loop import NAN, adamw, column, discarded_steps
+from tests.kit.user_loop import NAN, adamw, column, discarded_steps, take_step
 from tests.live.loops.ranks.one_process import norms_of_one_process, plain_model
 from torch import nn
 from torch.distributed.fsdp import FullyShardedDataParallel
@@ -176,11 +176,7 @@ def train_routed(rank: int, folder: Path) -> None:
     optimizer = adamw(model.parameters())
     with trimtab.watch(model, optimizer, run_dir=folder) as guard:
         for batch in batches(41, seed=rank):
-            loss = loss_of(model, batch)
-            guard.record(loss=loss, tokens=batch.numel())
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            take_step(guard, optimizer, loss_of(model, batch), tokens=batch.numel())
 
 
 def test_an_expert_without_a_token_has_no_activation(tmp_path: Path) -> None:

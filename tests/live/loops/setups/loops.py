@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from tests.kit.tiny import VOCABULARY, batches, loss_of, make_model
+from tests.kit.user_loop import take_step
 from tests.live.loops.setups.models import (
     Recurrent,
     Routed,
@@ -90,15 +91,11 @@ def alternating(watch: Any, factor: Factor, critics: int = 1) -> Learned:
                 fake = pair["g"](torch.randn(16, 8)).detach()
                 real = pair["d"](torch.randn(16, 2))
                 loss = (F.softplus(-real) + F.softplus(pair["d"](fake))).mean() * by
-                guard.record(loss=loss)
                 of_d.zero_grad()
-                loss.backward()
-                of_d.step()
-            loss = F.softplus(-pair["d"](pair["g"](torch.randn(16, 8)))).mean() * by
-            guard.record(loss=loss)
-            of_g.zero_grad()
-            loss.backward()
-            of_g.step()
+                take_step(guard, of_d, loss)
+            take_step(
+                guard, of_g, F.softplus(-pair["d"](pair["g"](torch.randn(16, 8)))).mean() * by
+            )
     return state_of(pair)
 
 
@@ -115,11 +112,7 @@ def scheduled(watch: Any, factor: Factor) -> Learned:
             by = factor(step)
             if by is not None:
                 torch.manual_seed(1000 + step)
-                loss = loss_of(model, batch) * by
-                guard.record(loss=loss, tokens=batch.numel())
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
+                take_step(guard, optimizer, loss_of(model, batch) * by, tokens=batch.numel())
             schedule.step()
     return learned(model.parameters())
 

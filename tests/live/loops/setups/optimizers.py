@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 from tests.kit.tiny import make_model, muon_and_adamw
-from tests.kit.user_loop import wide_batches, wide_model
 from tests.live.loops.foreign_optimizers import CountsByInteger, CountsInTheGroup
 from tests.live.loops.setups.trial import STEPS, Loop, SetUp
+from torch import nn
 
 
 def of(kind: Callable[..., Any], **options: Any) -> Callable[[Any], Any]:
@@ -88,6 +88,20 @@ OTHERS: list[tuple[str, str, dict[str, Any]]] = [
 ]
 
 SWEPT = "pytorch_optimizer"
+
+
+WIDE = 128
+"""A matrix of this width has enough values for optimizers that quantize their state."""
+
+
+def wide_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDE, WIDE), nn.ReLU(), nn.Linear(WIDE, WIDE))
+
+
+def wide_batches(count: int) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(4, WIDE, generator=generator) for _ in range(count)]
 
 
 def wide_loss(model: Any, batch: torch.Tensor) -> torch.Tensor:

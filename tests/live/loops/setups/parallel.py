@@ -80,13 +80,23 @@ def tensor_parallel() -> Any:
     return split(plain_model(), init_device_mesh("cpu", (2,)))
 
 
+def replicated_tensor_parallel() -> Any:
+    """Pairs of ranks hold the shards, and each pair holds the whole model."""
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
+    return split(plain_model(), mesh["tp"])
+
+
 def fsdp2_over_tensor_parallel() -> nn.Module:
     mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
     return shard(split(plain_model(), mesh["tp"]), mesh["dp"])
 
 
+def plain_adamw(parameters: Any) -> Any:
+    return torch.optim.AdamW(parameters, lr=1e-2, foreach=False)
+
+
 def plain_optimizer(model: nn.Module) -> Any:
-    return torch.optim.AdamW(model.parameters(), lr=1e-2, foreach=False)
+    return plain_adamw(model.parameters())
 
 
 def zero_optimizer(model: nn.Module) -> Any:
