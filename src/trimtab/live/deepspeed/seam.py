@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol
+from typing import Any
 
 NAME = "is_invalid_grad_norm"
 """The function that is asked, in the modules of the optimizers."""
@@ -18,22 +18,17 @@ Question = Callable[[Any], Any]
 """Takes the gradient norm over all ranks, still times the loss scale, and returns whether it is
 invalid; a negative norm stands for one that is not finite."""
 
+Answer = Callable[[Question, Any], Any]
+"""Takes the function of DeepSpeed and the norm, and returns whether the engine is to skip its
+update."""
 
-class Update(Protocol):
-    """An update of a watched engine."""
-
-    def answer(self, is_invalid: Question, norm: Any) -> Any:
-        """Return whether the engine is to skip its update."""
-        ...
-
-
-_running: ContextVar[Update | None] = ContextVar("trimtab_deepspeed_update", default=None)
+_running: ContextVar[Answer | None] = ContextVar("trimtab_deepspeed_update", default=None)
 
 
 @contextmanager
-def running(update: Update) -> Iterator[None]:
+def running(answer: Answer) -> Iterator[None]:
     """Let optimizers ask this update meanwhile."""
-    token = _running.set(update)
+    token = _running.set(answer)
     try:
         yield
     finally:
@@ -49,8 +44,8 @@ class Seam:
         self._num_users = 0
 
     def __call__(self, norm: Any) -> Any:
-        update = _running.get()
-        return self._original(norm) if update is None else update.answer(self._original, norm)
+        answer = _running.get()
+        return self._original(norm) if answer is None else answer(self._original, norm)
 
     def open(self) -> None:
         self._num_users += 1

@@ -134,7 +134,7 @@ class EngineHooks:
             if listener is None:
                 return original(*args, **kwargs)
             self._was_asked = False
-            with running(self):
+            with running(self.answer):
                 result = original(*args, **kwargs)
             listener.entrance(STEP, self._end_update, listener)
             return result

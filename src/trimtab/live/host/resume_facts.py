@@ -14,7 +14,7 @@ What a resume has not restored goes to the log, to the journal and into the reco
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any
 
 from torch.optim import Optimizer
 
@@ -48,16 +48,6 @@ class Audit:
     differences: tuple[Difference, ...]
     saved: Facts
     found: Facts
-
-
-class Recorder(Protocol):
-    """What journals and audits, on the first rank."""
-
-    past: JournalPast | None
-
-    def audit(self, resume: "ResumeFacts") -> None:
-        """Compare the first records with the state that was saved."""
-        ...
 
 
 class ResumeFacts:
@@ -104,23 +94,6 @@ class ResumeFacts:
         """Records whose learning rate is still looked at."""
         self.is_done = False
         """Whether no record has anything more to say about the resume."""
-
-    @classmethod
-    def of(
-        cls,
-        recorder: Recorder | None,
-        optimizers: Sequence[Optimizer],
-        scaler: Any,
-        shield: Shield,
-        first_step: int,
-        rollback: RollbackEffect,
-    ) -> Self:
-        """The facts of a process, connected with its recorder if it has one."""
-        past = None if recorder is None else recorder.past
-        resume = cls(optimizers, scaler, past, shield, first_step=first_step, rollback=rollback)
-        if recorder is not None:
-            recorder.audit(resume)
-        return resume
 
     def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
         """The data is gone through by this loop, from a position that was given or not."""

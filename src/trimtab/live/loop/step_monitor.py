@@ -120,9 +120,15 @@ class StepMonitor:
             on_leave=self._leave,
             on_failure=self._report_failure,
         )
-        self.resume = ResumeFacts.of(
-            recorder, optimizers, scaler, shields.resume, first_step, rollback
+        self.resume = ResumeFacts(
+            optimizers,
+            scaler,
+            recorder.past,
+            shields.resume,
+            first_step=first_step,
+            rollback=rollback,
         )
+        recorder.audit(self.resume)
         for shield in shields:
             shield.on_catch(self._report_failure)
         self._exit_hooks = ExitHooks(self.close)
