@@ -107,7 +107,7 @@ def past_the_end(document: Document) -> Iterator[str]:
 def missing_and_there(document: Document) -> Iterator[str]:
     """What has an answer is not said to be unknown."""
     text = document.text
-    if re.search(r"first module that is not finite", text) and re.search(
+    if re.search(r"first module with a non-finite output", text) and re.search(
         r"which (?:one|tensor) is not recorded", text
     ):
         yield "the module is named, and said not to be recorded"

@@ -36,8 +36,8 @@ def test_each_act_has_author_reason_expectation_and_outcome(tmp_path: Path) -> N
     planned = acts["planned change: <b>mix</b>"]
     assert (planned.step, planned.author) == (60, "your code")
     assert (planned.reason, planned.expected) == ("more code", "lower")
-    assert planned.outcome.startswith("loss ")
-    assert "in the next 50 records" in planned.outcome
+    assert planned.outcome.startswith("median loss ")
+    assert "over the next 50 records" in planned.outcome
     changed = acts["weight_decay changed from 0.01 to 0.3"]
     assert (changed.step, changed.author) == (80, "your code")  # seen with the telemetry
     assert sum(what.startswith("betas changed") for what in acts) == 3  # then it is a schedule

@@ -76,7 +76,7 @@ def _measured(block: Block, event: Event) -> str:
         return "too few losses to tell"
     then, now = digits(change.before), digits(change.after)
     more = f", {change.not_finite} not finite" if change.not_finite else ""
-    return f"loss {then} before, {now} in the next {change.records} records{more}"
+    return f"median loss {then} before, {now} over the next {change.records} records{more}"
 
 
 _DISCARDED, _SCALED = "step discarded", "gradient scaled down"
@@ -96,7 +96,7 @@ def _discarded(events: Sequence[Event]) -> _Words:
     return _act(
         f"{counted(len(events), 'step')} discarded",
         reason=" and ".join(map(str, reasons)) if isinstance(reasons, list) else "",
-        expected="weights and moments stay as they were",
+        expected="weights and moments unchanged",
     )
 
 

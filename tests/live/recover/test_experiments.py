@@ -74,8 +74,8 @@ def test_the_first_module_that_is_not_finite_is_named() -> None:
     answers = made(model, squares(model), torch.ones(8, 4))
     assert answers["first_nonfinite"].answer == "module"
     said = answers["first_nonfinite"].sentence
-    assert "middle (Linear) is the first module that is not finite" in said
-    assert re.search(r"largest values just before: first [89]\.\d+$", said)
+    assert "middle (Linear) is the first module with a non-finite output" in said
+    assert re.search(r"largest outputs before it: [89]\.\d+ in first$", said)
     with torch.no_grad():
         model.first.weight[0, 0] = torch.nan
     answers = made(model, squares(model), torch.ones(8, 4))

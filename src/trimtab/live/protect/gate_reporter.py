@@ -72,8 +72,8 @@ class GateReporter:
     def _report_level(self, step: int, lets_through: bool) -> None:
         if lets_through and not self._lets_through:
             log.warning(
-                "trimtab: step %d: loss and gradient norm stay far above the usual; steps are "
-                "applied, as only training helps now",
+                "trimtab: step %d: loss and gradient norm stay far above the usual; updates are "
+                "applied again, because discarding more would freeze the run",
                 step,
             )
             self._sink.event("gate lets steps through", step, {})
@@ -87,8 +87,8 @@ class GateReporter:
             self._sink.event("gate armed", step, {})
         if not self._is_armed and self._num_reports == ARMED_WITHIN:
             log.warning(
-                "trimtab: after %d steps too few had a loss and a gradient norm: only non-finite "
-                "steps are discarded",
+                "trimtab: spike protection is off: too few of the first %d steps had a loss and a "
+                "gradient norm; call guard.record(loss=...) and guard.clip_grad_norm_(...)",
                 ARMED_WITHIN,
             )
             self._sink.event("gate not armed", step, {})

@@ -96,7 +96,7 @@ class Laboratory:
         return Answer(
             name="again",
             answer="same" if is_same else "differs",
-            sentence=f"the same batch and weights give {how} a second time",
+            sentence=f"the same batch and weights, run again, give {how}",
         )
 
     def _first_nonfinite(self, batch: Any) -> Answer:
@@ -113,10 +113,10 @@ class Laboratory:
             sentence = "every module is finite: the loss is computed from their outputs"
             return Answer(name="first_nonfinite", answer="loss", sentence=sentence)
         name, before = found
-        sentence = f"{name} is the first module that is not finite, from finite inputs"
+        sentence = f"{name} is the first module with a non-finite output; its inputs are finite"
         if before:
-            sizes = ", ".join(f"{module} {digits(size)}" for module, size in before)
-            sentence += f"; largest values just before: {sizes}"
+            sizes = ", ".join(f"{digits(size)} in {module}" for module, size in before)
+            sentence += f"; largest outputs before it: {sizes}"
         return Answer(name="first_nonfinite", answer="module", sentence=sentence)
 
     def _first_module(self, batch: Any) -> tuple[str, list[tuple[str, float]]] | None:
@@ -176,10 +176,10 @@ class Laboratory:
                 break
             first, last = worse[1]
         if last - first > size // 4:
-            sentence = f"all {size} rows of this batch make its loss, no few of them alone"
+            sentence = f"no few of the {size} rows dominate the loss of this batch"
             return Answer(name="half", answer="all", sentence=sentence)
         which = f"row {first}" if last - first == 1 else f"rows {first} to {last - 1}"
-        sentence = f"{which} of the {counted(size, 'row')} of a batch make its loss"
+        sentence = f"{which} of the {counted(size, 'row')} of a batch dominate its loss"
         return Answer(name="half", answer="rows", sentence=sentence)
 
     @contextmanager

@@ -304,7 +304,10 @@ class Undo(StateGuard):
             tracked.note_edit(check.update, is_counted=findings.edited > 0)
         if findings.written and not self._has_told_of_writes:
             self._has_told_of_writes = True
-            log.info("trimtab: weights are written past autograd (`.data`, NumPy): not judged")
+            log.info(
+                "trimtab: your code wrote weights through `.data` or NumPy; these tensors are not "
+                "checked for flipped bits, only for values that are not finite"
+            )
         if findings.returned and tracked.restored_tensor is not None:
             self._report.harm_returned(self._names.get(id(tracked.restored_tensor.tensor)))
             tracked.forget_restored()
@@ -599,7 +602,7 @@ class Undo(StateGuard):
         self._snapshots.drop()
         self._harm = self._no_harm
         if not self._shield.is_down:
-            log.warning("trimtab: a rank has no snapshots, so nothing can be undone on any")
+            log.warning("trimtab: recovery is off on all ranks: one could not take snapshots")
 
     @property
     def _total_updates(self) -> int:
