@@ -299,9 +299,12 @@ def incidents_by_class(feeds: Iterable[RunFeed]) -> str:
 
 
 def is_open(facts: Mapping[str, Any]) -> bool:
-    """Return whether an incident is not dismissed, and not over or left for a person to act on."""
+    """Return whether an incident is not dismissed, and not over or left for a person to act on.
+
+    One that needs nothing is not open, even where a run ended before the incident could be closed.
+    """
     is_over = facts.get("transition") == Transition.CLOSED and not _needs_act(facts)
-    return not is_over and not facts.get("dismissed")
+    return not (is_over or facts.get("tone") == "good" or facts.get("dismissed"))
 
 
 def _needs_act(facts: Mapping[str, Any]) -> bool:
