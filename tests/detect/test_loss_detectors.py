@@ -63,6 +63,21 @@ def test_one_extreme_batch_without_consequences_is_no_alarm() -> None:
     assert [finding.step for finding in two] == [AT + 1]
 
 
+@pytest.mark.parametrize(("factor", "alarms"), [(1.0, []), (1.2, [1000])])
+def test_a_run_that_goes_back_is_judged_by_the_losses_before_that_step(
+    factor: float, alarms: list[int]
+) -> None:
+    steps = np.concatenate([np.arange(1200), np.arange(1000, LENGTH)])
+    draw = np.random.default_rng(3)
+    loss = (2.2 + 6.8 * np.exp(-steps / 500)) * draw.normal(1.0, 0.015, len(steps))
+    loss[1200:1300] *= factor
+    attempt = (np.arange(len(steps)) >= 1200).astype(np.int64)
+    columns = {"loss": Column.complete(loss), "grad_norm": Column.complete(loss**3)}
+    block = Block.from_columns(columns, step=steps, attempt=attempt)
+    found = [f for f in detectors().update(block) if f.severity is Severity.ALARM]
+    assert [int(steps[f.onset_tick or 0]) for f in found[:1]] == alarms
+
+
 def test_a_loss_near_0_may_have_a_long_tail() -> None:
     draw = np.random.default_rng(4)
     loss = np.exp(-np.linspace(0.0, 5.0, LENGTH) + draw.normal(0.0, 1.0, LENGTH))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.kit.synthetic import Array, block_of, falling_loss, incident_of
 
-from trimtab.core.block import Event
+from trimtab.core.block import Column, Event
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.incidents import IncidentClass, Moment
 from trimtab.core.run import RunFacts
@@ -225,6 +225,29 @@ def test_a_new_attempt_is_a_resume() -> None:
     look = OBSERVATIONS["resumes"]
     assert look(made).outcome is NO
     assert look(dataclasses.replace(made, block=restarted)).outcome is YES
+
+
+@pytest.mark.parametrize(("factor", "resumes", "gap"), [(1.0, NO, NO), (1.3, YES, YES)])
+def test_a_repeated_step_is_compared_with_itself(
+    factor: float, resumes: ObservedOutcome, gap: ObservedOutcome
+) -> None:
+    made = context({"loss": steady(4) * np.linspace(1, 0.5, LENGTH)})
+    back = np.arange(LENGTH) >= AT - 10
+    loss = made.block.column("loss").values.copy()
+    loss[AT - 10 :] = factor * loss[AT - 60 : LENGTH - 50]
+    block = dataclasses.replace(
+        made.block,
+        columns={"loss": Column.complete(loss)},
+        step=made.block.step - 50 * back,
+        attempt=back.astype(np.int64),
+    )
+    again = dataclasses.replace(made, block=block)
+    assert OBSERVATIONS["resumes"](again).outcome is resumes
+    shown = OBSERVATIONS["resume_gap"](context({}, resumed=True)).observation
+    assert "at the same steps" not in shown
+    started = dataclasses.replace(again.incident, onset=Moment(step=AT - 59, tick=AT - 10, loss=2))
+    seen = OBSERVATIONS["resume_gap"](dataclasses.replace(again, incident=started))
+    assert (seen.outcome, "at the same steps before" in seen.observation) == (gap, True)
 
 
 def test_the_ids_and_statements_of_observations_are_their_own() -> None:

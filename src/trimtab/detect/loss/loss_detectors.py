@@ -1,9 +1,9 @@
 """LossDetectors: loss and norms, each scored once for the detectors that share the scores.
 
-grad_norm, update / lr, g^2/v --> SignalBaseline --> NormSpike
+grad_norm, update / lr, g^2/v --> ReturningBaseline --> NormSpike
                                       | score of grad_norm
-loss --> SignalBaseline, Neighbours --> LossSpike
-         SignalBaseline --> CellMeans --> LevelShift
+loss --> ReturningBaseline, Neighbours --> LossSpike
+         ReturningBaseline --> CellMeans --> LevelShift
          Turn
 
 Neighbours: how far a loss rises above the few just before it.
@@ -120,6 +120,51 @@ class Neighbours(Stateful):
         return len(values)
 
 
+REMEMBERED, MEASURED = 1024, 128
+"""Values before which a run may go back, and those before the step it goes back to that make the
+baseline there: its window, the gap and two cells."""
+
+
+class ReturningBaseline(Stateful):
+    """A baseline that goes back with its run: later steps are no past of an earlier one."""
+
+    def __init__(self, spec: BaselineSpec, *, lags: bool) -> None:
+        self._baseline = SignalBaseline(spec, lags=lags)
+        self._past: deque[tuple[int, float]] = deque(maxlen=REMEMBERED)
+        """Step and value."""
+        self._goes_back = False
+        """Whether the next value is at an earlier step."""
+
+    def update(self, value: float, step: int) -> Score | None:
+        if self._goes_back:
+            self._return_to(step)
+        self._past.append((step, value))
+        return self._baseline.update(value, step)
+
+    def update_many(self, values: FloatArray, steps: IntArray) -> Scores:
+        if self._goes_back and len(steps):
+            self._return_to(int(steps[0]))
+        latest = steps[-REMEMBERED:].tolist(), values[-REMEMBERED:].tolist()
+        self._past.extend(zip(*latest, strict=True))
+        return self._baseline.update_many(values, steps)
+
+    def restart(self) -> None:
+        self._baseline.restart()
+        self._past.clear()
+
+    def go_back(self) -> None:
+        self._goes_back = True
+
+    def _return_to(self, step: int) -> None:
+        """Restart from the values before this step."""
+        self._goes_back = False
+        before = [(at, value) for at, value in self._past if at < step]
+        self.restart()
+        self._past.extend(before)
+        for at, value in before[-MEASURED:]:
+            self._baseline.update(value, at)
+
+
 class LossTests(Stateful):
     """What judges a loss on one scale."""
 
@@ -127,7 +172,7 @@ class LossTests(Stateful):
 
     def __init__(self, domain: Domain, threshold_scale: float, *, is_measure: bool) -> None:
         self._domain = domain
-        self._baseline = SignalBaseline(domain.baseline, lags=True)
+        self._baseline = ReturningBaseline(domain.baseline, lags=True)
         self._neighbours = Neighbours(domain.baseline)
         self._start = LossStart(domain, is_measure=is_measure)
         self._spike = LossSpike(domain, self._start, threshold_scale)
@@ -138,6 +183,14 @@ class LossTests(Stateful):
     def restart(self) -> None:
         """Restart the baselines: what comes now is not comparable with the past."""
         self._baseline.restart()
+        self._restart_others()
+
+    def go_back(self) -> None:
+        """Judge what comes now by the losses before its step: the run has gone back to it."""
+        self._baseline.go_back()
+        self._restart_others()
+
+    def _restart_others(self) -> None:
         self._neighbours.restart()
         self._level.restart()
         self._turn.restart()
@@ -166,7 +219,7 @@ class LossDetectors(Detector):
     """Spikes and level shifts of the loss, and spikes of the norms that lead to them."""
 
     name = "loss-detectors"
-    listens_to = KnownChange.CHANGED
+    listens_to = KnownChange.CHANGED | KnownChange.WENT_BACK
     skips_odd_batches = True
 
     def __init__(self, threshold_scale: float = 1.0, objective: str = "auto") -> None:
@@ -200,11 +253,13 @@ class LossDetectors(Detector):
         return [finding for finding in found + norms if finding is not None]
 
     def on_event(self, change: KnownChange) -> None:
-        """Restart the baselines: what comes now is not comparable with the past."""
-        self._positive.restart()
-        self._signed.restart()
-        for baseline in self._norms.values():
-            baseline.restart()
+        """Restart the baselines, or go back with the run: what comes now has another past."""
+        parts: list[LossTests | ReturningBaseline] = [self._positive, self._signed]
+        for part in [*parts, *self._norms.values()]:
+            if KnownChange.CHANGED in change:
+                part.restart()
+            else:
+                part.go_back()
 
     def _judge_losses(
         self, block: Block, rows: IntArray, norm_z: FloatArray
@@ -247,8 +302,8 @@ class LossDetectors(Detector):
         return scores, [_with_confidence(finding, trust) for finding in found]
 
 
-def _new_norm_baseline(_: str) -> SignalBaseline:
-    return SignalBaseline(LOG_NORM_BASELINE, lags=False)
+def _new_norm_baseline(_: str) -> ReturningBaseline:
+    return ReturningBaseline(LOG_NORM_BASELINE, lags=False)
 
 
 def _with_confidence(finding: Finding | None, trust: float) -> Finding | None:

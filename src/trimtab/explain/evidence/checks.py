@@ -4,6 +4,7 @@ A check is a function of the context that returns such an answer. The checks tha
 need are here; those of the textbook alone are in `textbook/tree.py`.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,9 +12,10 @@ from functools import cached_property
 
 import numpy as np
 
-from trimtab.core.block import BoolArray
+from trimtab.core.block import BoolArray, FloatArray
 from trimtab.core.causes import Evidence
 from trimtab.core.findings import Symptom
+from trimtab.core.robust import median, sigma_around
 from trimtab.core.signals import (
     ADAM_V_NORM,
     DISCARDED,
@@ -25,6 +27,7 @@ from trimtab.core.signals import (
     WEIGHT_HASH,
 )
 from trimtab.core.text import counted, digits
+from trimtab.detect.tools.series import align, last_rows
 from trimtab.explain.context import IncidentContext
 
 
@@ -217,6 +220,30 @@ def begins_again(context: IncidentContext) -> bool:
     return rises and float(before.max()) > lowest and float(near[at:].max()) > lowest
 
 
+MIN_REPEATED, MAX_GAP = 8, 3.0
+"""Repeated losses, and errors of their mean from those before, from which and up to which a run
+that went back has continued as it was. Chosen."""
+
+
+def repeated_losses(context: IncidentContext, rows: slice) -> tuple[FloatArray, FloatArray]:
+    """Return the losses of these rows that an earlier attempt has at the same steps, and those."""
+    step, attempt = context.block.step, context.block.attempt
+    loss = context.block.column(LOSS)
+    before = np.flatnonzero(loss.finite & (attempt < attempt[rows].max(initial=0)))
+    now = np.flatnonzero(loss.finite[rows]) + rows.start
+    before = before[last_rows(step[before])]
+    is_known, places = align(step[now], step[before])
+    return loss.values[now[is_known]], loss.values[before[places[is_known]]]
+
+
+def _continues(now: FloatArray, before: FloatArray) -> bool:
+    gaps = (now - before).tolist()
+    if len(gaps) < MIN_REPEATED:
+        return False
+    gap = median(gaps)
+    return abs(gap) <= MAX_GAP * sigma_around(gap, gaps) / math.sqrt(len(gaps))
+
+
 def resumed(context: IncidentContext) -> Observed:
     """Did the run resume, or its step go back, within the 50 records before the onset?"""
     start = max(context.onset_row - context.config.recovery_records, 0)
@@ -228,5 +255,9 @@ def resumed(context: IncidentContext) -> Observed:
         if event.kind == "resume" and ticks[0] <= event.tick <= ticks[-1]:
             return answered("events", True, f"resume at step {event.step}")
     if attempts[-1] > attempts[0]:
+        begin = start + int(np.argmax(attempts == attempts[-1]))
+        if _continues(*repeated_losses(context, slice(begin, context.onset_row))):
+            text = "the step went back, and the losses were those of the same steps before"
+            return answered("step", False, text)
         return answered("step", True, "the step went back shortly before: a restart")
     return answered("events", False, "no resume and no step going back shortly before")

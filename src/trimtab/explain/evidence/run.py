@@ -7,7 +7,7 @@ from trimtab.core.findings import Symptom
 from trimtab.core.signals import FINGERPRINT, LOSS_SCALE
 from trimtab.core.text import counted, digits
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.evidence.checks import Observed
+from trimtab.explain.evidence.checks import Observed, repeated_losses
 from trimtab.explain.evidence.observation import SignalView, YesNo, deviation, observation
 
 _NEAR = 8
@@ -53,12 +53,17 @@ def resumes(resumed: Observed) -> YesNo:
     source="first losses after a resume off by over 0.002: Marin",
     symptoms=(Symptom.RESUME_GAP,),
 )
-def resume_gap(resumed: Observed, loss: SignalView) -> YesNo | None:
+def resume_gap(resumed: Observed, loss: SignalView, context: IncidentContext) -> YesNo | None:
+    """Are the first losses higher than before, at the same steps where they are repeated?"""
     now = float(np.median(loss.soon(4)))
-    if not resumed.is_yes or loss.sigmas(now) < -_GAP:  # `loss_fell` says what a lower one means
+    onset = context.onset_row
+    _, earlier = repeated_losses(context, slice(onset, onset + len(loss.soon(4))))
+    usual = float(np.median(earlier)) if len(earlier) else loss.usual
+    gap = (now - usual) / loss.noise
+    if not resumed.is_yes or gap < -_GAP:  # `loss_fell` says what a lower one means
         return None
-    text = f"loss {digits(loss.usual)} before, {digits(now)} after"
-    return loss.sigmas(now) > _GAP, text
+    at = "at the same steps before" if len(earlier) else "before"
+    return gap > _GAP, f"loss {digits(usual)} {at}, {digits(now)} after"
 
 
 @observation(
