@@ -198,3 +198,14 @@ def test_decimal_commas(write: Write, delimiter: str, end: str) -> None:
     block = read_log(write(text), loss="Verlust", step="Schritt").block
     assert block.step.tolist() == [1, 2, 3, 4]
     assert values(block, "loss") == [1002.5, -2.25, 1.5e-4, 3.0]
+
+
+@pytest.mark.parametrize("counter", ["iter", "step"])
+def test_steps_that_start_again_in_each_epoch_are_joined(write: Write, counter: str) -> None:
+    begun = [(epoch, place) for epoch in range(3) for place in range(20)]
+    resumed = [(epoch, place) for epoch in (1, 2, 3) for place in range(20)]
+    rows = [f"{epoch},{place},2.5" for epoch, place in begun + resumed]
+    run = read_log(write("\n".join([f"epoch,{counter},loss", *rows]), "a.csv"))
+    assert run.block.step.tolist() == [*range(60), *range(20, 80)]
+    assert run.block.attempt.tolist() == [0] * 60 + [1] * 60
+    assert "Epochs in which the step count starts again, joined: 3." in run.notes

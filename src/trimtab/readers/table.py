@@ -237,6 +237,7 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
     signals = _affordable(table, naming, notes)
     step, with_step = _steps(table, foreign.get(STEP), notes)
     _refuse_words(table, foreign.get(STEP), path)
+    step = _joined(table, step, np.flatnonzero(with_step & table.kept), notes)
     with_loss = np.flatnonzero(table.rows_with([foreign[LOSS]]) & table.kept & with_step)
     repeated = with_loss[repeated_by_others(step[with_loss])]
     if wanted.step is None and not len(repeated) and _counts_nothing(step[with_loss]):
@@ -366,6 +367,27 @@ def _refuse_words(table: Table, name: str | None, path: Path) -> None:
             f"{quoted(table.first_text(name))}); write them without separators, or name the column "
             "that counts with --step"
         )
+
+
+def _joined(table: Table, step: IntArray, rows: IntArray, notes: list[str]) -> IntArray:
+    """Return steps that start again in each epoch as counted across epochs."""
+    names = [name for name in table.recorded if words_of(name) == ("epoch",)]
+    epoch = table.column(names[0])[rows] if names else Column.missing(len(rows))
+    if len(rows) < 2 or not epoch.finite.all() or (epoch.values % 1 != 0).any():
+        return step
+    moves = np.diff(step[rows])
+    starts_again = (moves < 0) & (np.diff(np.maximum.accumulate(epoch.values)) > 0)
+    inner = moves[moves > 0]
+    if not starts_again.any() or not len(inner):
+        return step
+    shifts = np.cumsum(np.where(starts_again, int(np.median(inner)) - moves, 0))
+    # A run that goes back to an epoch goes back to its steps.
+    _, first, which = np.unique(epoch.values, return_index=True, return_inverse=True)
+    joined = step.copy()
+    joined[rows] += np.concatenate(([0], shifts))[first][which]
+    count = np.count_nonzero(starts_again)
+    notes.append(f"Epochs in which the step count starts again, joined: {count}.")
+    return joined
 
 
 def _goes_back(step: IntArray) -> bool:
