@@ -21,6 +21,7 @@ from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
+from trimtab.explain.causes.by_evidence import would_decide
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import observation
@@ -136,7 +137,7 @@ def test_what_happened_is_said_where_no_cause_is_known() -> None:
     assert "no longer recorded" in diagnosis_of(Symptom.MISSING_LOSS).root_cause
     left = diagnosis_of(Symptom.REFERENCE_GAP)
     assert left.cause is None
-    assert "left its reference" in left.root_cause
+    assert "If both saw the same batches, the data is not the cause." in left.root_cause
 
 
 def test_the_hypotheses_are_the_ranking_with_weights() -> None:
@@ -196,6 +197,34 @@ def test_the_dtype_tells_an_overflow_from_a_logic_nan(dtype: str, cause: Cause) 
     assert first(block_of(signals), RunFacts(dtype=dtype)).cause is cause
 
 
+def test_a_nan_claims_no_more_than_where_it_was_seen() -> None:
+    loss, norm = falling_loss(LENGTH), noisy(40.0, 1e-4)
+    loss[AT:] = np.nan
+    norm[AT:] = np.nan
+    seen = first(block_of({"loss": loss, "param_norm": norm}), RunFacts(dtype="fp32"))
+    assert seen.root_cause == (
+        f"The loss became NaN at step {AT + 1} in fp32: the batch, a weight or an operation in the "
+        "forward pass; which one is not recorded."
+    )
+    norm[AT - 3 :] = np.nan  # before the loss
+    known = first(block_of({"loss": loss, "param_norm": norm}), RunFacts(dtype="fp32"))
+    assert known.cause is None
+    assert known.ranking is not None
+    assert Cause.LOGIC_NAN not in {item.cause for item in known.ranking.candidates}
+
+
+def test_a_replay_is_proposed_only_where_the_batch_may_be_the_cause() -> None:
+    ranking = first(spiked()).ranking
+    assert ranking is not None
+    for cause, proposed in ((Cause.HARD_BATCH, True), (Cause.LR_TOO_HIGH, False)):
+        pair = tuple(
+            dataclasses.replace(ranking.first, cause=one, probability=0.4)
+            for one in (cause, Cause.STALE_SECOND_MOMENT)
+        )
+        undecided = dataclasses.replace(ranking, candidates=pair, decides=None)
+        assert would_decide(undecided).startswith("replaying the step") is proposed
+
+
 def test_the_quality_of_values_that_are_not_raw_is_shown() -> None:
     rate = np.where(np.arange(LENGTH) < AT - 1, 1e-3, 2e-2)
     raw = block_of({"loss": add_spike(falling_loss(LENGTH), AT, height=5.0), "lr": rate})
@@ -237,6 +266,9 @@ def test_a_bit_that_was_seen_to_flip_names_the_cause(kind: str) -> None:
     flip = Event(kind=kind, tick=int(run.tick[AT + 4]), step=int(run.step[AT + 4]), facts=facts)
     proven = first(dataclasses.replace(run, events=(flip,)))
     assert proven.cause is Cause.BIT_FLIP
+    further = {"why": "x", "how_sure": "certain", "tensor": "2.weight", "is_too_far": True}
+    moved = first(dataclasses.replace(run, events=(dataclasses.replace(flip, facts=further),)))
+    assert moved.root_cause.startswith("Something other than the optimizer changed 2.weight before")
     assert "ne bit of lm_head flipped in memory" in proven.root_cause
     assert (proven.hypotheses[0].probability or 0) > 0.95
     other = dataclasses.replace(flip, facts={"why": "lm_head not finite"})

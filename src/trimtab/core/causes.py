@@ -21,7 +21,7 @@ class Cause(Enum):
     ATTENTION_LOGIT_GROWTH = "F09", "attention-logit growth"
     OUTPUT_LOGIT_DRIFT = "F10", "output-logit drift"
     FP16_OVERFLOW = "F11", "fp16 overflow or scale collapse"
-    LOGIC_NAN = "F12", "logic NaN (log 0, 0/0, full mask)"
+    LOGIC_NAN = "F12", "NaN in the forward pass (log 0, 0/0, full mask)"
     BIT_FLIP = "F13", "transient bit flip"
     BAD_DEVICE = "F14", "bad device"
     REPLICAS_OUT_OF_SYNC = "F15", "replicas out of sync"

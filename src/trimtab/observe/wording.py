@@ -35,7 +35,7 @@ _WORDS = {
 }
 
 _IN_BRACKETS = re.compile(r" \([^)]*\)")
-"""What a title explains: `logic NaN (log 0, 0/0, full mask)`. A line has 120 characters."""
+"""What a title explains: `(log 0, 0/0, full mask)`. A line has 120 characters."""
 
 VERDICT = ("onset", "incident_class", "action", "checkpoint", "tone")
 """Facts that every view of a run shows alike."""

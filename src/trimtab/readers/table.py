@@ -372,17 +372,17 @@ def _refuse_words(table: Table, name: str | None, path: Path) -> None:
 def _joined(table: Table, step: IntArray, rows: IntArray, notes: list[str]) -> IntArray:
     """Return steps that start again in each epoch as counted across epochs."""
     names = [name for name in table.recorded if words_of(name) == ("epoch",)]
-    epoch = table.column(names[0])[rows] if names else Column.missing(len(rows))
-    if len(rows) < 2 or not epoch.finite.all() or (epoch.values % 1 != 0).any():
+    epoch = table.column(names[0]).values[rows] if names else np.full(len(rows), np.nan)
+    if len(rows) < 2 or not (epoch % 1 == 0).all():
         return step
     moves = np.diff(step[rows])
-    starts_again = (moves < 0) & (np.diff(np.maximum.accumulate(epoch.values)) > 0)
+    starts_again = (moves < 0) & (np.diff(np.maximum.accumulate(epoch)) > 0)
     inner = moves[moves > 0]
     if not starts_again.any() or not len(inner):
         return step
     shifts = np.cumsum(np.where(starts_again, int(np.median(inner)) - moves, 0))
     # A run that goes back to an epoch goes back to its steps.
-    _, first, which = np.unique(epoch.values, return_index=True, return_inverse=True)
+    _, first, which = np.unique(epoch, return_index=True, return_inverse=True)
     joined = step.copy()
     joined[rows] += np.concatenate(([0], shifts))[first][which]
     count = np.count_nonzero(starts_again)

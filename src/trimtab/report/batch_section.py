@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from trimtab.core.causes import Cause
 from trimtab.core.text import counted, digits, printable
+from trimtab.explain.causes.plausible import DATA_CAUSES
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
 from trimtab.journal.batches.batch_report import BatchReport, RowReport
@@ -37,10 +37,7 @@ def batch_lines(diagnosis: Diagnosis) -> list[str]:
 
 def may_explain(batch: BatchReport, diagnosis: Diagnosis) -> bool:
     """Return whether the batch may have to do with the incident; others are unusual, too."""
-    return batch.tick == batch.onset_tick or diagnosis.cause in (None, *_OF_DATA)
-
-
-_OF_DATA = (Cause.HARD_BATCH, Cause.RARE_TOKENS, Cause.DUPLICATE_BATCH, Cause.DATA_MIX_SHIFT)
+    return batch.tick == batch.onset_tick or diagnosis.cause in (None, *DATA_CAUSES)
 
 
 def unusual_tokens_text(batch: BatchReport | None) -> str | None:

@@ -263,7 +263,7 @@ def test_on_incident_alerts_from_the_training_process(
     assert TOKEN not in caplog.text
     (opened, *_) = [event.facts for event in read_news(run) if event.kind == "incident"]
     assert opened["is_alarm"] is True
-    assert "Not known" in opened["explanation"]
+    assert "No evidence points to a cause" in opened["explanation"]
     assert opened["action"]
 
 

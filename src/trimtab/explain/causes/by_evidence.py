@@ -15,6 +15,7 @@ from trimtab.core.text import listed
 from trimtab.explain.causes import conclusions
 from trimtab.explain.causes.plausible import (
     CURVES,
+    DATA_CAUSES,
     TIME_SYMPTOMS,
     Situation,
     base_rates,
@@ -212,11 +213,15 @@ def _not_known(case: Case, ranking: Ranking) -> Said:
     if not likely:
         return nothing._replace(fix=record)
     missing = _would_tell(ranking, case)
-    tell = f" What would tell was not recorded: {listed(missing)}." if missing else ""
+    purpose = "tell these apart" if len(likely) > 1 else "know"
+    tell = f" To {purpose}, record {listed(missing)}." if missing else ""
     shares = [(_named(item), 10 * round(10 * item.probability)) for item in likely]
     if not any(item.favors for item in _evidence(likely[0], ranking)):
-        usual = " and ".join(f"about {share} % were {name}" for name, share in shares)
-        usual = f"Not known; of published incidents like it, {usual}.{tell}"
+        said = " and ".join(f"{name} caused about {share} %" for name, share in shares)
+        if len(shares) > 1 and shares[0][1] == shares[1][1]:
+            names = " and ".join(name for name, _ in shares)
+            said = f"{names} each caused about {shares[0][1]} %"
+        usual = f"No evidence points to a cause. In published incidents like this, {said}.{tell}"
         return nothing._replace(root_cause=usual, fix=record)
     like = " or ".join(f"{name} (about {share} %)" for name, share in shares)
     return nothing._replace(
@@ -295,12 +300,13 @@ def _doubt(ranking: Ranking) -> str:
     others = [f"{item.cause.id} {item.cause.title}" for item in ranking.alike[1:] if item.cause]
     if not others:
         return ""
-    text = f" With what was recorded it cannot be told apart from {' or '.join(others)}"
-    return f"{text}." if _is_policy_alone(ranking) else f"{text}; {would_decide(ranking)}."
+    fit = "fits" if len(others) == 1 else "fit"
+    text = f" {' and '.join(others)} {fit} the recorded data as well"
+    return f"{text}." if _is_undecidable(ranking) else f"{text}; {would_decide(ranking)}."
 
 
 def would_decide(ranking: Ranking) -> str:
-    if _is_policy_alone(ranking):
+    if _is_undecidable(ranking):
         return "what was recorded does not tell them apart"
     if ranking.decides is None:
         return "replaying the step from the state before it would show whether it is the batch"
@@ -308,10 +314,10 @@ def would_decide(ranking: Ranking) -> str:
     return f"{missing}, which was not recorded, would decide"
 
 
-def _is_policy_alone(ranking: Ranking) -> bool:
-    """Return whether no signal would decide: replaying a step says nothing of a reward."""
-    cause = ranking.first.cause
-    return ranking.decides is None and cause is not None and cause.is_of_policy
+def _is_undecidable(ranking: Ranking) -> bool:
+    """Return whether no signal would decide, and the batch, which a replay shows, is no cause."""
+    compared = {item.cause for item in (*ranking.alike, *ranking.candidates[:2])}
+    return ranking.decides is None and compared.isdisjoint(DATA_CAUSES)
 
 
 def _hypothesis(candidate: Candidate, ranking: Ranking, case: Case) -> Hypothesis:

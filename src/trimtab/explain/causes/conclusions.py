@@ -51,9 +51,17 @@ def by_proof(proof: Event) -> Conclusion:
     """Return the conclusion of an event in which harm to the state was proven."""
     why, how_sure = proof.facts.get("why"), proof.facts.get("how_sure")
     tensor = proof.facts.get("tensor") or "them"
+    root_cause = f"{why} at step {proof.step}: {how_sure}. What wrote it is not recorded."
+    if proof.facts.get("is_too_far"):
+        changed = proof.facts.get("tensor") or "several tensors"
+        root_cause = (
+            f"Something other than the optimizer changed {changed} before step {proof.step} "
+            "(certain): it moved further than the updates since the snapshot can. What wrote it is "
+            "unknown."
+        )
     return Conclusion(
         cause=None,
-        root_cause=f"{why} at step {proof.step}: {how_sure}. What wrote it is not recorded.",
+        root_cause=root_cause,
         remedy=f"If it comes again, look for code that writes {tensor} between two updates, then "
         "for a faulty device.",
         lesson=f"Harm to the state shows in the state itself: {why}.",

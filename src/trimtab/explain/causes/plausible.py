@@ -50,6 +50,11 @@ LASTING_CAUSES = frozenset(
 )
 """What a loss does not come back from by itself: a factor, a setting or a bug stays."""
 
+DATA_CAUSES = frozenset(
+    {Cause.HARD_BATCH, Cause.RARE_TOKENS, Cause.DUPLICATE_BATCH, Cause.DATA_MIX_SHIFT}
+)
+"""What the batches are to blame for."""
+
 FINITE_CAUSES = frozenset({Cause.HARD_BATCH, Cause.DUPLICATE_BATCH, Cause.BATCH_SIZE_CHANGE})
 """What changes numbers, and does not make them leave the finite ones at once."""
 
@@ -298,7 +303,7 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
         ([Cause.HARD_BATCH], _burst_has_usual_loss(context, answers)),
         # A factor that leaves the loss as it was is in the gradient alone; else it is in both.
         ([Cause.LOSS_REDUCTION_BUG], bool(symptoms & RISING) and not is_multiplied),
-        ([Cause.LOGIC_NAN], is_finite and looks_finite),
+        ([Cause.LOGIC_NAN], (is_finite and looks_finite) or _state_was_bad(answers)),
         # The scaler skipped what overflowed: it followed the spike.
         ([Cause.FP16_OVERFLOW], is_finite and looks_finite and is_back),
         (FINITE_CAUSES, incident.findings[0].symptom in NOT_FINITE),
@@ -325,6 +330,13 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
     out = {cause for causes, is_out in certain if is_out for cause in causes}
     unseen = (cause for causes, is_out in unless_seen if is_out for cause in causes)
     return frozenset(out.union(cause for cause in unseen if yes.isdisjoint(decides[cause.id])))
+
+
+def _state_was_bad(answers: Answers) -> bool:
+    """Return whether the weights were not finite before a forward pass made a NaN of its own."""
+    by_state = "state_nonfinite_first" in answers.yes
+    by_gradient = "gradient_nonfinite_first" in answers.yes
+    return "weights_nonfinite" in answers.yes or (by_state and not by_gradient)
 
 
 def _burst_has_usual_loss(context: IncidentContext, answers: Answers) -> bool:

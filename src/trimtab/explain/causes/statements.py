@@ -319,16 +319,20 @@ def _logic_nan(case: Case) -> Said:
             "no division by a sum that can be 0.",
             f"One operation made NaN from finite inputs: {found}.",
         )
-    numbers = case.seen("nan_in_range", "loss_nonfinite")
+    numbers = case.seen("loss_nonfinite")
+    # The gradient may have been NaN before: `at` is the onset of both.
+    at = numbers.partition(" at ")[2]
+    value = "infinite" if "inf" in numbers else "NaN"
+    what = f"The loss became {value} at {at}" if at else f"A gradient became NaN {case.at}"
+    dtype = case.context.facts.dtype
+    where = f" in {dtype}" if dtype else ""
     return Said(
-        _with(
-            f"An operation, not known which, made NaN from finite inputs {case.at}",
-            numbers,
-        ),
+        f"{what}{where}: the batch, a weight or an operation in the forward pass; which one is not "
+        "recorded.",
         "Run one batch with a finiteness check after each module (`trimtab.watch(..., "
         'mode="recover", batch_loss=...)` does so by itself), and fix the first one that fails: '
         "log(softmax), or a mean over an empty mask.",
-        _with(f"A check after each module {case.at} would have named the operation", numbers),
+        _with(f"A check after each module {case.at} would have named it", numbers),
     )
 
 
@@ -347,10 +351,11 @@ def _bit_flip(case: Case) -> Said:
         cause = _with(
             f"A weight or a moment left its range {case.at}{where}, by no update", numbers
         )
-    act = "Note the rank" if (case.context.facts.ranks or 1) > 1 else "Test this memory"
+    is_alone = (case.context.facts.ranks or 1) == 1
+    act = "Run a memory test on this device" if is_alone else "Note the rank"
     return Said(
         cause,
-        f"{act}; if it happens there again, replace the device.",
+        f"{act}; replace the device if it happens again.",
         case.learnt(
             f"Memory can change without code: checksums {'' if proof else 'would '}show it",
             proof or numbers,
@@ -583,8 +588,8 @@ _MISSING_LOSS = _Claim(
     "A run that records no loss cannot be watched",
 )
 _REFERENCE_GAP = _Claim(
-    "Not known: the run left its reference {at} on the same batches, so the cause is the model, "
-    "its state or its settings, not the data",
+    "Not known: the run diverged from its reference {at}. If both saw the same batches, the data "
+    "is not the cause",
     (),
     "Compare the settings and states of the two runs {at}.",
     "A reference on the same data shows a shift that a single run hides",

@@ -275,7 +275,7 @@ def lr_turned_up(lr: SignalView, context: IncidentContext) -> YesNo | None:
 
 
 @observation(
-    "Few records come before the incident, or the run never learned",
+    "The run had learned little before the incident",
     source="LR too high shows in the warm-up",
     symptoms=(Symptom.NO_LEARNING,),
     opening=True,
@@ -283,7 +283,8 @@ def lr_turned_up(lr: SignalView, context: IncidentContext) -> YesNo | None:
 def early(onset_row: int, onset_step: int) -> YesNo:
     """Is the onset among the first records and steps of the run?"""
     is_early = onset_row < EARLY_RECORDS and onset_step < EARLY_STEPS
-    return is_early, f"step {onset_step}, {counted(onset_row, 'record')} before it"
+    records = counted(onset_row, "record")
+    return is_early, f"only {records}" if is_early else f"step {onset_step}, {records} before it"
 
 
 @observation(

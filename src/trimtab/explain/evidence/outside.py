@@ -154,11 +154,15 @@ def loss_constant(context: IncidentContext) -> YesNo | None:
     return False, f"{len(np.unique(values))} different losses in {counted(len(values), 'record')}"
 
 
-@observation("The loss is NaN, and the run is not fp16", source="stability guides, question 1.2")
+@observation(
+    "The loss is NaN, and not from an fp16 overflow", source="stability guides, question 1.2"
+)
 def nan_in_range(dtype: str, context: IncidentContext) -> YesNo | None:
     """Is the loss non-finite in bf16 or fp32, whose range no activation leaves?"""
     found = nonfinite_loss(context)
-    return (True, f"{found.observation}, in {dtype}") if found.is_yes and dtype != "fp16" else None
+    if not found.is_yes or dtype == "fp16":
+        return None
+    return True, f"{found.observation.rpartition(' at ')[2]}, in {dtype}"
 
 
 @observation("One loss is high while its tokens are usual", source="a batch that is hard, not odd")

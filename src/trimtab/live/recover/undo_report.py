@@ -150,6 +150,8 @@ class UndoReporter:
             facts["tensor"] = report.tensor
         if report.proof is Proof.FLIPPED:  # measured, so the diagnosis may rely on it
             facts["is_hardware"] = True
+        if report.proof is Proof.TOO_FAR:
+            facts["is_too_far"] = True
         if report.proof is Proof.ORDERED:
             facts["is_ordered"] = True
         if report.updates_lost is None:
