@@ -112,6 +112,7 @@ PLATEAU = np.round(1.3 + 1.7 * np.exp(-np.arange(400) / 40) + DICE.normal(0, 0.0
         ({"loss": BF16}, []),
         ({"loss": PLATEAU}, []),
         ({"loss": np.append(PLATEAU, np.full(32, 11.76))}, [431]),
+        ({"loss": np.repeat([3e-4, 2e-4, 5e-4, 1e-4], [20, 20, 1, 99])}, []),
         ({"loss": np.full(16, 10.4983)}, [7]),
         ({"loss": np.full(64, 10.5)}, [63]),
     ],

@@ -72,6 +72,14 @@ def test_notes_on_odd_steps(write: Write) -> None:
     assert "Steps in 'step' over 2**53, known only roughly: 1." in notes
 
 
+def test_rows_that_are_numbered_are_told_with_their_epoch(write: Write) -> None:
+    reading = read_log(write("epoch,loss
+" + "".join(f"{n / 40},2
+" for n in range(60))))
+    note = 'No step column: "step" below is the row number (row 50 = epoch 1.25).'
+    assert note in reading.notes
+
+
 def test_data_positions(write: Write) -> None:
     reading = read_log(write("step,loss,data_position\n1,1,7\n2,1,\n3,1,nan\n4,1,-3\n5,1,9.0\n"))
     assert reading.block.data_position.tolist() == [7, NO_POSITION, NO_POSITION, NO_POSITION, 9]

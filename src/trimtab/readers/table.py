@@ -343,7 +343,7 @@ def _affordable(table: Table, naming: Naming, notes: list[str]) -> list[str]:
 def _steps(table: Table, name: str | None, notes: list[str]) -> tuple[IntArray, BoolArray]:
     """Return the step of each row, and which rows have one."""
     if name is None:
-        notes.append("There is no step column: the rows are numbered from 0 instead.")
+        notes.append(_note_numbered(table))
         return np.arange(table.num_rows), np.ones(table.num_rows, dtype=np.bool_)
     column = table.column(name)
     usable = column.finite & (np.abs(column.values) <= _LARGEST)
@@ -356,6 +356,21 @@ def _steps(table: Table, name: str | None, notes: list[str]) -> tuple[IntArray, 
     if rounded:
         notes.append(f"Steps in {quoted(name)} over 2**53, known only roughly: {rounded}.")
     return whole.astype(np.int64), usable
+
+
+EXAMPLE_ROW = 50
+"""The row whose epoch a note gives; the last one of a shorter log."""
+
+
+def _note_numbered(table: Table) -> str:
+    epoch = next((name for name in table.recorded if words_of(name) == ("epoch",)), "")
+    known = table.column(epoch)
+    rows = np.flatnonzero(known.finite)
+    if not len(rows):
+        return "There is no step column: the rows are numbered from 0 instead."
+    row = rows[min(np.searchsorted(rows, EXAMPLE_ROW), len(rows) - 1)]
+    at = f"row {row} = epoch {known.values[row]:.4g}"
+    return f'No step column: "step" below is the row number ({at}).'
 
 
 def _refuse_words(table: Table, name: str | None, path: Path) -> None:

@@ -387,7 +387,21 @@ def test_a_restart_from_the_beginning_is_not_rolled_back_and_a_divergence_is(sta
     ((incident, action), *echoes) = acts_of({"loss": restarted(1200, 700, stays=stays)})
     assert not echoes
     assert incident.facts.started_again is not stays
+    open_one = dataclasses.replace(incident, incident_class=IncidentClass.DIVERGENT, end=None)
+    said = instruct(open_one, ALONE).instruction
+    assert ("the return to the first losses at step 701" in said) is not stays
     assert (action.kind is ActionKind.WAIT) is not stays
+
+
+def test_a_loss_that_is_printed_as_0_is_not_taken_further_down_than_any_other() -> None:
+    draw = np.random.default_rng(2)
+    loss = 4e-4 * np.exp(-np.arange(1500) / 500) + 2e-5 * np.exp(draw.normal(0, 0.9, 1500))
+    loss[900:960] *= 6  # an incident while the loss is printed with one digit
+    ((incident, action), *_) = acts_of({"loss": np.round(loss, 4)})
+    level = incident.facts.level
+    assert level is not None
+    assert level.now == 0 or level.now > 1e-5
+    assert action.kind is ActionKind.WAIT
 
 
 def test_a_spike_of_the_norm_alone_is_waited_out() -> None:

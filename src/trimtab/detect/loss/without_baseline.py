@@ -310,6 +310,10 @@ Later a loss with few digits repeats on any plateau, so its last move must have 
 FEW_GRAINS = 2048
 """A loss of at most so many grains is rounded: bf16 has 8 bits, fp16 11, a short log 3 digits."""
 
+TOO_FEW_GRAINS = 32
+"""A later loss of at most so many grains, by its own or by the one before it, may be printed alike
+for ever while it moves by a few percent. Chosen."""
+
 LOSS_GONE = 0.25
 """The share of the first loss from which no loss falls to exactly 0 at once, to stay there."""
 
@@ -397,7 +401,10 @@ class NoLearning(Detector):
         if is_first:
             is_rounded = abs(loss) <= FEW_GRAINS * grain(loss)
             return SAME_IF_ROUNDED if is_rounded else SAME_AT_START
-        is_rounded = math.isfinite(self._last) and is_one_grain(self._last, loss)
+        if not math.isfinite(self._last):
+            return SAME_LATER
+        finest = min(grain(self._last), grain(loss))
+        is_rounded = is_one_grain(self._last, loss) or abs(loss) <= TOO_FEW_GRAINS * finest
         return 0 if is_rounded else SAME_LATER
 
     def _mean_gain(self, gain: float) -> float | None:

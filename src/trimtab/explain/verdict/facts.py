@@ -178,15 +178,16 @@ def _level(reference: Reference, known: Losses, records: int, steps: int) -> Lev
         )
         if back_in is not None and back_in <= max(RETURN_STEPS, RETURN_TIMES * steps):
             course = Course.SHRINKING
-    before, now = reference.level, gap + float(expected[-1])
+    before = reference.level
     stride = max(float(np.median(np.diff(known.step))), 1.0) if count > 1 else 1.0
     newest_two = gaps[-2:].max()
     to_loss = reference.to_loss
+    now = float(np.clip(to_loss(gap + float(expected[-1])), known.loss.min(), known.loss.max()))
     return Level(
         before=to_loss(before),
         expected=to_loss(float(expected[-1])),
-        now=to_loss(now),
-        gap=to_loss(now) - to_loss(float(expected[-1])),
+        now=now,
+        gap=now - to_loss(float(expected[-1])),
         smallest=to_loss(before + tolerance + 2 * error) - to_loss(before),
         noise=to_loss(before + sigma) - to_loss(before),
         z=z,

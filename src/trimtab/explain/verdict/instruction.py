@@ -102,7 +102,9 @@ def instruct(incident: Incident, around: Surroundings) -> Action:
         return _QUIET[named](incident, around)
     if incident.facts.started_again and named is not IncidentClass.DEAD:
         return _wait(
-            _unless_meant(f"the restart at step {incident.onset.step:,}", incident, around),
+            _unless_meant(
+                f"the return to the first losses at step {incident.onset.step:,}", incident, around
+            ),
             "The loss went back to where the run began, and falls as it did then.",
         )
     if around.changes and not _is_beyond_a_purpose(incident):

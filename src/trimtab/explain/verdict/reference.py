@@ -95,7 +95,10 @@ class Reference:
         return 1.0 if self.is_log else max(abs(self.level), 4 * self.noise)
 
     def to_scale(self, losses: FloatArray) -> FloatArray:
-        return np.log(np.maximum(losses, 1e-30)) if self.is_log else losses
+        if not self.is_log:
+            return losses
+        # A loss that is printed as 0 is no further down than the lowest of the others.
+        return np.log(np.maximum(losses, _lowest(losses)))
 
     def to_loss(self, value: float) -> float:
         return math.exp(min(value, 700.0)) if self.is_log else value
@@ -115,6 +118,11 @@ class Reference:
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "Reference":
         return cls(**{**state, "history": tuple(state["history"])})
+
+
+def _lowest(losses: FloatArray) -> float:
+    positive = losses[losses > 0]
+    return float(positive.min()) if len(positive) else 1e-30
 
 
 def reference_of(
