@@ -368,7 +368,7 @@ def _note_numbered(table: Table) -> str:
     rows = np.flatnonzero(known.finite)
     if not len(rows):
         return "There is no step column: the rows are numbered from 0 instead."
-    row = rows[min(np.searchsorted(rows, EXAMPLE_ROW), len(rows) - 1)]
+    row = rows[min(int(np.searchsorted(rows, EXAMPLE_ROW)), len(rows) - 1)]
     at = f"row {row} = epoch {known.values[row]:.4g}"
     return f'No step column: "step" below is the row number ({at}).'
 
