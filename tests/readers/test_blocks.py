@@ -73,9 +73,7 @@ def test_notes_on_odd_steps(write: Write) -> None:
 
 
 def test_rows_that_are_numbered_are_told_with_their_epoch(write: Write) -> None:
-    reading = read_log(write("epoch,loss
-" + "".join(f"{n / 40},2
-" for n in range(60))))
+    reading = read_log(write("epoch,loss\n" + "".join(f"{n / 40},2\n" for n in range(60))))
     note = 'No step column: "step" below is the row number (row 50 = epoch 1.25).'
     assert note in reading.notes
 
