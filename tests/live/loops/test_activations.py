@@ -8,6 +8,7 @@ import torch
 from tests.kit.tiny import WIDTH, Tiny, TinyBlock, journal_of
 from tests.kit.user_loop import warnings_of, watching
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 
 class DictBlock(TinyBlock):
@@ -73,3 +74,24 @@ def test_a_forward_of_something_else_is_in_no_activation(tmp_path: Path) -> None
         if name.startswith("activation_rms/"):
             assert signal.recorded
             assert max(signal.values[signal.present]) < 100
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit.trace")
+def test_a_graph_of_the_user_has_no_operation_of_the_guard(tmp_path: Path) -> None:
+    model, tokens = make_model(), torch.zeros(2, 8, dtype=torch.int64)
+    model.dropout.p = 0.0  # random numbers would fail the check of `trace`
+
+    def sizes() -> list[int]:
+        return [
+            len(list(torch.jit.trace(model, tokens).inlined_graph.nodes())),
+            len(torch.export.export(model, (tokens,)).graph.nodes),
+            len(make_fx(model)(tokens).graph.nodes),
+            len(make_fx(model, pre_dispatch=True)(tokens).graph.nodes),
+        ]
+
+    bare = sizes()
+    optimizer = adamw(model.parameters())
+    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+        assert sizes() == bare
+        train(guard, model, optimizer, 2)
+    assert "activation_rms/blocks.0" in journal_of(tmp_path).columns

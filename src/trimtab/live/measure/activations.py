@@ -5,8 +5,9 @@ of the final norm; the largest logit, log Z and the entropy of the output; and t
 logit of each layer (`attention_logits`). `sites` finds the modules.
 
 Hooks act only in steps whose telemetry is measured, in training, outside of function transforms. In
-a compiled graph they always act, because a flag would have the graph compiled twice. A hook holds
-nothing but the buffer, and a copy of a model gets no hook that does anything.
+a compiled graph they always act, because a flag would have the graph compiled twice. A graph that
+the user traces or exports gets none of their operations. A hook holds nothing but the buffer, and a
+copy of a model gets no hook that does anything.
 """
 
 import contextlib
@@ -38,6 +39,9 @@ OUTPUT_LOGITS = (signals.MAX_LOGIT, signals.MAX_LOG_Z, signals.LOGIT_ENTROPY)
 CPU_LOGITS, DEVICE_LOGITS = 2**20, 2**24
 """Logits of the output that are measured, by the kind of device: 4 and 64 MB in fp32. Of more, rows
 at even distances."""
+
+_is_exporting: Callable[[], bool] = getattr(torch.compiler, "is_exporting", bool)
+"""Torch 2.6 does not tell: `bool()` is False."""
 
 NO_LOGITS = (
     "trimtab: the model returns a loss and no logits, as with a fused cross entropy, so the losses "
@@ -217,7 +221,19 @@ class _Buffer:
             self.is_armed
             and torch.is_grad_enabled()
             and torch._C._functorch.maybe_current_level() is None
+            and not _is_traced()
         )
+
+
+def _is_traced() -> bool:
+    """Whether a forward pass is traced by `torch.jit.trace` or `make_fx`, or computes no values."""
+    keys = torch._C._TorchDispatchModeKey
+    return (
+        torch._C._is_tracing()
+        or torch._C._get_dispatch_mode(keys.PROXY) is not None
+        or torch._C._get_dispatch_mode(keys.FAKE) is not None
+        or torch._ops._get_dispatch_mode_pre_dispatch(keys.PROXY) is not None
+    )
 
 
 class _Forget:
@@ -254,6 +270,8 @@ class _Hook(_Forget):
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
         # Not a context manager made from a generator: that breaks a compiled graph.
         try:
+            if _is_exporting():
+                return
             if torch.compiler.is_compiling():
                 self._buffer.note_compiled()
                 self._write(output)
