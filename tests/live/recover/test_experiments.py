@@ -19,7 +19,7 @@ import trimtab
 from trimtab.core.config import Config
 from trimtab.core.events import EXPERIMENT
 from trimtab.live.recover.experiments import Answer, Laboratory
-from trimtab.live.recover.traces import Trace
+from trimtab.live.recover.traces import Trace, without_trace
 from trimtab.state.batches import RememberedBatches
 
 adamw = partial(optim.AdamW, fused=True)
@@ -306,6 +306,19 @@ def test_experiments_that_go_wrong_leave_no_trace(
     found = train_naughty(tmp_path, what)
     for one, other in zip(found, without_batch_loss, strict=True):
         assert repr(one) == repr(other)  # NaN is equal to itself in there
+
+
+def test_an_optimizer_in_another_thread_is_stepped_meanwhile() -> None:
+    weight = nn.Parameter(torch.ones(1))
+    optimizer = optim.SGD([weight], lr=1.0)
+    weight.grad = torch.ones(1)
+    with without_trace(nn.Linear(1, 1)):
+        thread = threading.Thread(target=optimizer.step)
+        thread.start()
+        thread.join()
+        with pytest.raises(RuntimeError, match="must not call optimizer"):
+            optimizer.step()
+    assert weight.item() == 0.0
 
 
 def test_autocast_in_another_thread_is_left_alone() -> None:

@@ -2,10 +2,11 @@
 
 Experiments and the trial of states compute losses of the user's batches with the user's function in
 the middle of a step. What that moves is put back, also if it raises: buffers, modes, attributes,
-gradients, hooks, random numbers and settings of torch; and no optimizer may be stepped meanwhile.
+gradients, hooks, random numbers and settings of torch; and that function may step no optimizer.
 """
 
 import copy
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -134,7 +135,7 @@ def without_trace(model: nn.Module) -> Iterator[list[str]]:
     with torch.random.fork_rng(range(torch.accelerator.device_count())):
         trace = Trace(model)
         gradients = [(parameter, parameter.grad) for parameter in model.parameters()]
-        refusal = register_optimizer_step_pre_hook(_refuse_step)
+        refusal = register_optimizer_step_pre_hook(_RefuseStep())
         try:
             for parameter, _ in gradients:
                 parameter.grad = None  # a backward pass would add to it in place
@@ -150,5 +151,12 @@ def without_trace(model: nn.Module) -> Iterator[list[str]]:
                 refused.append(moved)
 
 
-def _refuse_step(*_: Any) -> None:
-    raise RuntimeError("batch_loss must not call optimizer.step(): it is for experiments")
+class _RefuseStep:
+    """Refuses a step in the thread that made this; another thread may train a model of its own."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
+
+    def __call__(self, *_: Any) -> None:
+        if threading.get_ident() == self._thread:
+            raise RuntimeError("batch_loss must not call optimizer.step(): it is for experiments")
