@@ -192,10 +192,15 @@ def test_an_infinity_that_training_goes_on_with_is_accepted_and_a_nan_is_not() -
         assert audit.audit()[0] == (not is_accepted)
 
 
-def test_one_second_moment_for_many_elements_is_not_judged() -> None:
-    """A subclass of AdamW may keep other shapes, as Adam-mini does."""
-    weight, optimizer = make()
+class AdamMini(optim.AdamW):
+    """A subclass may keep one second moment for many elements, or one of something else."""
+
+
+def test_the_moments_of_a_subclass_are_its_own() -> None:
+    weight, optimizer = make(AdamMini)
     audit = Audit(optimizer)
     step(weight, optimizer)
-    optimizer.state[weight]["exp_avg_sq"] = torch.full((6, 1), 1e-12)
     assert audit.audit() == SOUND
+    for shape in ((6, 1), (6, 4)):
+        optimizer.state[weight]["exp_avg_sq"] = torch.full(shape, 1e-12)
+        assert audit.audit() == SOUND
