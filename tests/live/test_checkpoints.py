@@ -206,6 +206,29 @@ def test_weights_that_become_nan_do_not_cost_the_last_good_checkpoint(
     assert all(p.isfinite().all() for p in relaunched.model.parameters())
 
 
+@pytest.mark.parametrize("bias", [-torch.inf, torch.inf])
+def test_an_infinite_weight_is_harm_only_where_the_loss_shows_it(
+    bias: float, tmp_path: Path
+) -> None:
+    """With minus infinity a unit in front of a ReLU is switched off, and the run trains on."""
+    job = Job(tmp_path, mode="protect", keep=20)
+    job.loader = batches(80)
+    with job.watch() as guard:
+        for step in guard.steps(job.loader):
+            if step.number == 40:
+                job.model.get_parameter("0.bias").data[3] = bias
+            for batch in step:
+                job.train_step(guard, batch)
+            job.end_step()
+            if (step.number + 1) % 8 == 0:
+                guard.checkpoint()
+    is_harm = bias > 0
+    assert (trimtab.diagnose(tmp_path).incidents != ()) == is_harm
+    assert [entry.step for entry in job.checkpoints.entries if entry.verdict == "bad"] == (
+        [48, 56, 64, 72, 80] if is_harm else []
+    )
+
+
 @pytest.mark.usefixtures("with_observer")
 def test_a_loop_that_keeps_two_of_its_own_does_not_delete_the_last_proven_one(
     tmp_path: Path,

@@ -168,6 +168,7 @@ class Guard(LoopServices):
             monitor.shields.checkpoints,
             lambda: monitor.recorder,
             partial(_checkpoint_state, monitor, self._states),
+            lambda: monitor.sync.trains,
         )
         super().__init__(model, monitor, boundary, checkpoints)
         trained = (p for p in model.parameters() if p.requires_grad)

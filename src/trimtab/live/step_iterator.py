@@ -35,6 +35,7 @@ class CheckpointBoundary:
         shield: Shield,
         recorder: Callable[[], Recorder | NoRecorder],
         guard_state: Callable[[], dict[str, Any]],
+        trains: Callable[[], bool] = lambda: False,
     ) -> None:
         self._checkpoints = checkpoints
         self._shield = shield
@@ -45,7 +46,7 @@ class CheckpointBoundary:
         self._is_wanted = False
         self._step: int | None = None
         if checkpoints is not None:
-            checkpoints.attach(attempt=self._attempt, judge=self._judge)
+            checkpoints.attach(attempt=self._attempt, judge=self._judge, trains=trains)
 
     def enter_step(self) -> None:
         self._is_in_step = True

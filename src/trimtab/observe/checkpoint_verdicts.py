@@ -17,6 +17,7 @@ from trimtab.core.block import Block
 from trimtab.core.findings import HARMLESS, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, Moment
 from trimtab.core.signals import ADAM_M_NORM, ADAM_V_NORM, PARAM_NORM
+from trimtab.detect.state.hard_limits import nonfinite_rows
 from trimtab.explain.context import ONSET_MARGIN_STEPS
 from trimtab.journal.checkpoints.index import CheckpointEntry, Verdict, mark_given_up
 
@@ -92,11 +93,11 @@ class RunHistory:
                 first_tick=int(block.tick[0]), first_step=int(block.step[0]), last_step=last_step
             )
         attempt.last_step = max(attempt.last_step, last_step)
-        columns = [block.columns[name] for name in STATE_NORMS if name in block.columns]
-        if not columns:
+        names = [name for name in STATE_NORMS if name in block.columns]
+        if not names:
             return
-        seen = np.logical_or.reduce([column.present for column in columns])
-        bad = np.logical_or.reduce([column.nonfinite for column in columns])
+        seen = np.logical_or.reduce([block.columns[name].present for name in names])
+        bad = np.logical_or.reduce([nonfinite_rows(block, name) for name in names])
         if not bad.any() and not attempt.nonfinite:
             return
         for row in np.flatnonzero(seen).tolist():

@@ -22,7 +22,7 @@ from trimtab.core.config import MetricRule
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity
 from trimtab.core.robust import median
-from trimtab.core.signals import VALUE_LOSS, is_measured
+from trimtab.core.signals import PARAM_NORM, UPDATE_NORM, VALUE_LOSS, is_measured
 from trimtab.core.state import Stateful, StatefulDict
 
 NUM_REFERENCE = 64
@@ -82,7 +82,7 @@ class MetricRules(Detector):
         for name, value in record.signals.items():
             if math.isfinite(value):
                 self._nonfinite[name] = 0
-            elif name in self._nonfinite and not is_measured(name):
+            elif name in self._nonfinite and not _is_judged_elsewhere(name, record):
                 self._nonfinite[name] += 1
                 rule = self._rules.get(name)
                 # A value function does not come back from a loss that is not finite.
@@ -97,6 +97,13 @@ class MetricRules(Detector):
         symptom = rule.message or f"{name} {words} {limit:.4g}{lasting}"
         severity = Severity[rule.severity.upper()]
         return self.finding(record, symptom, severity, name, limit=limit)
+
+
+def _is_judged_elsewhere(name: str, record: Record) -> bool:
+    """Return whether a guard measures it, or it is of a group and the norm of all is recorded."""
+    whole, slash, _ = name.partition("/")
+    is_part = bool(slash) and whole in (PARAM_NORM, UPDATE_NORM) and whole in record.signals
+    return is_part or is_measured(name)
 
 
 class _State(Stateful):

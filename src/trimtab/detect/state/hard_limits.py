@@ -15,7 +15,7 @@ import math
 import numpy as np
 
 from trimtab.core import signals
-from trimtab.core.block import Block, IntArray, Record
+from trimtab.core.block import Block, BoolArray, IntArray, Record
 from trimtab.core.causes import Cause
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Explanation, Finding, Severity, Symptom
@@ -156,6 +156,25 @@ SYMPTOMS = {
 }
 
 
+_OF_WEIGHTS = (signals.PARAM_NORM, signals.UPDATE_NORM)
+"""What an infinite weight shows in: infinity minus infinity is NaN."""
+
+
+def nonfinite_rows(block: Block, signal: str) -> BoolArray:
+    """Return the rows in which a signal is not finite, unless that is on purpose.
+
+    A weight that is infinite, not NaN, while loss and gradients are finite was written by code that
+    masks a class. An infinity that does harm shows in the next loss.
+    """
+    is_bad = block.column(signal).nonfinite
+    if signal in _OF_WEIGHTS and is_bad.any():
+        is_mask = np.isinf(block.column(signals.PARAM_NORM).values)
+        for name in (signals.LOSS, signals.GRAD_NORM):
+            is_mask &= block.column(name).finite
+        is_bad &= ~is_mask
+    return is_bad
+
+
 class NonFinite(Detector):
     """One finding at the start of each non-finite stretch of a signal that must stay finite.
 
@@ -178,6 +197,8 @@ class NonFinite(Detector):
             if value is None:  # a missing value neither starts nor ends a stretch
                 continue
             is_bad = not math.isfinite(value)
+            if is_bad and signal in _OF_WEIGHTS:
+                is_bad = bool(nonfinite_rows(Block.from_records([record]), signal)[0])
             if is_bad != was_inside:
                 self._is_inside[signal] = is_bad
                 if is_bad:
@@ -192,9 +213,9 @@ class NonFinite(Detector):
         """Return the rows in which a stretch of non-finite values begins or ends."""
         is_relevant = np.zeros(len(block), dtype=np.bool_)
         for signal, was_inside in self._is_inside.items():
-            column = block.column(signal)
-            rows = np.flatnonzero(column.present)
-            is_relevant[rows[np.diff(column.nonfinite[rows], prepend=was_inside)]] = True
+            rows = np.flatnonzero(block.column(signal).present)
+            is_bad = nonfinite_rows(block, signal)[rows]
+            is_relevant[rows[np.diff(is_bad, prepend=was_inside)]] = True
         return np.flatnonzero(is_relevant)
 
 

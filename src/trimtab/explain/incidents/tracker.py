@@ -29,7 +29,7 @@ from trimtab.core.incident_facts import Facts
 from trimtab.core.incidents import Incident, IncidentChange, Moment, Transition
 from trimtab.core.signals import EVAL_LOSS
 from trimtab.detect.loss.meaning import LossMeaning
-from trimtab.detect.state.hard_limits import SYMPTOMS
+from trimtab.detect.state.hard_limits import SYMPTOMS, nonfinite_rows
 from trimtab.explain.incidents.history import History, value_of
 from trimtab.explain.incidents.open_incident import (
     MAX_EVALUATIONS,
@@ -203,9 +203,14 @@ class IncidentTracker:
             incident.last_alarm = moment
         if held_out is not None:
             incident.evaluations = [*incident.evaluations[1 - MAX_EVALUATIONS :], held_out]
-        norms = [norm for name in _STATE_NORMS if (norm := value_of(block, at, name)) is not None]
-        if norms:
-            incident.has_finite_state = all(map(math.isfinite, norms))
+        norms = {name: value_of(block, at, name) for name in _STATE_NORMS}
+        known = {name: norm for name, norm in norms.items() if norm is not None}
+        if known:
+            incident.has_finite_state = not any(
+                nonfinite_rows(block[at : at + 1], name)[0]
+                for name, norm in known.items()
+                if not math.isfinite(norm)
+            )
         ruling = self._observe(
             incident, row, self._rules, moment=moment, is_calm=not alarms, news=news
         )

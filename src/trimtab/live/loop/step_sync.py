@@ -445,6 +445,11 @@ class StepSync:
                     packet.check, packet.state, is_finite=is_finite, loss=loss
                 )
 
+    @property
+    def trains(self) -> bool:
+        """Whether loss and gradients were finite, on all ranks, when they were known last."""
+        return self.num_exchanges > 0 and self._num_nonfinite == 0
+
     def stop_if_stuck(self, step: int) -> None:
         """Raise NonFiniteRun if too many steps in a row were not finite; every rank comes here at
         the same exchange."""

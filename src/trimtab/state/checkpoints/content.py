@@ -5,6 +5,7 @@ of the groups, schedulers, scaler, the user's `state`) is put back by `put_conte
 """
 
 import inspect
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
@@ -147,12 +148,14 @@ def buffers_left_out(state: TrainingState, content: dict[str, Any]) -> dict[str,
     return {name: detached(buffer) for name, buffer in named if name not in known}
 
 
-def find_nonfinite(state: TrainingState) -> str:
+def find_nonfinite(state: TrainingState, *, trains: bool) -> str:
     """What of the trained parameters and the optimizer state is not finite; empty if nothing is.
 
-    Buffers may hold infinities on purpose: masks of attention do.
+    Buffers may hold infinities on purpose: masks of attention do. So may parameters with which a
+    run trains, as its loss and its gradients are finite: the bias of a class that is switched off.
     """
     named = [(name, p) for name, p in state.model.named_parameters() if p.requires_grad]
+    may_be_infinite = {name for name, _ in named} if trains else set()
     for number, optimizer in enumerate(state.optimizers):
         held = (parameter for group in optimizer.param_groups for parameter in group["params"])
         for place, parameter in enumerate(held):
@@ -168,9 +171,9 @@ def find_nonfinite(state: TrainingState) -> str:
     if not floating:
         return ""
     largest = torch._foreach_norm([value for _, value in floating], float("inf"))
-    finite = torch.stack([value.to("cpu", torch.float64) for value in largest]).isfinite()
-    bad = [name for (name, _), is_finite in zip(floating, finite.tolist(), strict=True)
-           if not is_finite]  # fmt: skip
+    sizes = torch.stack([value.to("cpu", torch.float64) for value in largest]).tolist()
+    bad = [name for (name, _), size in zip(floating, sizes, strict=True)
+           if size != size or (size == math.inf and name not in may_be_infinite)]  # fmt: skip
     return f"{len(bad)} tensors are not finite, first {bad[0]}" if bad else ""
 
 

@@ -127,6 +127,7 @@ class Checkpoints:
         """What the guard had learnt when the checkpoint was saved."""
         self._attempt: Callable[[], int] = lambda: 0
         self._judge_now: Callable[[], bool] = lambda: True
+        self._trains: Callable[[], bool] = lambda: False
 
     @property
     def is_first_rank(self) -> bool:
@@ -203,7 +204,9 @@ class Checkpoints:
         may_delete = self._read_current_verdicts()
         mark, position = self.cursor.mark(data_position)
         try:
-            fault = next(filter(None, self._ranks.all(lambda: find_nonfinite(state))), "")
+            trains = self._trains()
+            faults = self._ranks.all(lambda: find_nonfinite(state, trains=trains))
+            fault = next(filter(None, faults), "")
             content = content_of(state)
             of_rank = RankState(
                 mark=mark,
@@ -241,12 +244,19 @@ class Checkpoints:
             if self._ranks.is_first:
                 report_failure(step, error)
 
-    def attach(self, *, attempt: Callable[[], int], judge: Callable[[], bool]) -> None:
+    def attach(
+        self,
+        *,
+        attempt: Callable[[], int],
+        judge: Callable[[], bool],
+        trains: Callable[[], bool],
+    ) -> None:
         """Connect a guard: the present attempt, and what has the run judged before a save.
 
         `judge` returns whether the verdicts are of that moment: only then anything is deleted.
+        `trains` returns whether loss and gradients are known to be finite.
         """
-        self._attempt, self._judge_now = attempt, judge
+        self._attempt, self._judge_now, self._trains = attempt, judge, trains
 
     def read_verdicts(self) -> None:
         """Take over the verdicts of the run's observer; on the first rank."""
