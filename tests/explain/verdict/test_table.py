@@ -148,7 +148,7 @@ def test_a_rounded_loss_that_repeats_itself_as_it_always_did_is_not_dead() -> No
     assert incident.incident_class is IncidentClass.SILENT
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 10, STANDSTILL_STEPS])
+@pytest.mark.parametrize("count", [1, 2, 3, STANDSTILL_STEPS - 1])
 @everywhere
 def test_what_was_kept_out_is_nothing_else_at_any_record(
     count: int, noise: float, every: int
@@ -179,6 +179,18 @@ def test_a_run_in_which_nothing_is_applied_any_more_stands_still(every: int) -> 
     incident, changes = drawn.judged(Symptom.NONFINITE_LOSS)
     assert classes(changes) == [IncidentClass.KEPT_OUT, IncidentClass.DEAD]
     assert act(incident) is STOP
+    incident, _ = drawn.judged(Symptom.NONFINITE_LOSS, until=STANDSTILL_STEPS)
+    assert "no update is applied" in instruct(incident, Surroundings()).instruction
+
+
+def test_a_run_that_stood_still_was_kept_out_as_soon_as_it_goes_on() -> None:
+    def signals(since: Array) -> Signals:
+        return {"discarded": ((since >= 0) & (since < 30)).astype(np.float64)}
+
+    incident, changes = draw(nan_for(30), signals=signals).judged(Symptom.NONFINITE_LOSS)
+    kept_out = IncidentClass.KEPT_OUT
+    assert classes(changes) == [kept_out, IncidentClass.DEAD, kept_out]
+    assert act(incident) is WAIT
 
 
 @everywhere

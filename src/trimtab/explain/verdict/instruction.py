@@ -234,9 +234,12 @@ def _act(
     if incident.facts.has_undo_failed:
         updates = counted(incident.facts.undone_updates, "update")
         reason = f"{updates} undone, which has not helped. {reason}"
+    stands_still = incident.facts.kept_out_at_end >= STANDSTILL_STEPS
+    if stands_still:
+        verb += ", as no update is applied,"
     target = _target(incident, around)
     if target is None:
-        first = "fix the cause"
+        first = "as no update is applied; fix the cause" if stands_still else "fix the cause"
         if incident.incident_class is IncidentClass.COLLAPSED:
             first = f"read responses from step {incident.onset.step:,} on"
         return Action(
@@ -338,7 +341,7 @@ def level_text(facts: Facts) -> str:
     level, reward = facts.level, facts.reward
     if reward is not None and reward.is_gone:
         return f"the reward fell from {digits(reward.before)} to {digits(reward.now)}"
-    if facts.kept_out_at_end > STANDSTILL_STEPS:
+    if facts.kept_out_at_end >= STANDSTILL_STEPS:
         return f"no update has been applied in the last {facts.kept_out_at_end:,} steps"
     if facts.nonfinite_at_end:
         many = facts.nonfinite_at_end > 1

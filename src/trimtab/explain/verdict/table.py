@@ -25,9 +25,10 @@ DEAD_RECORDS = 3
 """Non-finite losses in a row that have come to stay. Source: the playbook asks for more than one or
 two; a single one is discarded."""
 
-STANDSTILL_STEPS = 100
-"""Steps in a row that were kept out of the weights from which on the run stands still. Chosen: 100
-discarded batches in a row are no bad luck."""
+STANDSTILL_STEPS = 10
+"""Steps in a row that were kept out of the weights from which on the run stands still, until one is
+applied again. Source: a bad batch is one step, and a protected run ends by itself only after 100
+(`live.max_nonfinite_steps`)."""
 
 OFTEN = 0.25
 """The fraction of non-finite losses from which on they are frequent: roll back (the playbook says
@@ -114,7 +115,7 @@ _MILD = (IncidentClass.RECOVERED, IncidentClass.RECOVERING, IncidentClass.OPEN)
 def _classify(facts: Facts) -> Classified:
     if facts.has_collapsed or (facts.reward is not None and facts.reward.is_gone):
         return Classified(incident_class=IncidentClass.COLLAPSED, certainty=0.9)
-    if facts.kept_out_at_end > STANDSTILL_STEPS:
+    if facts.kept_out_at_end >= STANDSTILL_STEPS:
         return Classified(incident_class=IncidentClass.DEAD, certainty=0.8)
     if facts.nonfinite_at_end >= DEAD_RECORDS:
         certainty = min(0.99, 0.8 + 0.05 * facts.nonfinite_at_end)

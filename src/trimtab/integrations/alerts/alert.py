@@ -11,14 +11,11 @@ from trimtab.core.events import NOT_UNDONE, ROLLBACK_PROPOSED, UNDO
 from trimtab.core.incidents import Transition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.sink import RUN_STATUS, RunStatus
+from trimtab.explain.verdict.table import STANDSTILL_STEPS
 from trimtab.integrations.incident_news import IncidentNews
 
 DISCARDED = "step discarded"
 """The event of a step that the gate kept from the weights."""
-
-ALERT_AFTER = 10
-"""Discarded steps in a row. Source: a bad batch is one step, and a protected run ends by itself
-only after 100 (`live.max_nonfinite_steps`)."""
 
 _TITLES = {
     Transition.REOPENED: "opened again",
@@ -214,14 +211,16 @@ class RunAlerts:
         state = self._state
         alerts = [] if event.step == state["last"] + 1 else self._end_discards(event.step)
         state |= {"count": state["count"] + 1, "last": event.step}
-        if state["count"] == ALERT_AFTER:
-            title = f"{ALERT_AFTER} steps in a row were discarded: the run does not train any more"
+        if state["count"] == STANDSTILL_STEPS:
+            title = (
+                f"{STANDSTILL_STEPS} steps in a row were discarded: the run does not train any more"
+            )
             text = " and ".join(map(str, event.facts.get("reasons", ())))
             alerts.append(self._alert(event.step, "discards", AlertLevel.ERROR, title, text=text))
         return alerts
 
     def _end_discards(self, step: int) -> list[Alert]:
-        was_reported = self._state["count"] >= ALERT_AFTER
+        was_reported = self._state["count"] >= STANDSTILL_STEPS
         self._state["count"] = 0
         if not was_reported:
             return []
