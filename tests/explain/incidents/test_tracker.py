@@ -22,6 +22,7 @@ from trimtab.explain.incidents.rules import (
     MISSING_RECORDS,
     SETTLE_STEPS,
 )
+from trimtab.explain.verdict.table import STANDSTILL_STEPS
 
 NOISE = 0.1
 ONSET = 300
@@ -196,8 +197,8 @@ def test_losses_that_were_not_finite_and_are_back_were_not_of_lost_weights(
 
 
 @pytest.mark.parametrize("every", [1, 20])
-@pytest.mark.parametrize("count", [1, 2, 3, 10, 100])
-def test_steps_that_were_kept_out_are_nothing_else_from_the_first_record_to_the_last(
+@pytest.mark.parametrize("count", [1, 2, 3, STANDSTILL_STEPS, 100])
+def test_steps_that_were_kept_out_are_nothing_else_unless_so_many_in_a_row_stand_still(
     count: int, every: int
 ) -> None:
     rows = ONSET + every * np.arange(count)
@@ -206,12 +207,15 @@ def test_steps_that_were_kept_out_are_nothing_else_from_the_first_record_to_the_
     discarded[rows] = 1.0
     found = [alarm(int(row), Symptom.NONFINITE_LOSS) for row in rows[:: 1 if every > 1 else count]]
     incident, changes = judged(loss, *found, discarded=discarded)
-    assert classes(changes) == [IncidentClass.KEPT_OUT]
+    kept_out = IncidentClass.KEPT_OUT
+    stands_still = every == 1 and count >= STANDSTILL_STEPS
+    said = [kept_out, IncidentClass.DEAD] if stands_still else [kept_out]
+    assert classes(changes) == ([*said, kept_out] if stands_still else said)
     assert incident.end is not None
     assert incident.end.step == rows[-1]
     assert incident.records == rows[-1] - ONSET + 1
     incident, changes = judged(loss, *found, until=int(rows[-1]) + 1, discarded=discarded)
-    assert classes(changes) == [IncidentClass.KEPT_OUT]
+    assert classes(changes) == said
 
 
 def test_a_step_that_the_loop_itself_did_not_apply_was_kept_out() -> None:

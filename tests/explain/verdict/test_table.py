@@ -183,16 +183,6 @@ def test_a_run_in_which_nothing_is_applied_any_more_stands_still(every: int) -> 
     assert "no update is applied" in instruct(incident, Surroundings()).instruction
 
 
-def test_a_run_that_stood_still_was_kept_out_as_soon_as_it_goes_on() -> None:
-    def signals(since: Array) -> Signals:
-        return {"discarded": ((since >= 0) & (since < 30)).astype(np.float64)}
-
-    incident, changes = draw(nan_for(30), signals=signals).judged(Symptom.NONFINITE_LOSS)
-    kept_out = IncidentClass.KEPT_OUT
-    assert classes(changes) == [kept_out, IncidentClass.DEAD, kept_out]
-    assert act(incident) is WAIT
-
-
 @everywhere
 def test_a_signal_that_the_loss_does_not_follow_is_silent(noise: float, every: int) -> None:
     incident, changes = draw(none, noise, every).judged(Symptom.STATE_RESET)
