@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.kit.tiny import WIDTH, Tiny, TinyBlock, journal_of
+from tests.kit.tiny import WIDTH, Tiny, TinyBlock, journal_of, make_model
 from tests.kit.user_loop import warnings_of, watching
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -90,8 +90,7 @@ def test_a_graph_of_the_user_has_no_operation_of_the_guard(tmp_path: Path) -> No
         ]
 
     bare = sizes()
-    optimizer = adamw(model.parameters())
-    with trimtab.watch(model, optimizer, run_dir=tmp_path) as guard:
+    with watching(tmp_path, model=model) as run:
         assert sizes() == bare
-        train(guard, model, optimizer, 2)
+        run.train(2)
     assert "activation_rms/blocks.0" in journal_of(tmp_path).columns

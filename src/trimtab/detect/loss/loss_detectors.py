@@ -135,12 +135,6 @@ class ReturningBaseline(Stateful):
         self._goes_back = False
         """Whether the next value is at an earlier step."""
 
-    def update(self, value: float, step: int) -> Score | None:
-        if self._goes_back:
-            self._return_to(step)
-        self._past.append((step, value))
-        return self._baseline.update(value, step)
-
     def update_many(self, values: FloatArray, steps: IntArray) -> Scores:
         if self._goes_back and len(steps):
             self._return_to(int(steps[0]))
