@@ -15,12 +15,15 @@ import trimtab
 from trimtab.core.block import Event
 from trimtab.core.config import Config, LadderConfig
 from trimtab.core.errors import RunStopped
+from trimtab.core.incident_facts import Facts
 from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
 from trimtab.journal.exit_request import ExitRequest, RunExit
 from trimtab.live.host.bad_data import BadData
 from trimtab.live.recover.relaunch import Relaunch
 from trimtab.live.shield import Shield
+
+HARMED = Facts(nonfinite_at_end=5)
 
 
 class Recorder:
@@ -39,14 +42,17 @@ class Recorder:
         self.events.append(kind)
 
 
-def incident(incident_class: IncidentClass, number: int = 1) -> Any:
-    place = SimpleNamespace(step=900)
-    last = SimpleNamespace(step=1000)
-    return SimpleNamespace(number=number, incident_class=incident_class, onset=place, last=last)
+def incident(incident_class: IncidentClass, facts: Facts) -> Any:
+    places = {"onset": SimpleNamespace(step=900), "last": SimpleNamespace(step=1000)}
+    return SimpleNamespace(number=1, incident_class=incident_class, facts=facts, **places)
 
 
 def relaunches(
-    classes: Sequence[IncidentClass], *, proven: int | None = 800, unattended: bool = True
+    classes: Sequence[IncidentClass],
+    *,
+    proven: int | None = 800,
+    unattended: bool = True,
+    facts: Facts = HARMED,
 ) -> tuple[list[str], Recorder]:
     """Return the reasons for which a run with these reports of an incident ends itself."""
     recorder, reasons = Recorder(), list[str]()
@@ -58,7 +64,7 @@ def relaunches(
         relaunch=reasons.append,
     )
     for incident_class in classes:
-        recorder.report(incident(incident_class))
+        recorder.report(incident(incident_class, facts))
         made.poll()
     return reasons, recorder
 
@@ -77,6 +83,12 @@ def test_attended_the_log_says_which_checkpoint(caplog: pytest.LogCaptureFixture
 
 def test_a_dead_run_ends_too() -> None:
     assert len(relaunches([IncidentClass.OPEN, IncidentClass.DEAD])[0]) == 1
+
+
+def test_a_run_whose_updates_are_kept_out_may_go_on_by_itself() -> None:
+    assert relaunches([IncidentClass.DEAD], facts=Facts(kept_out_at_end=12))[0] == []
+    lost = Facts(kept_out_at_end=12, has_finite_state=False)
+    assert len(relaunches([IncidentClass.DEAD], facts=lost)[0]) == 1
 
 
 def test_nothing_else_ends_a_run() -> None:

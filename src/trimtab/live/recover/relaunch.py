@@ -48,7 +48,7 @@ class Relaunch:
         self._num_changes = self._recorder.num_changes
         with self._shield.guarding("incident"):
             for incident in self._recorder.incidents:
-                is_lost = incident.incident_class in LOST
+                is_lost = incident.incident_class in LOST and not _may_go_on(incident)
                 if is_lost and incident.number not in self._proposed:
                     self._proposed.add(incident.number)
                     self._propose(incident)
@@ -69,3 +69,13 @@ class Relaunch:
         facts = {"reason": reason, "bad_data": bad_data.to_json()}
         self._recorder.event(RELAUNCH, now, facts)
         self._relaunch(reason)
+
+
+def _may_go_on(incident: Incident) -> bool:
+    """Return whether a run is dead only as its updates are kept out, which has harmed nothing.
+
+    It goes on with the first sound batch, or ends by `live.max_nonfinite_steps`.
+    """
+    facts = incident.facts
+    is_sound = facts.has_finite_state and not facts.nonfinite_at_end
+    return incident.incident_class is IncidentClass.DEAD and facts.kept_out_at_end > 0 and is_sound
