@@ -144,9 +144,7 @@ _WORDS: Mapping[str, Callable[[Sequence[Event]], _Words]] = {
         expected="updates of the usual size",
     ),
     UNDO: _undo,
-    ROLLBACK_PROPOSED: lambda events: _act(
-        "an older state proposed, not restored", reason=event_text(events[0])
-    ),
+    ROLLBACK_PROPOSED: lambda events: _act("an older state proposed", reason=event_text(events[0])),
     RELAUNCH: lambda events: _act(
         "ended for a relaunch from a proven checkpoint",
         reason=_text(events[0].facts, "reason"),

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from trimtab.core.actions import ActionKind
 from trimtab.core.causes import Cause, Evidence, Standing
-from trimtab.core.events import NOTE, ROLLBACK_PROPOSED, UNDO
+from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import CLOCK
 from trimtab.core.sink import RunStatus
@@ -164,8 +164,7 @@ def _done_in_short(diagnosis: Diagnosis, run: RunReport) -> str:
 
 
 def _nothing_done(diagnosis: Diagnosis, run: RunReport) -> str:
-    acts = wording.acts_of(diagnosis.incident, run.block)
-    if any(event.kind == ROLLBACK_PROPOSED for event in acts):
+    if wording.open_offer(run.block) in tuple(wording.acts_of(diagnosis.incident, run.block)):
         return "an older state was proposed, and nobody took it"
     if run.format != "journal":
         return f"not recorded: a log in the format {run.format} holds no interventions"

@@ -138,10 +138,16 @@ def discards_text(block: Block) -> str:
     return f"{steps} discarded, kept out of the weights: {discards.where()}"
 
 
+def open_offer(block: Block) -> Event | None:
+    """Return the latest offer of an older state; None if there was none, or an undo followed."""
+    events = [event for event in block.events if event.kind in (ROLLBACK_PROPOSED, UNDO)]
+    return events[-1] if events and events[-1].kind == ROLLBACK_PROPOSED else None
+
+
 def proposal_text(block: Block) -> str:
-    """Return the latest offer of an older state; "" if there was none."""
-    offers = [event for event in block.events if event.kind == ROLLBACK_PROPOSED]
-    return f"step {offers[-1].step:,}: {event_text(offers[-1])}" if offers else ""
+    """Return the offer of an older state that nobody took; "" if there is none."""
+    offer = open_offer(block)
+    return f"step {offer.step:,}: {event_text(offer)}" if offer else ""
 
 
 def losses_text(diagnosis: Diagnosis) -> str:

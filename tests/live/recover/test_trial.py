@@ -173,6 +173,7 @@ def test_ask_proposes_with_a_price_and_guard_undo_restores_it(
     assert undo.facts["to_step"] == to_step < AT
     assert undo.facts["gain"] == asked[0].facts["gain"]
     assert "asked for by guard.undo, as an older state is" in undo.facts["why"]
+    assert asked[0].facts["sentence"] not in _shown(diagnose(tmp_path))  # it was taken
     plain = train(tmp_path / "plain", "off", too_fast)
     assert run.bits[:139] == plain.bits[:139]  # until the answer nothing was touched
 

@@ -61,7 +61,8 @@ def moved_from_outside(
 
 
 @observation(
-    "The learning rate is ten times what it was a record before", source="no schedule does that"
+    "The learning rate is ten times what it was a record before",
+    source="schedules step by 2 to 10 times",
 )
 def rate_multiplied(lr: SignalView, context: IncidentContext) -> YesNo:
     """Is one change, up to where the incident shows, a factor that is no step of a schedule?"""
