@@ -21,7 +21,7 @@ from trimtab.checks.formats.syntax import read_flags
 from trimtab.checks.plan import LossScaling, NormPlace, Precision, Shape
 from trimtab.checks.report import CheckReport
 from trimtab.core.config import Config
-from trimtab.core.errors import ConfigError, TrimtabError, UnreadablePlan
+from trimtab.core.errors import TrimtabError, UnreadablePlan
 
 DATA = Path(__file__).parent / "data"
 
@@ -324,11 +324,6 @@ def test_a_file_that_is_no_config_is_reported(
         read_config(path)
     with pytest.raises(UnreadablePlan, match="not a file"):
         read_config(tmp_path)
-
-
-def test_an_id_that_is_no_rule_is_reported() -> None:
-    with pytest.raises(ConfigError, match="no rule TT999"):
-        check_config({"lr": 1e-3}, off=["TT999"])
 
 
 _FLAGS = ["--lr", "--num-layers", "--fp16", "--max_steps", "--max_grad_norm", "--warmup_ratio"]

@@ -62,25 +62,6 @@ def test_set_adds_what_the_config_does_not_hold(tmp_path: Path) -> None:
     assert {"TT012", "TT060"} <= {finding["id"] for finding in found["findings"]}
 
 
-@pytest.mark.parametrize(
-    ("arguments", "code", "message"),
-    [
-        (["absent.json"], 3, "not a file"),
-        (["PLAN", "--off", "TT999"], 2, "no rule TT999"),
-        (["PLAN", "--set", "lr"], 2, "NAME=VALUE"),
-        (["PLAN", "--set", "lrr=3"], 3, "did you mean 'lr'"),
-        ([], 2, "Missing argument"),
-    ],
-)
-def test_a_usage_error_and_an_unreadable_config(
-    plan: Path, arguments: list[str], code: int, message: str
-) -> None:
-    given = [str(plan) if part == "PLAN" else part for part in arguments]
-    result = runner.invoke(app, ["check", *given])
-    assert result.exit_code == code
-    assert message in result.stderr
-
-
 def test_text_out_of_a_config_cannot_act_in_a_terminal(tmp_path: Path) -> None:
     path = tmp_path / "a\x1b[31m.json"
     path.write_text(

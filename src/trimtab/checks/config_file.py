@@ -165,7 +165,7 @@ def _typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
     for name, value in settings.items():
         if name not in FIELDS:
             close = difflib.get_close_matches(name, FIELDS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else f"known: {', '.join(sorted(FIELDS))}"
+            hint = f"did you mean {close[0]!r}?" if close else "docs/check.md lists all of them"
             raise UnreadablePlan(f"{source}: a plan has no setting {name!r}; {hint}")
         if value is not None:
             typed[name] = _typed(source, name, value)

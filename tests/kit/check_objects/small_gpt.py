@@ -19,10 +19,6 @@ class Options:
     is_causal: bool = True
     detached: int | None = None
     """Block behind which no gradient passes."""
-    noise: bool = False
-    """Draws from a generator that no seed reaches."""
-    offset: float = 0.0
-    """Added in front of the loss, and taken away: exact in fp32, not in bf16."""
 
 
 class Block(nn.Module):
@@ -72,7 +68,6 @@ class SmallGpt(nn.Module):
         self.blocks = nn.ModuleList(Block(options) for _ in range(options.layers))
         self.norm = nn.LayerNorm(options.width)
         self.head = nn.Linear(options.width, VOCAB, bias=False)
-        self._hidden = torch.Generator().manual_seed(1)
         self.apply(self._init)
 
     def _init(self, module: nn.Module) -> None:
@@ -87,17 +82,11 @@ class SmallGpt(nn.Module):
     def forward(self, tokens: Tensor) -> Tensor:
         """Return the logits of each next token."""
         x = self.embed(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
-        if self.options.noise:
-            x = x + 0.01 * torch.randn(x.shape, generator=self._hidden)
         for place, block in enumerate(self.blocks):
             x = block(x)
             if place == self.options.detached:
                 x = x.detach()
         logits: Tensor = self.head(self.norm(x))
-        if self.options.offset:
-            ones = logits.new_ones(logits.shape[-1], 1)
-            shift = self.options.offset * ones @ ones.new_ones(1, 1)  # in bf16 under autocast
-            logits = (logits + shift.T.to(logits.dtype)) - shift.T.to(logits.dtype)
         return logits
 
 

@@ -120,20 +120,10 @@ class Measurements:
         return self.first_pass
 
     @measured
-    def second_pass(self) -> passes.BatchPass:
-        """The first pass again, from the same state."""
-        self.first_pass  # noqa: B018  an error there is reported there
-        return passes.run_pass(self.inputs, self.batch)
-
-    @measured
     def eval_pass(self) -> passes.EvalPass:
         """A forward pass of the first batch without dropout, shared by what compares with it."""
         self.first_pass  # noqa: B018
         return passes.run_eval(self.inputs, self.batch)
-
-    @measured
-    def precisions(self) -> passes.Precisions:
-        return passes.compare_precision(self.inputs, self.batch, self.eval_pass)
 
     @measured
     def split(self) -> passes.Split:

@@ -1,17 +1,15 @@
 """Forward and backward passes of one batch, and what they say when something is changed."""
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.loader import cut_rows
 from trimtab.checks.objects.measure.ranks import exchange
-from trimtab.checks.objects.measure.trace import LOW, LossCall, Trace, rms
+from trimtab.checks.objects.measure.trace import LossCall, Trace
 from trimtab.checks.rule import NotMeasured
 from trimtab.state.batches import clone, map_tensors, num_rows, tensors_in
 
@@ -52,18 +50,6 @@ class Split:
         return sum(self.parts) / len(self.parts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Precisions:
-    """One batch in fp32 and in bf16."""
-
-    full: float
-    """The loss in fp32."""
-    low: float
-    """The loss in bf16."""
-    logits_apart: float | None
-    """Difference of the logits, in their deviations; None if they are not known."""
-
-
 @dataclass(frozen=True, slots=True)
 class LabelShift:
     """How many places the targets are ahead of the tokens: 1 for next-token prediction."""
@@ -99,34 +85,13 @@ EvalPass = tuple[float, Trace]
 """Loss and trace of a forward pass without dropout and gradients."""
 
 
-def run_eval(inputs: Inputs, batch: Any, model: nn.Module | None = None) -> EvalPass:
-    model = inputs.model if model is None else model
+def run_eval(inputs: Inputs, batch: Any) -> EvalPass:
     exchange("a pass", None)
-    model.eval()
-    trace = Trace(model)
+    inputs.model.eval()
+    trace = Trace(inputs.model)
     with torch.no_grad(), trace:
-        loss = inputs.loss(model, clone(batch))
+        loss = inputs.loss(inputs.model, clone(batch))
     return float(loss), trace
-
-
-def compare_precision(inputs: Inputs, batch: Any, seen: EvalPass) -> Precisions:
-    """Compare the batch in fp32 and in bf16: by autocast, or by a copy of a model in bf16.
-
-    `seen` is the batch as the model computes it.
-    """
-    dtypes = {p.dtype for p in inputs.model.parameters() if p.is_floating_point()}
-    if dtypes & set(LOW):
-        low, low_trace = seen
-        full, trace = run_eval(inputs, batch, copy.deepcopy(inputs.model).float())
-    else:
-        full, trace = seen
-        with torch.autocast(inputs.device.type, torch.bfloat16):
-            low, low_trace = run_eval(inputs, batch)
-    apart = None
-    if trace.losses and low_trace.losses:
-        logits, others = (main_loss(t).logits.float() for t in (trace, low_trace))
-        apart = rms(logits - others) / max(float(logits.std()), 1e-12)
-    return Precisions(full=full, low=low, logits_apart=apart)
 
 
 def split_loss(inputs: Inputs, batch: Any, whole: float) -> Split:
@@ -247,7 +212,7 @@ def _leak(
     if all(exchange("changed tokens", is_same)):
         return 0.0
     if not torch.equal(before, _logits(run_eval(inputs, batch), len(tokens))):
-        raise NotMeasured("the same tokens do not give the same logits (PF023)")
+        raise NotMeasured("the same tokens do not give the same logits")
     apart = (before[:, watched].float() - after[:, watched].float()).abs().max()
     return float(apart / before.float().std().clamp(min=1e-12))
 

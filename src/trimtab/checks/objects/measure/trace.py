@@ -18,8 +18,6 @@ from trimtab.live.measure.activations import first_tensor
 from trimtab.live.measure.sites import find_blocks
 from trimtab.state.host_copy import local
 
-LOW = (torch.bfloat16, torch.float16)
-
 _LOSSES = {F.cross_entropy, F.nll_loss}
 
 
@@ -49,13 +47,12 @@ class Trace(TorchFunctionMode):
 
     def __init__(self, model: nn.Module, *, keeps_outputs: bool = False) -> None:
         super().__init__()
-        self._keeps_outputs = keeps_outputs
-        self._blocks = {module: name for name, module in find_blocks(model)}
+        blocks = find_blocks(model) if keeps_outputs else []
+        self._blocks = {module: name for name, module in blocks}
         self._model = model
         self.output: Any = None
         """What the model returned."""
         self.losses: list[LossCall] = []
-        self.block_rms: dict[str, float] = {}
         self.outputs: dict[str, torch.Tensor] = {}
         """What blocks put out in fp32, if that was asked for."""
         self.tokens: list[torch.Tensor] = []
@@ -100,10 +97,7 @@ class Trace(TorchFunctionMode):
         name = self._blocks.get(module)
         tensor = first_tensor(output) if name is not None else None
         if name is not None and tensor is not None:
-            with torch.no_grad():
-                self.block_rms[name] = rms(tensor)
-                if self._keeps_outputs:
-                    self.outputs[name] = tensor.detach().float().clone()
+            self.outputs[name] = tensor.detach().float().clone()
 
 
 def is_norm(module: nn.Module) -> bool:

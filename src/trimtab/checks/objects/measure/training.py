@@ -13,13 +13,12 @@ import torch
 
 from trimtab.checks.objects.inputs import Inputs
 from trimtab.checks.objects.measure.ranks import exchange
-from trimtab.checks.objects.measure.trace import Trace
 from trimtab.checks.rule import NotMeasured
 from trimtab.core.block import FloatArray
 from trimtab.state.batches import clone
 
 SHORT_STEPS = 10
-"""Steps after which activations are measured again."""
+"""Steps over several batches."""
 
 OVERFIT_STEPS = 30
 """Steps on one batch."""
@@ -32,11 +31,8 @@ ENOUGH_FALL = 0.5
 class ShortRun:
     """A few steps at the peak learning rate."""
 
-    losses: tuple[float, ...]
     norms: tuple[float, ...]
     """Gradient norms before clipping."""
-    trace: Trace
-    """Of one more forward pass after the last step."""
     unchanged: dict[str, float]
     """Share of the elements of each matrix with a gradient that no step has changed."""
 
@@ -103,14 +99,14 @@ def set_rates(inputs: Inputs, rates: Sequence[Sequence[float]]) -> None:
 
 
 def short_run(inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[float]]) -> ShortRun:
-    """Make ten steps, then trace one more forward pass."""
+    """Make ten steps, and look which elements they moved."""
     held = set(inputs.held)
     before = {
         name: p.detach().clone()
         for name, p in inputs.model.named_parameters()
         if p.requires_grad and p in held and p.dim() > 1
     }
-    losses, norms = run_steps(inputs, batches, rates, SHORT_STEPS)
+    _, norms = run_steps(inputs, batches, rates, SHORT_STEPS)
     now = dict(inputs.model.named_parameters())
     unchanged = {}
     for name, old in before.items():
@@ -120,11 +116,7 @@ def short_run(inputs: Inputs, batches: Sequence[Any], rates: Sequence[Sequence[f
         if moved is not None and bool(moved.any()):
             same = (old == now[name].detach())[moved]
             unchanged[name] = float(same.float().mean())
-    exchange("a pass", None)
-    trace = Trace(inputs.model)
-    with torch.no_grad(), trace:
-        inputs.loss(inputs.model, clone(batches[0]))
-    return ShortRun(losses=tuple(losses), norms=tuple(norms), trace=trace, unchanged=unchanged)
+    return ShortRun(norms=tuple(norms), unchanged=unchanged)
 
 
 def overfit(

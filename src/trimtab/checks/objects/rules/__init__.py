@@ -1,8 +1,8 @@
 """The rules on objects, by what they inspect.
 
-first_steps.py      the first step runs; its loss; parameters without gradient; growth in ten steps
+first_steps.py      the first step runs; its loss; parameters without gradient
 optimizer.py        what the optimizers hold, decay and leave out; clip threshold; a resume;
-                    rounding: bf16 against fp32, lost updates, same bits
+                    updates lost to rounding
 loss.py             one batch overfits, micro-batches and ranks add up; labels, causality;
                     the loader: repeated batches, ranks, epochs, state
 """

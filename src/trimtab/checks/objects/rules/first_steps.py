@@ -1,4 +1,4 @@
-"""Rules on the first steps: whether they run, what the loss is, who gets a gradient, what grows."""
+"""Rules on the first step: whether it runs, what its loss is, which parameters get a gradient."""
 
 import math
 
@@ -7,8 +7,7 @@ from torch import nn
 
 from trimtab.checks.objects.measure.measurements import FirstAttempt
 from trimtab.checks.objects.measure.passes import BatchPass
-from trimtab.checks.objects.measure.training import ShortRun
-from trimtab.checks.rule import Fault, Level, NotMeasured, error, listed
+from trimtab.checks.rule import Fault, Level, error, listed
 from trimtab.live.measure.sites import find_blocks
 
 LOSS_ABOVE, LOSS_FAR_ABOVE = 1.0, 5.0
@@ -18,11 +17,6 @@ which the model is sure of itself before it has seen a token."""
 LOSS_BELOW = 0.5
 """Nats under ln V. A fresh model knows nothing; a batch with few distinct targets varies by
 less."""
-
-GROWTH, GROWTH_BAD = 10.0, 100.0
-"""Of a block's output over ten steps, from its first size or from 1, the size of what a norm puts
-out: a residual stream of std 0.02 grows to it in every healthy run. The detectors of a live run
-take a factor of 10 for a jump."""
 
 
 @error(
@@ -104,26 +98,3 @@ def no_gradient(first_pass: BatchPass, model: nn.Module) -> Fault | str:
 
 def _is_zero(gradient: torch.Tensor | None) -> bool:
     return gradient is None or not bool((gradient != 0).any())
-
-
-@error(
-    "PF014",
-    "Activations blow up in the first ten steps",
-    source="a live run's detectors take a factor of 10 for a jump",
-    cannot_see="growth that takes longer than ten steps; the steps are made at the peak rate",
-)
-def after_ten_steps(short_run: ShortRun, first_pass: BatchPass) -> Fault | str:
-    """At the peak rate the residual stream grows faster than norms and softmax can absorb."""
-    if not all(map(math.isfinite, short_run.losses)):
-        what = f"the loss is {short_run.losses[-1]} at step {len(short_run.losses)}"
-        return Fault(what, how="lower the learning rate, or warm up")
-    before, after = first_pass.trace.block_rms, short_run.trace.block_rms
-    ratios = {name: after[name] / max(size, 1.0) for name, size in before.items() if name in after}
-    if not ratios:
-        raise NotMeasured("the model has no list of blocks")
-    name = max(ratios, key=ratios.__getitem__)
-    what = f"after ten steps the output of {name} goes from {before[name]:.3g} to {after[name]:.3g}"
-    if not ratios[name] < GROWTH:
-        level = Level.ERROR if not ratios[name] < GROWTH_BAD else Level.WARNING
-        return Fault(what, how="lower the learning rate, or add a norm", level=level)
-    return what

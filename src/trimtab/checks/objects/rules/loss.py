@@ -5,7 +5,6 @@ epochs, state."""
 import math
 from collections import Counter
 from collections.abc import Mapping
-from itertools import pairwise
 from typing import Any
 
 import torch
@@ -309,18 +308,3 @@ def loader_state(round_trip: tuple[list[int], list[int]]) -> Fault | str:
         return "after its state is loaded the loader goes on with the same batches"
     fix = "save the position, the epoch and the sampler's generator in state_dict"
     return Fault("after its state is loaded the loader gives different batches", how=fix)
-
-
-@advice(
-    "PF075",
-    "Batches have different shapes",
-    source="torch.compile recompiles for new shapes",
-    cannot_see="batches after the first 12",
-)
-def shapes(batches: list[Any]) -> Fault | str:
-    """Each new shape costs a compilation, and a mean of losses weighs short batches more."""
-    sizes = [len(list(row_fingerprints(batch))) for batch in batches]
-    if any(one != other for one, other in pairwise(sizes[:-1])):
-        what = f"between {min(sizes)} and {max(sizes)} rows in a batch"
-        return Fault(what, how="fill batches to one size")
-    return f"{sizes[0]} rows in each batch"

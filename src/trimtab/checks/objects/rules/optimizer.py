@@ -1,20 +1,17 @@
-"""Rules on what the optimizers hold, decay and leave out, on the clip threshold and a resume; and
-on rounding: bf16 against fp32, lost updates, same bits.
+"""Rules on what the optimizers hold, decay and leave out, on the clip threshold, a resume, and
+updates that are lost to rounding.
 
 The curve of the scheduler is judged by the rules on configs.
 """
 
-import math
 import re
 import statistics
 from collections import Counter
 
 import numpy as np
-import torch
 from torch import nn
 
 from trimtab.checks.objects.inputs import Inputs
-from trimtab.checks.objects.measure.passes import BatchPass, Precisions
 from trimtab.checks.objects.measure.trace import is_norm
 from trimtab.checks.objects.measure.training import ShortRun, Simulation
 from trimtab.checks.rule import Fault, Level, NotMeasured, advice, brief, error, listed, warning
@@ -44,23 +41,6 @@ def not_held(inputs: Inputs) -> Fault | str:
         fix = "add them to a parameter group, or freeze them with requires_grad_(False)"
         return Fault(f"held by no optimizer: {listed(missing)}", how=fix)
     return f"all {len(named)} parameters are held or frozen"
-
-
-@error(
-    "PF031",
-    "A parameter is held twice",
-    source="torch refuses it within one optimizer, and not over two",
-    cannot_see="optimizers that were not given",
-)
-def held_twice(inputs: Inputs) -> Fault | str:
-    """Each step moves it twice, by two moments that know nothing of each other."""
-    counts = Counter(id(p) for p in inputs.held)
-    names = {id(p): name for name, p in inputs.model.named_parameters()}
-    twice = [names.get(key, "a foreign tensor") for key, count in counts.items() if count > 1]
-    if twice:
-        fix = "give each parameter to one group of one optimizer"
-        return Fault(f"held twice: {listed(twice)}", how=fix)
-    return f"{len(counts)} parameters, each held once"
 
 
 @warning(
@@ -212,38 +192,9 @@ def resume(simulation: Simulation) -> Fault | str:
     return what
 
 
-LOSS_APART, LOSS_FAR_APART = 0.01, 0.05
-"""Relative. bf16 rounds to 2^-9 = 0.2 %."""
-
-LOGITS_APART, LOGITS_FAR_APART = 0.1, 0.5
-"""Deviations of the logits. 13 healthy architectures stay below 0.02 (benchmarks/RESULTS.md)."""
-
 LOST = 0.5
 """Share of the elements with a gradient that ten steps at the peak rate leave as they are. In bf16
 an update below 2^-9 of the weight is rounded away."""
-
-
-@error(
-    "PF021",
-    "The model in bf16 is not the model in fp32",
-    source="rounding of bf16 is 0.2 %; the logits of 13 healthy architectures differ by at most "
-    "0.013 of their deviation (RESULTS.md), the limit is 0.1",
-    cannot_see="gradients, and what autocast leaves in fp32",
-)
-def bf16(precisions: Precisions) -> Fault | str:
-    """Some operation of the model does not survive 8 bits: a large sum, a difference of large
-    numbers, an exponential."""
-    full, low, logits = precisions.full, precisions.low, precisions.logits_apart
-    what = f"loss {full:.5g} in fp32, {low:.5g} in bf16"
-    if logits is not None:
-        what += f"; logits differ by {logits:.2g} of their deviation"
-    fix = "keep norms, softmax, rotary angles and the loss in fp32"
-    apart, logits = abs(low - full) / max(abs(full), 1e-6), logits or 0.0
-    if not (apart <= LOSS_FAR_APART and logits <= LOGITS_FAR_APART):
-        return Fault(what, how=fix)
-    if not (apart <= LOSS_APART and logits <= LOGITS_APART):
-        return Fault(what, how=fix, level=Level.WARNING)
-    return what
 
 
 @warning(
@@ -265,32 +216,3 @@ def lost_updates(short_run: ShortRun) -> Fault | str:
         fix = "keep fp32 master weights, or raise the learning rate of this group"
         return Fault(f"elements as they were after ten steps: {listed(bad)}", how=fix, level=level)
     return f"at most {100 * max(lost.values()):.1f} % of a matrix stays as it is"
-
-
-@warning(
-    "PF023",
-    "The same seed does not give the same bits",
-    source="torch's notes on reproducibility",
-    cannot_see="other batches, and kernels that differ only now and then",
-)
-def same_bits(first_pass: BatchPass, second_pass: BatchPass) -> Fault | str:
-    """A failure cannot be replayed, and a resumed run is not the run that was saved."""
-    differ = [
-        name
-        for name, gradient in first_pass.gradients.items()
-        if not _equal(gradient, second_pass.gradients[name])
-    ]
-    is_same_loss = first_pass.loss == second_pass.loss or math.isnan(first_pass.loss)
-    if is_same_loss and not differ:
-        return f"loss and {len(first_pass.gradients)} gradients have the same bits"
-    what = f"losses {first_pass.loss!r} and {second_pass.loss!r}"
-    if differ:
-        what += f"; gradients differ: {listed(differ)}"
-    fix = "draw from torch's seeded generators, and set torch.use_deterministic_algorithms(True)"
-    return Fault(what, how=fix)
-
-
-def _equal(one: torch.Tensor | None, other: torch.Tensor | None) -> bool:
-    if one is None or other is None:
-        return one is other
-    return torch.equal(one, other) or bool(torch.isnan(one).any())
