@@ -99,7 +99,6 @@ SIGNALS: dict[str, Callable[[Random, int], Array]] = {
     "fingerprint": batches,
     "unique_token_share": lambda random, length: random.normal(0.4, 0.02, length),
     "token_rarity": lambda random, length: random.normal(3.05, 0.1, length),
-    "shift_share": lambda random, length: np.full(length, random.choice([1.0, 0.5])),
     "max_attention_logit": lambda random, length: random.normal(60, 40, length).cumsum() / 30,
     "discarded": lambda random, length: np.asarray(random.random(length) < 0.05, dtype=np.float64),
 }

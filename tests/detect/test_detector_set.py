@@ -193,3 +193,28 @@ def test_a_detector_that_the_state_does_not_have_starts_without_a_past() -> None
     after.load_state_dict(before.state_dict())
     findings = after.update(block(3, loss=1.0, step=np.arange(100, 103)))
     assert [item.step for item in findings] == [101, 102]
+
+
+class Listener(Repeated):
+    """A user's detector that counts how often the run went back."""
+
+    name = "listener"
+    listens_to = KnownChange.WENT_BACK
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = 0
+
+    def on_event(self, change: KnownChange) -> None:
+        self.times += change is KnownChange.WENT_BACK
+
+
+def test_a_detector_hears_what_it_listens_to_also_right_after_a_save() -> None:
+    attempt = np.asarray(np.arange(50) >= 30, dtype=np.int64)
+    run = block(50, loss=np.arange(50.0), attempt=attempt)
+    first, second = Listener(), Listener()
+    before, after = detector_set(first), detector_set(second)
+    before.update(run[:30])
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    after.update(run[30:])
+    assert (first.times, second.times) == (0, 1)

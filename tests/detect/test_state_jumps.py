@@ -156,10 +156,3 @@ def test_endless_jumps_are_not_reported_endlessly() -> None:
 def test_nothing_is_judged_before_the_past_is_known() -> None:
     test = JumpTest(LIMITS)
     assert list(test.update(np.array([1.0, 1.0, 50.0, 1.0]), np.arange(4))) == []
-
-
-def test_targets_that_are_no_longer_the_next_tokens_are_reported() -> None:
-    share = np.ones(LENGTH)
-    share[AT:] = 0.0
-    (alarm,) = alarms(StateJumps, block(LENGTH, shift_share=share))
-    assert (alarm.symptom, alarm.step) == (Symptom.ODD_TOKENS, AT)

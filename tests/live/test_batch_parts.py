@@ -57,13 +57,6 @@ def test_the_facts_of_a_batch() -> None:
     assert facts.measure([torch.full((2, 10), 900)])[signals.TOKEN_RARITY] > usual + 3
 
 
-def test_next_token_targets_are_recognised_whatever_the_order() -> None:
-    tokens, targets = TEXT[:, :-1], TEXT[:, 1:]
-    for batch in ((tokens, targets), (targets, tokens), {"x": tokens, "y": targets}):
-        assert BatchFacts().measure([batch])[signals.SHIFT_SHARE] == 1.0
-    assert BatchFacts().measure([(tokens, tokens)])[signals.SHIFT_SHARE] == 0.0
-
-
 def test_what_is_not_on_the_host_or_no_token_is_left_out() -> None:
     facts = BatchFacts()
     assert facts.measure([torch.zeros(3, device="meta")]) == {}

@@ -13,8 +13,6 @@ from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from tests.kit.user_loop import steps_with, watching
 from torch.nn.parallel import DistributedDataParallel
 
-from trimtab.core.config import Config
-from trimtab.core.errors import ConfigError
 from trimtab.live.measure import pass_schedule, telemetry, time_budget
 from trimtab.live.measure.pass_schedule import GRID, SHARE, PassCost, PassSchedule, Plan
 from trimtab.live.measure.state_sums import StateSums
@@ -255,9 +253,3 @@ def test_ranks_measure_the_same_updates_though_one_is_slower_and_one_has_failed(
     first, second, failed = run_ranks(on_rank, 3, tmp_path)
     assert first == second
     assert len(first) > len(failed) == 2
-
-
-def test_an_interval_of_0_is_the_default_and_less_is_refused() -> None:
-    assert Config().live.telemetry_every == 0
-    with pytest.raises(ConfigError, match="telemetry_every must not be negative"):
-        Config().override({"live.telemetry_every": -1})

@@ -120,9 +120,6 @@ UNIQUE_TOKEN_SHARE: Final = "unique_token_share"
 TOKEN_RARITY: Final = "token_rarity"
 """Mean of -log p over the batch's tokens, p from the tokens seen so far in this run."""
 
-SHIFT_SHARE: Final = "shift_share"
-"""Share of targets that equal the next input: about 1 for next-token prediction."""
-
 DISCARDED: Final = "discarded"
 """1 where the update of the step was withheld, 0 where it was applied; protected runs only."""
 
@@ -238,7 +235,7 @@ MEASURED: Final = CLOCKS | {
     *(LOSS, GRAD_NORM, TOKENS, CLIPPED_GRAD_NORM, LR, PLANNED_LR, LOSS_SCALE, DISCARDED),
     *(MAX_RANK_LOSS, MAX_LOSS_RANK, PARAM_NORM, UPDATE_NORM, UPDATE_PER_LR, ADAM_STEP),
     *(ADAM_M_NORM, ADAM_V_NORM, GRAD_MOMENTUM_COSINE, GRAD_TO_V_RMS, ZERO_GRAD_SHARE),
-    *(UNIQUE_TOKEN_SHARE, TOKEN_RARITY, SHIFT_SHARE, *NO_CURVES),
+    *(UNIQUE_TOKEN_SHARE, TOKEN_RARITY, *NO_CURVES),
 }
 """What a guard measures itself; a metric of the user's may not take these names."""
 

@@ -42,7 +42,6 @@ def evidence(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:
     yield Paragraph(f"Findings, the first of each kind, {shown} of {total:,}:")
     yield _findings(diagnosis, run)
     yield from _movers(diagnosis)
-    yield from _layers(diagnosis)
     yield Paragraph("Records around the onset:")
     yield _records(diagnosis, run)
 
@@ -158,15 +157,6 @@ def _site(chart: LayerMap, at: int) -> str:
     """Return the layer of a row of a map, with what else tells it from others of that layer."""
     layer, name = chart.layers[at], chart.names[at].removeprefix(chart.family)
     return layer if chart.layers.count(layer) == 1 else name
-
-
-def _layers(diagnosis: Diagnosis) -> Iterator[Content]:
-    layers = diagnosis.layers
-    if not layers:
-        return
-    yield Paragraph("Norms by layer, the last one before the onset and the first one after it:")
-    rows = ((layer.signal, digits(layer.before), digits(layer.after)) for layer in layers)
-    yield ReportTable(("signal", "before", "after"), tuple(rows), frozenset({1, 2}))
 
 
 def _records(diagnosis: Diagnosis, run: RunReport) -> ReportTable:

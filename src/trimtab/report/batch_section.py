@@ -1,4 +1,4 @@
-"""The batches of an incident: a line or two for the terminal, tables and a histogram for pages."""
+"""The batches of an incident: a line or two for the terminal, tables for pages."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,20 +8,17 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import BatchRepeats
 from trimtab.journal.batches.batch_report import BatchReport, RowReport
 from trimtab.journal.batches.tokens import TokenShare
-from trimtab.report.document import CodeBlock, Content, Paragraph, ReportTable, RichText, prose
+from trimtab.report.document import Content, Paragraph, ReportTable, RichText, prose
 
 HOW_TO_KEEP = (
-    "not recorded; `guard.record(loss=loss, batch=batch)` records it, of a batch on the host. From "
-    "the data: `trimtab corpus order FILES --rows N --step STEP`"
+    "not recorded; `guard.record(loss=loss, batch=batch)` records it if the batch is on the host. "
+    "From the data: `trimtab corpus order FILES --rows N --step STEP`"
 )
 
 _IN_DATA = "in the data"
 _MAX_TOKENS_NAMED = 3
 _MAX_IDS_SHOWN = 24
 _MAX_TEXT_SHOWN = 200
-_MAX_LABEL = 36
-_TEXT_BAR = 20
-"""Characters of the longest bar of the histogram as text."""
 
 
 def batch_lines(diagnosis: Diagnosis) -> list[str]:
@@ -58,7 +55,7 @@ def batch_items(diagnosis: Diagnosis, ranks: int | None) -> Iterator[RichText]:
     for line in batch_lines(diagnosis):
         yield f"{line[0].upper()}{line[1:]}."
     if batch is None:
-        yield prose(f"Token histogram of the offending batch: {HOW_TO_KEEP}")
+        yield prose(f"Tokens of the offending batch: {HOW_TO_KEEP}")
         return
     whose = " of the first rank" if (ranks or 1) > 1 else ""
     yield (
@@ -73,16 +70,14 @@ def batch_items(diagnosis: Diagnosis, ranks: int | None) -> Iterator[RichText]:
 
 
 def batch_contents(batch: BatchReport) -> Iterator[Content]:
-    """Yield the sequences of a batch as a table, its tokens as a table and as a histogram."""
+    """Yield the sequences of a batch as a table, and its tokens as another."""
     yield from _row_table(batch)
     if batch.tokens:
         yield Paragraph(
             "Tokens with an unusual share. G2 is the log-likelihood ratio of Dunning 1993, over "
-            "15.13 where p is under 0.0001; a ratio of +1 is twice the share:"
+            "15.13 where p is under 0.0001:"
         )
         yield _token_table(batch.tokens)
-        yield Paragraph("Token histogram:")
-        yield CodeBlock(tuple(text_histogram(batch)))
 
 
 def _row_table(batch: BatchReport) -> Iterator[Content]:
@@ -138,31 +133,12 @@ def _token_table(tokens: Sequence[TokenShare]) -> ReportTable:
     rows = (
         (
             *(_name(token), str(token.count), share_text(token.share)),
-            *(share_text(token.run_share), f"{token.log2_ratio:+.1f}", f"{token.g2:.0f}"),
+            *(share_text(token.run_share), f"{token.g2:.0f}"),
         )
         for token in tokens
     )
-    head = ("token", "count", "share here", "share in the run", "log2 ratio", "G2")
-    return ReportTable(head, tuple(rows), frozenset(range(1, 6)))
-
-
-def text_histogram(batch: BatchReport) -> Iterator[str]:
-    """Yield the histogram in lines of text; bars are as long as the share is large."""
-    labels = [_short(f"token {_name(token)}") for token in batch.tokens]
-    width = max(map(len, labels))
-    largest = max(max(token.share, token.run_share) for token in batch.tokens)
-    yield f"{'':<{width}}  {'here':<{_TEXT_BAR + 8}}  the run before"
-    for label, token in zip(labels, batch.tokens, strict=True):
-        left, right = (
-            f"{100 * share:5.1f} % {'#' * round(_TEXT_BAR * share / largest)}"
-            for share in (token.share, token.run_share)
-        )
-        yield f"{label:<{width}}  {left:<{_TEXT_BAR + 8}}  {right}".rstrip()
-
-
-def _short(label: str) -> str:
-    label = printable(label).replace("`", "'")
-    return label if len(label) <= _MAX_LABEL else f"{label[: _MAX_LABEL - 3]}..."
+    head = ("token", "count", "share here", "share in the run", "G2")
+    return ReportTable(head, tuple(rows), frozenset(range(1, 5)))
 
 
 def _repeated(repeated: BatchRepeats) -> str:

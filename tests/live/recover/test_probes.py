@@ -8,8 +8,6 @@ import pytest
 import torch
 from tests.live.recover.test_trial import AT, Run, bits_without_trials, train
 
-from trimtab.core.config import Config
-from trimtab.core.errors import ConfigError
 from trimtab.core.events import ROLLBACK_PROPOSED, TRIAL, UNDO
 from trimtab.live.recover.probes import LEAST_USUAL, ProbeSchedule
 from trimtab.live.recover.trial_rule import TrialSchedule
@@ -65,9 +63,3 @@ def test_a_gap_is_unusual_beside_those_of_the_run() -> None:
     assert not probes.is_due(60 + 9 * 50 - 1)  # what was scored has to be paid for
     assert probes.is_due(60 + 9 * 50)
     assert not ProbeSchedule(0).is_due(10**6)
-
-
-def test_probes_are_not_next_to_each_other() -> None:
-    for few in (-1, 9):
-        with pytest.raises(ConfigError, match="trial_every must be"):
-            Config().override({"recover.trial_every": few})

@@ -23,7 +23,6 @@ from torch.nn import functional as F
 import trimtab
 from trimtab.core.block import Event
 from trimtab.core.config import Config
-from trimtab.core.errors import ConfigError
 from trimtab.core.events import ROLLBACK_PROPOSED, TRIAL, UNDO, UNDO_OUTCOME
 from trimtab.diagnosis import diagnose
 from trimtab.live.recover.trial import StateTrial
@@ -244,11 +243,6 @@ def test_other_data_are_left_alone(tmp_path: Path) -> None:
     run = train(tmp_path, "auto", change, batch_loss=other)
     assert run.events(UNDO, ROLLBACK_PROPOSED) == []
     assert [event.facts["outcome"] for event in run.events(TRIAL)][-1] == Outcome.PRESENT
-
-
-def test_an_unknown_rollback_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="rollback must be one of: ask, auto, off"):
-        Config().override({"recover.rollback": "maybe"})
 
 
 def test_without_batch_loss_one_line_says_so(

@@ -108,9 +108,7 @@ def hostile_report() -> RunReport:
 
 def _batch(text: str) -> BatchReport:
     tokens = tuple(
-        TokenShare(
-            id=n, count=3, share=0.1, run_share=0.001, log2_ratio=6.6, g2=200.0, text=payload
-        )
+        TokenShare(id=n, count=3, share=0.1, run_share=0.001, g2=200.0, text=payload)
         for n, payload in enumerate(PAYLOADS)
     )
     row = RowReport(

@@ -217,6 +217,8 @@ def test_keys_zoom_all_charts_together(browser: Browser, tmp_path: Path) -> None
     assert first[0] > 500
     browser.key("l")
     assert browser.evaluate("trimtabRun.drawn[0].entry.u.scales.y.distr") == 3
+    browser.evaluate("document.getElementById('log').click()")
+    assert browser.evaluate("trimtabRun.drawn[0].entry.u.scales.y.distr") == 1
     browser.key("0")
     assert browser.evaluate("charts.current()") == [1, 1200]
     assert browser.complaints() == []

@@ -205,8 +205,6 @@ class JumpRule:
     """Whether the value is divided by the learning rate first."""
     may_step_back: bool = True
     """Whether a new attempt starts at an older value."""
-    min_value: float = 0.0
-    """Smaller values count as this: for shares, which may be 0."""
 
 
 def _update_rule(*, down: float, floor: float = 0.1, early_floor: float = math.inf) -> JumpRule:
@@ -260,13 +258,6 @@ RULES = {
     # 4 finds as many faults as 2.5.
     signals.UNIQUE_TOKEN_SHARE: JumpRule(
         limits=JumpLimits(up=None, down=4.0, floor=0.05), up=Symptom.ODD_TOKENS, may_step_back=False
-    ),
-    # 1 in every batch, or a different constant: the floor decides.
-    signals.SHIFT_SHARE: JumpRule(
-        limits=JumpLimits(up=2.0, down=2.0, floor=0.25),
-        up=Symptom.ODD_TOKENS,
-        may_step_back=False,
-        min_value=1e-3,
     ),
     # A smooth curve or a constant: the floor decides. A step down is a common schedule, and so is a
     # return to the highest rate (warm restarts). Early on, ten times in a record is no warm-up.
@@ -338,8 +329,6 @@ class StateJumps(Detector):
             good = good & rate.finite & (rate.values > 0)
             with np.errstate(all="ignore"):
                 values = values / rate.values
-        elif rule.min_value:
-            values = np.maximum(values, rule.min_value)
         good = good & (values > 0) & (values < np.inf)
         rows = None if good.all() else np.flatnonzero(good)  # a complete signal is not copied
         steps = block.step

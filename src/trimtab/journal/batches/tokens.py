@@ -26,8 +26,6 @@ class TokenShare:
     share: float
     run_share: float
     """In the run before the incident; 0.0 if it was never seen."""
-    log2_ratio: float
-    """How many times it doubled; half a count is added on both sides, so that none is infinite."""
     g2: float
     text: str | None = None
     """The token as text, if the user allows it."""
@@ -57,14 +55,12 @@ def unusual_tokens(counts: IntArray, run: IntArray, limit: int) -> tuple[TokenSh
     over = counts * there > run * here
     chosen = np.flatnonzero((scores >= MIN_G2) & over)
     chosen = chosen[np.argsort(-scores[chosen], kind="stable")][:limit]
-    ratio = np.log2((counts + 0.5) / (here + 0.5)) - np.log2((run + 0.5) / (there + 0.5))
     return tuple(
         TokenShare(
             id=int(id),
             count=int(counts[id]),
             share=float(counts[id] / here),
             run_share=float(run[id] / there),
-            log2_ratio=float(ratio[id]),
             g2=float(scores[id]),
         )
         for id in chosen

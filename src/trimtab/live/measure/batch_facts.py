@@ -57,9 +57,6 @@ class BatchFacts:
         if tokens:
             self._token_tensors = [tensor for tensor, _ in tokens]
             found |= self._token_facts(np.concatenate([sample for _, sample in tokens]))
-        shares = [share for tensors in parts if (share := _shift_share(tensors)) is not None]
-        if shares:
-            found[signals.SHIFT_SHARE] = float(np.mean(shares))
         return found
 
     def pop_token_rows(self) -> tuple[TokenRows, ...]:
@@ -182,19 +179,6 @@ def _tokens(tensors: list[torch.Tensor]) -> tuple[torch.Tensor, IntArray] | None
     tokens = samples[index][samples[index] >= 0]
     is_vocabulary = tokens.size and tokens.max() < MAX_TOKEN_ID
     return (whole[index], tokens) if is_vocabulary else None
-
-
-def _shift_share(tensors: list[torch.Tensor]) -> float | None:
-    """How often a target equals the next input, where a batch is a pair of such tensors."""
-    whole = [tensor for tensor in tensors if tensor.dtype == torch.int64]
-    if len(whole) != 2 or whole[0].shape != whole[1].shape or whole[0].dim() != 2:
-        return None
-    if whole[0].shape[1] < 2:
-        return None
-    pair = [tensor[:SAMPLE_BLOCKS, :BLOCK_ELEMENTS].numpy() for tensor in whole]
-    # Which of the two is the input is not known; the right order is the one that fits.
-    one, other = pair
-    return float(max(np.mean(other[:, :-1] == one[:, 1:]), np.mean(one[:, :-1] == other[:, 1:])))
 
 
 VALUES = 3

@@ -51,8 +51,9 @@ def render_page(
         '<meta name="color-scheme" content="light dark">\n'
         '<meta name="referrer" content="no-referrer">\n'
         f"{tag('title', title)}\n"
-        f"<style>{style}</style>\n</head>\n<body>\n{body}\n"
-        f"<footer>trimtab {__version__}</footer>\n{held}{code}</body>\n</html>\n"
+        f"<style>{style}</style>\n</head>\n<body>\n"
+        f'<aside class="brand" aria-label="made by"><b>trimtab</b> {__version__}</aside>\n{body}\n'
+        f"{held}{code}</body>\n</html>\n"
     )
 
 

@@ -251,7 +251,10 @@ def _goodput(report: RunReport, lines: RunLines) -> list[dict[str, Any]]:
 
 def _add_evaluations(charts: list[dict[str, Any]], block: Block) -> None:
     """Add the losses of evaluations, which are events, as points to the chart of the loss."""
-    # A run that records the evaluation loss as a signal has the line already.
+    # A run that records the evaluation loss as a signal has it in the chart already.
+    for line in (one for chart in charts for one in chart.get("series", ())):
+        if line.get("label") == EVAL_LOSS:
+            line["points"] = True
     found = {} if block.column(EVAL_LOSS).recorded else evaluation_losses(block)
     loss_chart = next((chart for chart in charts if chart["title"] == "loss"), None)
     if not found or loss_chart is None:

@@ -199,13 +199,13 @@ def _intervention_section(report: RunReport) -> Html:
 
 def _chart_section() -> Html:
     keys = {"drag": "zoom", "← →": "move", "+ -": "zoom", "n p": "next, previous incident"}
-    keys["l"] = "log axis"
     hint = join(Html(f"{tag('kbd', key)} {html(what)} ") for key, what in keys.items())
     whole = tag("button", "whole run", type="button", id="whole")
+    log = tag("button", "log axis", type="button", id="log", aria_pressed="false", title="key l")
     return tag(
         "section",
         tag("h2", "Charts"),
-        tag("div", whole, tag("span", hint, class_="hint"), class_="tools"),
+        tag("div", whole, log, tag("span", hint, class_="hint"), class_="tools"),
         tag("noscript", tag("p", "The charts need JavaScript; everything else does not.")),
         tag("div", id="charts"),
     )

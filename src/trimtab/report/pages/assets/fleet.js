@@ -106,7 +106,7 @@
     const tally = {};
     for (const { line } of sorted) tally[line.state] = (tally[line.state] || 0) + 1;
     const parts = states.filter((word) => tally[word]).map((word) => `${tally[word]} ${word}`);
-    counts.textContent = `${sorted.length} runs: ${parts.join(", ") || "none yet"}`;
+    counts.textContent = `${sorted.length} runs: ${parts.join("; ") || "none yet"}`;
   }
 
   function apply(message) {

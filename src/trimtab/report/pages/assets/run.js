@@ -130,6 +130,7 @@
   }
   charts.reset();
 
+  const log = document.getElementById("log");
   let at = -1;
   function show(index) {
     if (!data.incidents.length) return;
@@ -140,12 +141,15 @@
   }
   function toggleLog() {
     const [first, last] = charts.current();
-    for (const one of drawn) one.setLog(!one.view.log);
+    const isLog = log.getAttribute("aria-pressed") !== "true";
+    log.setAttribute("aria-pressed", String(isLog));
+    for (const one of drawn) one.setLog(isLog || one.chart.log);
     charts.zoom(first, last);
   }
 
   charts.listen({ n: () => show(at + 1), p: () => show(at - 1), l: toggleLog });
   document.getElementById("whole").addEventListener("click", charts.reset);
+  log.addEventListener("click", toggleLog);
   for (const button of document.querySelectorAll("button.zoom")) {
     button.addEventListener("click", () => {
       show(data.incidents.findIndex((i) => String(i.number) === button.dataset.incident));
