@@ -26,7 +26,7 @@ from trimtab.core.signals import REFERENCE_LOSS
 from trimtab.core.text import digits
 from trimtab.detect.reference import lay_beside, same_batches
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.measures import flat_loss
+from trimtab.explain.measures import flat_loss, has_never_fallen
 from trimtab.journal import JournalRun, RunDirectory
 from trimtab.journal.batches.batch_report import MARGIN, BatchReport
 from trimtab.journal.notes import dismissals
@@ -201,7 +201,12 @@ def run_config(run: RunDirectory) -> Config:
 def _note_of_flat_loss(block: Block) -> Iterator[str]:
     """Yield a sentence if a healthy run no longer learns: that is no incident."""
     flat = flat_loss(block)
-    if flat is not None:
+    if flat is not None and has_never_fallen(block):
+        yield (
+            f"the loss is {digits(flat.after)}, as at first: unless this log begins late in the "
+            "run, check that one batch can be overfitted"
+        )
+    elif flat is not None:
         yield (
             f"the loss has hardly fallen in the last {flat.records:,} records "
             f"({digits(flat.before)}, then {digits(flat.after)}): compare evaluations; if they are "

@@ -51,6 +51,7 @@ def _advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         recurs=recurs,
         changes=diagnosis.changes,
         cause=diagnosis.cause,
+        not_finite=diagnosis.not_finite,
     )
     return instruct(diagnosis.incident, around)
 

@@ -21,6 +21,7 @@ from trimtab.core.events import NOT_UNDONE, UNDO
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
+from trimtab.core.text import digits
 from trimtab.explain.causes.by_evidence import would_decide
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.diagnosis import Diagnosis
@@ -256,6 +257,24 @@ def test_a_rate_that_is_multiplied_is_the_cause_however_early_it_happens(at: int
     assert diagnosis.incident.onset.step == int(run.step[at])
     assert diagnosis.cause is Cause.LR_DISCONTINUITY
     assert f"jumped at step {run.step[at]}: 0.01 -> 1, 100 times" in diagnosis.root_cause
+
+
+@pytest.mark.parametrize("records", [1, 2, 5])
+def test_a_rate_that_jumps_and_comes_back_is_named_by_its_jump(records: int) -> None:
+    """On a schedule that falls, the way back is the larger change."""
+    time = np.arange(400)
+    rate = 1e-3 * (1 - time / 420)
+    before = rate[120]
+    rate[120 : 120 + records] *= 100
+    loss = 0.5 + 3 * np.exp(-time / 200) + np.random.default_rng(2).normal(scale=0.02, size=400)
+    loss[121:] += 1.5 * np.exp(-(time[121:] - 121) / 150)
+    run = block_of({"loss": loss, "lr": rate})
+    diagnosis = first(run)
+    assert diagnosis.cause is Cause.LR_DISCONTINUITY
+    assert f"jumped at step {run.step[120]}: " in diagnosis.root_cause
+    assert diagnosis.remedy.startswith(
+        f"Find what raised the rate to {digits(100 * before)} at step"
+    )
 
 
 @pytest.mark.parametrize("kind", [UNDO, NOT_UNDONE])

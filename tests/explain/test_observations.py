@@ -303,3 +303,40 @@ def test_symptoms_are_of_the_batch_that_was_found_not_of_a_warning_before_it() -
     incident = dataclasses.replace(made.incident, findings=(found,))
     assert measure(dataclasses.replace(made, incident=incident)).token_rarity == 11.0
     assert measure(made).token_rarity == rarity[AT]
+
+
+@pytest.mark.parametrize("period", [1, 2, 7, 100, 200])
+def test_losses_that_come_again_are_seen_whatever_their_period(period: int) -> None:
+    look = ALL_OBSERVATIONS["loss_constant"]
+    # Few different values, so that many shorter periods hold at first sight.
+    losses = np.resize(np.random.default_rng(period).integers(1, 3, period) * 1.0, LENGTH)
+    losses[period - 1 :: period] = 3.0
+    assert look(context({"loss": losses})).outcome is YES
+    losses[AT] = 4.0
+    assert look(context({"loss": losses})).outcome is NO
+
+
+@pytest.mark.timeout(120)
+def test_what_is_observed_of_a_long_incident_does_not_take_its_square() -> None:
+    rows, at = 1_000_000, 5000
+    losses = np.round(falling_loss(rows), 2)
+    finding = Finding(
+        detector="level-shift",
+        symptom=Symptom.LEVEL_SHIFT,
+        severity=Severity.ALARM,
+        signal="loss",
+        step=at + 1,
+        tick=at,
+        value=2.0,
+    )
+    incident = incident_of(
+        Moment(step=at + 1, tick=at, loss=2.0),
+        last=Moment(step=rows, tick=rows - 1, loss=2.0),
+        records=rows - at,
+        incident_class=IncidentClass.SILENT,
+        findings=(finding,),
+    )
+    signals = dict.fromkeys(("loss", "grad_norm", "lr", "param_norm", "adam_v_norm"), losses)
+    long = IncidentContext.of(incident, block_of(signals), RunFacts())
+    for look in ALL_OBSERVATIONS.values():
+        look(long)

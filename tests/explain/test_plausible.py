@@ -166,7 +166,7 @@ def test_what_is_ruled_out_is_said_with_the_number() -> None:
     (found,) = explained(block_of({**with_nan(), "lr": np.full(LENGTH, 1e-3)}))
     out = next(h for h in found.hypotheses if h.cause is Cause.LR_DISCONTINUITY)
     assert out.standing is Standing.RULED_OUT
-    assert "in a record: 1 times" in out.evidence[0].observation
+    assert "in one record: 1 times" in out.evidence[0].observation
     assert Cause.FP16_OVERFLOW not in ruled_out(found)  # the dtype is not recorded
 
 

@@ -94,7 +94,7 @@ def test_an_alarm_without_an_explanation_names_the_detector_and_no_cause(rules: 
     diagnosis = explained(hot_run(), None, rules)
     assert diagnosis.cause is None
     assert diagnosis.root_cause == "Not known: GPU too hot, reported by temperature."
-    assert "gpu_celsius 95 at step 301" in diagnosis.remedy
+    assert "gpu_celsius is 95 at step 301" in diagnosis.remedy
 
 
 @pytest.mark.parametrize("explanation", [None, HOT])

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tests.kit.observing import run_shipper
+
 from trimtab.core.block import Block, Event
 from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, RunStatus, ShippedRun, Sink, SinkMemory
@@ -109,11 +111,12 @@ class KeepingSink:
 
 def ship(run: RunDirectory, *sinks: Sink, config: ShipConfig | None = None) -> bool:
     """Ship a run that is over; whether everything was sent."""
-    shipper = Shipper(run, sinks, config or ShipConfig(), ShipLog(run, None))
+    shipper_config = config or ShipConfig()
+    shipper = Shipper(run, sinks, shipper_config, ShipLog(run, None))
     limit = threading.Timer(60, shipper.stop)  # what never succeeds is tried for ever
     limit.start()
     try:
-        return shipper.run()
+        return run_shipper(shipper, run, shipper_config.stall_seconds)
     finally:
         limit.cancel()
 

@@ -19,6 +19,8 @@ def test_paths(tmp_path: Path) -> None:
 def test_find_takes_the_run_or_its_trimtab_folder(tmp_path: Path) -> None:
     assert RunDirectory.find(tmp_path) is None
     assert RunDirectory.find(tmp_path / "nowhere") is None
+    (tmp_path / "loop").symlink_to("loop")
+    assert RunDirectory.find(tmp_path / "loop") is None
     run = RunDirectory(tmp_path / "x1")
     run.write_manifest({})
     for path in (run.root, run.home):

@@ -12,9 +12,11 @@ import numpy as np
 import pytest
 from tests.kit import forked
 from tests.kit.journal_rows import row, rows_of, wait_until
+from tests.kit.synthetic import falling_loss
 
 from trimtab.core.errors import JournalError
 from trimtab.core.signals import Quality
+from trimtab.diagnosis import diagnose
 from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
 from trimtab.journal import writer as writer_module
 from trimtab.journal.files import JournalFiles
@@ -103,10 +105,30 @@ def test_the_journal_says_how_the_run_ended(run: RunDirectory) -> None:
     writer = JournalWriter(run, QUICK)
     writer.append(0, {})
     wait_until(lambda: written(run) == 1)
-    assert read_journal(run).ended is None, "it runs again"
+    journal = read_journal(run)
+    assert journal.ended is None, "it runs again"
+    assert not journal.notes
     writer.close("SIGTERM")
     writer.close("again")
     assert read_journal(run).ended == "SIGTERM"
+
+
+@pytest.mark.parametrize(
+    ("error", "verdict"),
+    [
+        (RuntimeError, "No incident, but the run raised RuntimeError after step 99."),
+        (KeyboardInterrupt, "Healthy: no incident in 100 records."),
+    ],
+)
+def test_a_run_that_an_error_ended_is_not_called_healthy(
+    run: RunDirectory, error: type[BaseException], verdict: str
+) -> None:
+    writer = JournalWriter(run, QUICK)
+    for step, loss in enumerate(falling_loss(100).tolist()):
+        writer.append(step, {"loss": loss})
+    with pytest.raises(error), writer:
+        raise error
+    assert diagnose(run.root).verdict == verdict
 
 
 def test_what_comes_after_closing_is_counted(run: RunDirectory) -> None:

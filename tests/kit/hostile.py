@@ -24,6 +24,7 @@ import torch
 from typer.testing import CliRunner
 
 import trimtab
+from tests.kit.observing import run_shipper
 from trimtab.cli.main import app
 from trimtab.core.config import ShipConfig
 from trimtab.core.errors import TrimtabError
@@ -376,7 +377,7 @@ def ship(place: Place) -> str:
         shipper = Shipper(run, [find_sink("tensorboard")], ShipConfig(), ShipLog(run, None))
         timer = threading.Timer(2.0, shipper.stop)  # a run that never ends is followed for ever
         timer.start()
-        shipper.run()
+        run_shipper(shipper, run)
         timer.cancel()
     return ""
 

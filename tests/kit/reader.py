@@ -213,6 +213,9 @@ def contradictions_in(document: Document) -> list[str]:
     return [f"{rule.__name__}: {said}" for rule in RULES for said in rule(document)]
 
 
+_NOT_KNOWN = ("Not known", "No evidence points to a cause")
+
+
 def repeated_sentences(documents: Mapping[str, Document]) -> list[str]:
     """Return root causes and lessons that two incidents share, though they begin elsewhere."""
     found = []
@@ -222,7 +225,9 @@ def repeated_sentences(documents: Mapping[str, Document]) -> list[str]:
     }
     for (first, ours), (second, theirs) in itertools.combinations(said.items(), 2):
         pairs = zip(ours, theirs, strict=True)
-        same = [a for a, b in pairs if a and a == b and not a.startswith("Not known")]
+        same = [
+            a for a, b in pairs if a and a == b and not a.startswith(("Not known", "No evidence"))
+        ]
         if same and onsets[first] != onsets[second]:
             found += [f"{first} and {second}: {one[:100]}" for one in same]
     return found

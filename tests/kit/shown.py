@@ -119,7 +119,8 @@ def of_postmortem(text: str) -> dict[str, Any]:
 
 def _headline(report: RunReport) -> Shown:
     """Return what the headline says of the incident that it is about."""
-    said = re.match(r"(.*?) (?:at|since) step ([\d,]+): (.*?)(?:; \d.*)?\.$", report.verdict)
+    pattern = r"(.*?) (?:at|since) step ([\d,]+): (.*?)(?:; (?:only )?\d.*)?\.$"
+    said = re.match(pattern, report.verdict)
     if said is None:
         return {}
     worst = report.by_severity()[0]

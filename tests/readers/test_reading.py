@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.readers.shapes import Write
 
-from trimtab.core.errors import ConfigError, LogError, UnreadableLog
+from trimtab.core.errors import LogError, UnreadableLog
 from trimtab.core.run import Run
 from trimtab.readers import log_file, read_log
 from trimtab.readers.reading import FORMATS
@@ -79,11 +79,6 @@ def test_a_sparse_file_is_refused_at_once(tmp_path: Path) -> None:
 def test_an_address_is_shown_as_it_was_given() -> None:
     with pytest.raises(UnreadableLog, match=r"https://example\.org/a is an address"):
         read_log("https://example.org/a")
-
-
-def test_a_misspelled_format(write: Write) -> None:
-    with pytest.raises(ConfigError, match="'cvs'; did you mean csv\\? choose from"):
-        read_log(write("step,loss\n1,2\n"), format="cvs")
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

@@ -148,12 +148,6 @@ def test_the_command_has_an_exit_code_for_each_answer(tmp_path: Path) -> None:
     assert call(text(dead), "--since", str(third["token"]))[0] == ExitCode.ACT
 
 
-def test_since_belongs_to_brief(tmp_path: Path) -> None:
-    (tmp_path / "run.csv").write_text("step,loss\n1,2\n")
-    result = CliRunner().invoke(app, ["diagnose", str(tmp_path / "run.csv"), "--since", "3"])
-    assert result.exit_code == ExitCode.USAGE
-
-
 # What changed about the incidents
 
 

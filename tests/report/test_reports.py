@@ -172,10 +172,15 @@ def test_the_terminal_view_names_both_incidents() -> None:
 
 
 def test_a_clean_run_says_so() -> None:
-    calm = block_of({"loss": 2.0 + np.tile([0.01, -0.01], 300)})
+    calm = block_of({"loss": np.linspace(2.2, 2.0, 600) + np.tile([0.01, -0.01], 300)})
     assert drawn(report_of(calm)).startswith("Healthy: no incident in 600 records.")
     few = report_of(calm[:12]).verdict
-    assert few == "No incident found, but 12 records are too few to be sure."
+    assert few == "No incident found in 12 records; it takes 64 to be sure."
+
+
+def test_a_loss_that_never_fell_is_not_called_healthy() -> None:
+    flat = block_of({"loss": 6.9 + np.tile([0.01, -0.01], 300)})
+    assert report_of(flat).verdict == "No incident, but the loss has not fallen in 600 records."
 
 
 def test_the_verdict_is_that_of_the_worst_incident() -> None:

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from trimtab.core.text import counted
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.journal.exit_request import SUPERVISOR_FOLDER, ExitRequest, RunExit, announced_run
 
@@ -81,11 +82,12 @@ class Supervisor:
                     self._report(f"{num_stuck} launches in a row got no further; giving up")
                     return self._exit_code(code, request)
                 if num_relaunches >= self._budget.total:
-                    self._report(f"launched again {num_relaunches} times; giving up")
+                    self._report(f"launched again {counted(num_relaunches, 'time')}; giving up")
                     return self._exit_code(code, request)
                 num_relaunches += 1
                 reason = f"exit code {code}" if request is None else request.reason
-                self._report(f"relaunch {num_relaunches} after step {reached}: {reason}")
+                after = f" after step {reached:,}" if reached >= 0 else ", no step was recorded"
+                self._report(f"relaunch {num_relaunches}{after}: {reason}")
                 if self._wait():
                     return self._exit_code(code, request)
 

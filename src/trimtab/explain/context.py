@@ -1,5 +1,6 @@
 """IncidentContext: one incident with the records and events around it; what explanations read."""
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from trimtab.core import signals
 from trimtab.core.block import Block, Column, Event, FloatArray
 from trimtab.core.events import NOT_UNDONE, SETTING_CHANGED, UNDO, is_announced
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import Incident
+from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import LOSS, Quality
@@ -38,6 +39,9 @@ onsets that were dated by the loss were up to 8 steps late."""
 CONSTANT_RECORDS, HELD_RECORDS = 64, 8
 """Values without a change before and after one that make a column a setting. Chosen."""
 
+RAMP = 0.25
+"""The fraction by which equal steps of a setting may differ, as they are logged rounded. Chosen."""
+
 SWITCHED_BEFORE, SWITCHED_AFTER = 4, 12
 """Records before and after an onset within which a setting must have changed to be what the loss
 shows. Chosen: onsets are rather dated too early."""
@@ -49,6 +53,9 @@ NO_SETTING = frozenset(
 
 _CONSEQUENCE = re.compile(r"(?i)epoch|skip|overflow|nan|inf\b|error|restart|norm|lr\b|learning")
 """Names of columns that change because of what happened, or whose change has its own cause."""
+
+MIN_NOT_FINITE = 8
+"""Values without a finite one among them that are no lapse. Chosen."""
 
 CHANGE_STEPS = 32
 """Steps before an onset in which a change on purpose may be what the loss shows. Chosen: a changed
@@ -237,7 +244,8 @@ def changes_near(context: IncidentContext) -> Iterator[str]:
 def _switched(context: IncidentContext) -> Iterator[str]:
     """Yield the logged settings that were switched at the onset: "mask_ratio went from 0.5 to 1".
 
-    A setting is a column that had one value for long, and has another one from there on.
+    A setting is a column that had one value for long, and has another one from there on or moves
+    by equal steps, as the weight of a KL term that is warmed up.
     """
     block, onset = context.block, context.onset_row
     for name, column in block.columns.items():
@@ -252,6 +260,26 @@ def _switched(context: IncidentContext) -> Iterator[str]:
         if is_setting and -SWITCHED_BEFORE <= int(rows[at]) - onset <= SWITCHED_AFTER:
             then, now = digits(float(values[at - 1])), digits(float(values[at]))
             yield f"{name} went from {then} to {now} at step {int(block.step[rows[at]]):,}"
+            continue
+        first = int(switches[0]) if len(switches) else 0
+        moves = np.diff(values[max(first - 1, 0) :][: HELD_RECORDS + 1])
+        is_held = first >= CONSTANT_RECORDS and len(moves) == HELD_RECORDS
+        is_ramp = is_held and np.ptp(moves) <= RAMP * abs(float(moves.mean()))
+        if is_ramp and -CHANGE_STEPS <= int(rows[first]) - onset <= SWITCHED_AFTER:
+            then = digits(float(values[first - 1]))
+            yield f"{name} ramps from {then} since step {int(block.step[rows[first]]):,}"
+
+
+def not_finite_since(context: IncidentContext) -> Iterator[str]:
+    """Yield the signals that have not been finite since an alarm, where the loss is back."""
+    if context.incident.incident_class is not IncidentClass.RECOVERED:
+        return
+    found = [one for one in context.incident.findings if one.value is not None]
+    first = {one.signal: one.tick for one in found[::-1] if not math.isfinite(one.value or 0.0)}
+    for signal, tick in first.items():
+        since = context.block.column(signal)[context.block.row_of(tick) :]
+        if signal != LOSS and since.present.sum() >= MIN_NOT_FINITE and not since.finite.any():
+            yield signal
 
 
 def _value(value: object) -> str:

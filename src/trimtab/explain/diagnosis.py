@@ -16,18 +16,21 @@ from trimtab.core.text import printable
 from trimtab.core.token_losses import SecondMode, find_second_mode
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
-from trimtab.explain.context import IncidentContext, changes_near, checkpoint_before
+from trimtab.explain.context import (
+    IncidentContext,
+    changes_near,
+    checkpoint_before,
+    not_finite_since,
+)
 from trimtab.explain.measures import (
     BatchRepeats,
     Cost,
     LayerMap,
     LayerMove,
-    LayerNorms,
     Symptoms,
     compute_cost,
     find_repeated_batch,
     first_movers,
-    layer_norms,
     measure,
 )
 from trimtab.explain.textbook.tree import Walk
@@ -44,7 +47,6 @@ class Diagnosis:
 
     incident: Incident
     symptoms: Symptoms
-    layers: tuple[LayerNorms, ...]
     moves: tuple[LayerMove, ...]
     """The layers that left their past and the other layers, first one first."""
     layer_map: LayerMap | None
@@ -70,6 +72,8 @@ class Diagnosis:
     """The newest checkpoint from before the onset, by its name; None if none is known."""
     changes: tuple[str, ...] = ()
     """What was changed on purpose around the onset."""
+    not_finite: tuple[str, ...] = ()
+    """Signals that have not been finite since, although the loss is back."""
     action: Action = NO_ADVICE
     """The one thing to do."""
     batch: BatchReport | None = None
@@ -93,7 +97,8 @@ class Diagnosis:
     def needs_nothing(self) -> bool:
         """Whether it is over, or nobody has to do or watch anything."""
         is_quiet = self.incident_class.severity <= IncidentClass.RECOVERED.severity
-        return bool(self.dismissed) or (is_quiet and self.action.kind is ActionKind.WAIT)
+        is_quiet = is_quiet and self.action.kind is ActionKind.WAIT and not self.not_finite
+        return bool(self.dismissed) or is_quiet
 
     @property
     def severity(self) -> tuple[int, int]:
@@ -117,7 +122,7 @@ class Diagnosis:
         # The map of layers is for a table, and a journal holds its signals; the hypotheses hold
         # what matters of the ranking.
         shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None, ranking=None))
-        del shown["layer_map"], shown["ranking"]
+        del shown["layer_map"], shown["ranking"], shown["not_finite"]
         shown["cause"] = _cause(self.cause)
         for hypothesis, part in zip(self.hypotheses, shown["hypotheses"], strict=True):
             part["cause"] = _cause(hypothesis.cause)
@@ -158,7 +163,6 @@ def make_diagnosis(
     return Diagnosis(
         incident=context.incident,
         symptoms=measure(context),
-        layers=layer_norms(context),
         moves=moves,
         layer_map=layer_map,
         second_mode=find_second_mode(context.block, context.onset_row, context.last_row),
@@ -173,6 +177,7 @@ def make_diagnosis(
         cost=compute_cost(context),
         checkpoint=checkpoint_before(context),
         changes=tuple(changes_near(context)),
+        not_finite=tuple(not_finite_since(context)),
     )
 
 

@@ -87,48 +87,6 @@ def _average(values: FloatArray) -> float | None:
     return average if math.isfinite(average) else None
 
 
-TELEMETRY_RECORDS = 20
-"""Telemetry is recorded every 10 steps by default: within twice that, there must be one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerNorms:
-    """One layer's signal: the last value before the onset and the first from it on."""
-
-    signal: str
-    before: float | None
-    after: float | None
-
-
-def layer_norms(context: IncidentContext) -> tuple[LayerNorms, ...]:
-    """Return what was recorded by layer around the onset; None where no record was near."""
-    names = [
-        n
-        for n in context.block.columns
-        if n.startswith((signals.ACTIVATION_RMS, signals.GRAD_NORM_OF))
-    ]
-    row = context.onset_row
-    found = []
-    for name in sorted(names, key=_natural):
-        column = context.block.column(name)
-        early, late = (
-            near.values[near.present].tolist()
-            for near in (
-                column[max(row - TELEMETRY_RECORDS, 0) : row],
-                column[row : row + TELEMETRY_RECORDS],
-            )
-        )
-        if early or late:
-            before, after = early[-1] if early else None, late[0] if late else None
-            found.append(LayerNorms(signal=name, before=before, after=after))
-    return tuple(found)
-
-
-def _natural(name: str) -> tuple[list[int], str]:
-    """Return a sort key with which layer 10 comes after layer 9."""
-    return [int(part) for part in name.replace("/", ".").split(".") if part.isdigit()], name
-
-
 NEAR_RECORDS = 8
 """Records before the onset that are looked at too: the onset may be dated a little late."""
 
@@ -286,6 +244,9 @@ def loss_change(block: Block, tick: int) -> LossChange | None:
     )
 
 
+FIRST_LOSSES = 3
+"""Losses whose median is where a run began."""
+
 FLAT_RECORDS, FLAT_SHARES = 400, (0.001, 0.005)
 """A loss is flat if its median over the last quarter of at least so many records is no more below
 that of the quarter before than chance explains (two standard errors), within these shares. Chosen:
@@ -308,6 +269,16 @@ def flat_loss(block: Block) -> LossChange | None:
     if then - now > then * min(max(2 * error / then, FLAT_SHARES[0]), FLAT_SHARES[1]):
         return None
     return LossChange(before=then, after=now, records=quarter, not_finite=0)
+
+
+def has_never_fallen(block: Block) -> bool:
+    """Return whether a flat loss was no higher in the first records than it is now."""
+    flat, column = flat_loss(block), block.column(signals.LOSS)
+    if flat is None:
+        return False
+    losses = column.values[column.finite]
+    noise = deviation(losses[-flat.records :])
+    return bool(abs(float(np.median(losses[:FIRST_LOSSES])) - flat.after) < 3 * noise)
 
 
 FAMILIES = (

@@ -20,6 +20,7 @@
 """
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -48,8 +49,9 @@ class RunDirectory:
     def find(cls, path: Path) -> "RunDirectory | None":
         """Return the run directory at a path: the run's folder or its trimtab/ folder."""
         candidates = [cls(path)]
-        if path.resolve().name == _HOME:
-            candidates.append(cls(path.resolve().parent))
+        real = Path(os.path.realpath(path))  # `Path.resolve` raises at a link to itself
+        if real.name == _HOME:
+            candidates.append(cls(real.parent))
         return next((run for run in candidates if run.exists()), None)
 
     @property

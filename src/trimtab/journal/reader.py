@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trimtab.core.block import Event, IntArray
+from trimtab.core.block import Block, Event, IntArray
 from trimtab.core.errors import JournalError
 from trimtab.core.run import Run, RunFacts
 from trimtab.core.sink import RUN_STATUS, RunStatus
@@ -70,7 +70,7 @@ def read_journal(
     lost = _lost_ticks(block.tick, summary.drops)
     all_damage = (*summary.damage, *damage, *lost)
     notes = [*_notes(all_damage, summary.dropped), *_audit_notes(block.events)]
-    notes += _ending_notes(run, summary.ended, block.tick)
+    notes += _ending_notes(run, summary.ended, block)
     try:
         manifest = run.read_manifest()
         facts = RunFacts.from_manifest(
@@ -117,14 +117,20 @@ def _notes(damage: Iterable[Damage], dropped: int) -> Iterator[str]:
         )
 
 
+_STOPPED_BY_HAND = ("raised KeyboardInterrupt", "raised SystemExit")
+
+
 def _audit_notes(events: Iterable[Event]) -> Iterator[str]:
     for event in events:
         if event.kind == AUDIT_EVENT and isinstance(found := event.facts.get("findings"), list):
             yield from (f"resume at step {event.step}: {sentence}" for sentence in found)
 
 
-def _ending_notes(run: RunDirectory, ended: str | None, ticks: IntArray) -> Iterator[str]:
-    """Yield how a run ended that wrote no end itself, as its observer saw it."""
+def _ending_notes(run: RunDirectory, ended: str | None, block: Block) -> Iterator[str]:
+    """Yield how a run ended: by an error, or as its observer saw it if it wrote no end itself."""
+    ticks = block.tick
+    if ended and ended.startswith("raised ") and ended not in _STOPPED_BY_HAND and len(ticks):
+        yield f"the run {ended} after step {block.step[-1]}"
     said = [event for event in read_news(run) if event.kind == RUN_STATUS][-1:]
     for event in said:
         is_last = len(ticks) and event.tick > ticks[-1]

@@ -21,7 +21,7 @@ from trimtab.core.incidents import (
 )
 from trimtab.core.text import clause
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.report.wording import cause_text, short_cause, tone
+from trimtab.report.wording import cause_text, short_cause, steps_text, tone
 
 MAX_CHARS = 120 - len("trimtab: ")
 """Characters of a line; chosen, the width of a terminal."""
@@ -80,16 +80,13 @@ def facts_of(change: IncidentChange, diagnosis: Diagnosis) -> dict[str, Any]:
 def describe(change: IncidentChange, diagnosis: Diagnosis) -> str:
     """Return one change of an incident in one line."""
     incident = change.incident
-    steps = f"step {incident.onset.step}"
-    if incident.last.step > incident.onset.step:
-        steps = f"steps {incident.onset.step} to {incident.last.step}"
     what = symptoms_text(incident.symptoms, 1) if change.transition in _NEWS else ""
     named = "" if incident.incident_class is IncidentClass.OPEN else incident.incident_class
     do = cause = ""
     if change.transition is not Transition.CLOSED or not diagnosis.needs_nothing:
         do = f"do: {clause(diagnosis.action.instruction)}"
         cause = f"cause: {_IN_BRACKETS.sub('', short_cause(diagnosis)).replace('about ', '')}"
-    head = f"incident {incident.number} {_WORDS[change.transition]}, {steps}"
+    head = f"incident {incident.number} {_WORDS[change.transition]}, {steps_text(incident)}"
     # Where all has no room, the class goes first: it comes again, at the end. An instruction is
     # never cut: its end is the step to go back to.
     line = head

@@ -388,7 +388,7 @@ def _joined(table: Table, step: IntArray, rows: IntArray, notes: list[str]) -> I
     """Return steps that start again in each epoch as counted across epochs."""
     names = [name for name in table.recorded if words_of(name) == ("epoch",)]
     epoch = table.column(names[0]).values[rows] if names else np.full(len(rows), np.nan)
-    if len(rows) < 2 or not (epoch % 1 == 0).all():
+    if len(rows) < 2 or not np.isfinite(epoch).all():
         return step
     moves = np.diff(step[rows])
     starts_again = (moves < 0) & (np.diff(np.maximum.accumulate(epoch)) > 0)

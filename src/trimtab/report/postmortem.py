@@ -14,7 +14,6 @@ from trimtab.core.causes import Cause, Evidence, Standing
 from trimtab.core.events import NOTE, UNDO
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.signals import CLOCK
-from trimtab.core.sink import RunStatus
 from trimtab.core.text import counted, digits
 from trimtab.explain.causes.ranking import SUPPORT
 from trimtab.explain.context import proof_of_hardware
@@ -125,9 +124,8 @@ def in_short(diagnosis: Diagnosis, run: RunReport) -> Iterator[tuple[str, str]]:
     yield "what", f"{event_of(diagnosis)}; {_outcome(diagnosis, is_short=True)}"
     time = _time(diagnosis, run)
     yield "when", f"{wording.steps_text(diagnosis.incident)}{', ' if time else ''}{time}"
-    for note in run.notes:
-        if note.startswith(f"the run {RunStatus.DIED}"):
-            yield "ended", note
+    if run.bad_end:
+        yield "ended", run.bad_end
     yield "why", wording.cause_text(diagnosis)
     yield "done", _done_in_short(diagnosis, run)
     yield "to do", diagnosis.action.instruction

@@ -13,9 +13,13 @@ from trimtab.core.incidents import Incident, IncidentClass, IncidentTransition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
+from trimtab.core.sink import RunStatus
 from trimtab.core.text import clause, counted, printable
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.measures import compute_discards
+from trimtab.explain.measures import compute_discards, has_never_fallen
+
+BAD_ENDS = ("the run raised", f"the run {RunStatus.DIED}")
+"""How the notes begin that say so."""
 
 MIN_RECORDS = 64
 """With fewer records, silence says little. Chosen: most detectors need as many to know what is
@@ -61,7 +65,11 @@ class RunReport:
         records, is_short = counted(len(self.block), "record"), len(self.block) < MIN_RECORDS
         if not self.undismissed:
             if is_short:
-                return f"No incident found, but {records} are too few to be sure{note}."
+                return f"No incident found in {records}; it takes {MIN_RECORDS} to be sure{note}."
+            if self.bad_end:
+                return f"No incident, but {self.bad_end}{note}."
+            if has_never_fallen(self.block):
+                return f"No incident, but the loss has not fallen in {records}{note}."
             return f"Healthy: no incident in {records}{note}."
         worst = self.by_severity()[0]
         more = len(self.undismissed) - 1
@@ -69,8 +77,13 @@ class RunReport:
             over = f"{counted(more + 1, 'incident')}, {'all ' * bool(more)}over"
             return f"{over}: nothing to do{note}."
         rest = f"; {counted(more, 'more incident')}" if more else ""
-        rest += f"; {records} are too few to say more" if is_short else ""
+        rest += f"; only {records}" if is_short else ""
         return f"{_what(worst)}: {clause(worst.action.instruction)}{rest}{note}."
+
+    @property
+    def bad_end(self) -> str:
+        """Return how the run ended if an error or a kill ended it, as its reader notes it."""
+        return next((note for note in self.notes if note.startswith(BAD_ENDS)), "")
 
     @property
     def tone(self) -> str:
@@ -207,7 +220,8 @@ def _what(diagnosis: Diagnosis) -> str:
     """Return what an incident is, with its step: "Divergent since step 14,250"."""
     incident = diagnosis.incident
     step = f"step {incident.onset.step:,}"
-    if incident.incident_class in (IncidentClass.SILENT, IncidentClass.OPEN):
+    is_named = incident.incident_class not in (IncidentClass.SILENT, IncidentClass.OPEN)
+    if not is_named or diagnosis.not_finite:
         symptom = incident.main_symptom
         # A rule of the user's begins with the name of a metric, as it is spelled.
         words = symptom.capitalize() if symptom in set(Symptom) else symptom

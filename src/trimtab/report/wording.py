@@ -175,6 +175,7 @@ def explanation_lines(alike: Sequence[Diagnosis], run: RunReport) -> Iterator[tu
     has_look_alikes = diagnosis.ranking is not None and len(diagnosis.ranking.alike) > 1
     for name, text in (
         ("note", diagnosis.dismissal),
+        ("change", diagnosis.changes[-1] if diagnosis.changes else ""),
         ("alike", _places(others)),
         *(("seen", text) for text in deciding_lines(diagnosis, MAX_SEEN)),
         *(("batch", line) for line in batch_lines(diagnosis)[:MAX_BATCH_LINES]),
@@ -263,7 +264,7 @@ def event_text(event: Event) -> str:
     elif event.kind == UNDO_OUTCOME:
         has_helped = "it has helped" if facts.get("helped") else "it has not helped"
         before, after = (_value(facts.get(name)) for name in ("loss_before", "loss_after"))
-        text = f"the loss is {after}, before the harm it was {before}"
+        text = f"the loss is {after}, before the restored state it was {before}"
         if facts.get("showed") is not False or not facts.get("helped"):
             text = f"{has_helped}: {text}"
         if "gained" in facts:

@@ -279,14 +279,6 @@ def test_fp32_rules_an_overflow_out_whatever_the_gradient_did() -> None:
         assert {h.cause: h.standing for h in hypotheses}[Cause.FP16_OVERFLOW] is standing
 
 
-def test_norms_by_layer_are_those_next_to_the_onset() -> None:
-    layers = {f"activation_rms/blocks.{n}": np.full(400, 1.0 + n) for n in (0, 2, 10)}
-    layers["activation_rms/blocks.2"][300] = 9.0
-    found = last({"loss": spike(), **layers}).layers
-    assert [layer.signal.rsplit(".", 1)[1] for layer in found] == ["0", "2", "10"]
-    assert (found[1].before, found[1].after) == (3.0, 9.0)
-
-
 def test_a_cause_that_the_tree_names_and_a_check_rules_out_stays_open() -> None:
     signals = {"loss": calm(400), "loss_scale": with_value(64.0, 400, r310=0.5)}
     for dtype, standing in (("fp16", Standing.SUPPORTED), ("bf16", Standing.OPEN)):

@@ -30,6 +30,7 @@ from trimtab.explain.verdict.instruction import PROVEN, Surroundings, instruct
 ONSET = Moment(step=300, tick=299, loss=2.5)
 LAST = Moment(step=900, tick=899, loss=2.5)
 ALONE = Surroundings()
+BROKEN = Surroundings(not_finite=("grad_norm",))
 
 
 def finding(symptom: str, signal: str = "loss") -> Finding:
@@ -466,3 +467,8 @@ def test_a_loss_that_is_logged_less_often_than_the_scale_is_not_missing() -> Non
     (found,) = diagnose({"loss": loss, "loss_scale": scale}).incidents
     assert Symptom.SCALE_COLLAPSE in found.incident.symptoms
     assert found.incident_class is not IncidentClass.DEAD
+
+
+def test_a_signal_that_is_still_nan_is_something_to_do_although_the_loss_is_back() -> None:
+    action = told(IncidentClass.RECOVERED, around=BROKEN)
+    assert action.instruction.startswith("Find out why grad_norm has not been finite since step ")

@@ -12,6 +12,7 @@ from tests.integrations.alerts.test_channels import an_alert
 from tests.integrations.runs import append, open_incident, say, ship, wait_until
 from tests.kit import forked
 from tests.kit.cases import some_of
+from tests.kit.observing import run_shipper
 from tests.kit.servers import Receiver, serving
 
 from trimtab.core.block import Event
@@ -133,7 +134,7 @@ def test_a_channel_that_fails_does_not_hold_the_other_and_no_secret_is_written(
         addresses = f"webhook+{bad.url}/services/{TOKEN} webhook+{good.url}/{TOKEN}"
         monkeypatch.setenv("TRIMTAB_ALERT_URLS", addresses)
         shipper = Shipper(run, [AlertSink()], ShipConfig(), ShipLog(run, None))
-        thread = threading.Thread(target=shipper.run)
+        thread = threading.Thread(target=run_shipper, args=(shipper, run))
         thread.start()
         wait_until(lambda: len(good.posted) == 2 and len(bad.posted) >= 2)
         bad.behaviour = "ok"

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import yaml
 from tests.integrations.runs import append, open_incident, ship, wait_until
+from tests.kit.observing import run_shipper
 
 from trimtab.core.block import Block, Column
 from trimtab.core.config import ShipConfig
@@ -58,7 +59,7 @@ def shipping(run: RunDirectory) -> Iterator[None]:
     """Ship a live run to Prometheus until the end of the block."""
     config = ShipConfig(stall_seconds=1e12)
     shipper = Shipper(run, [PrometheusSink()], config, ShipLog(run, None))
-    thread = threading.Thread(target=shipper.run)
+    thread = threading.Thread(target=run_shipper, args=(shipper, run, config.stall_seconds))
     thread.start()
     try:
         yield

@@ -14,7 +14,7 @@ from trimtab.cli.main import app
 from trimtab.core.errors import ConfigError
 from trimtab.core.sink import Sink
 from trimtab.journal import JournalWriter
-from trimtab.observe.shipping.shipper import OWN_SINKS, find_sink, shadowed
+from trimtab.observe.shipping.shipper import find_sink, shadowed
 
 SOURCE = """
 class Lines:
@@ -85,12 +85,6 @@ def test_a_plug_in_that_is_broken_is_a_usage_error(
     install_plugin(tmp_path, monkeypatch, "trimtab.sinks", "lines", source, "Lines")
     with pytest.raises(ConfigError, match=message):
         find_sink("lines")
-
-
-def test_a_name_that_is_none_lists_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="choose from mlflow, wandb, tensorboard"):
-        find_sink("mlflwo")
-    assert "alerts" in OWN_SINKS
 
 
 def test_the_command_ships_a_run_and_says_where_it_is(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.integrations.runs import (
     wait_until,
     write_run,
 )
+from tests.kit.observing import run_shipper
 
 from trimtab.core.block import Block
 from trimtab.core.config import ShipConfig
@@ -70,7 +71,7 @@ def test_a_shipper_that_stops_in_a_batch_sends_only_that_batch_again(tmp_path: P
     run = write_run(tmp_path, steps=1200)
     sink = KeepingSink(stop_after_tick_600)
     shipper = Shipper(run, [sink], ShipConfig(), ShipLog(run, None))
-    assert not shipper.run()
+    assert not run_shipper(shipper, run)
     again = KeepingSink()
     assert ship(run, again)
     assert sink.ticks() + again.ticks() == list(range(1200))
@@ -89,7 +90,7 @@ def test_events_between_two_records_are_sent_once_whenever_the_shipper_stops(
             shipper = Shipper(
                 run, [sink := KeepingSink()], ShipConfig(stall_seconds=1e9), ShipLog(run, None)
             )
-            thread = threading.Thread(target=shipper.run)
+            thread = threading.Thread(target=run_shipper, args=(shipper, run, 1e9))
             thread.start()
             wait_until(lambda sink=sink: bool(sink.events))  # type: ignore[misc]
             wait_until(lambda number=number: Cursor(run, "keeping").num_events >= 1)  # type: ignore[misc]
@@ -165,7 +166,7 @@ def test_a_sink_that_hangs_does_not_hold_the_others(tmp_path: Path) -> None:
     hanging.name = "hanging"
     sink = KeepingSink()
     shipper = Shipper(run, [hanging, sink], ShipConfig(), ShipLog(run, None))
-    thread = threading.Thread(target=shipper.run)
+    thread = threading.Thread(target=run_shipper, args=(shipper, run))
     thread.start()
     wait_until(lambda: bool(sink.finished))
     assert not hanging.points
@@ -202,7 +203,7 @@ def test_a_run_that_is_resumed_is_running_again(tmp_path: Path) -> None:
         shipper = Shipper(
             run, [sink := KeepingSink()], ShipConfig(stall_seconds=1e9), ShipLog(run, None)
         )
-        thread = threading.Thread(target=shipper.run)
+        thread = threading.Thread(target=run_shipper, args=(shipper, run, 1e9))
         thread.start()
         wait_until(lambda: bool(sink.events))
     thread.join()
@@ -216,7 +217,7 @@ def test_a_stalled_run_is_reported_and_so_is_its_return(tmp_path: Path) -> None:
     with JournalWriter(run) as journal:
         append(journal, 0)  # its clock is in 2023
         shipper = Shipper(run, [sink := KeepingSink()], ShipConfig(), ShipLog(run, None))
-        thread = threading.Thread(target=shipper.run)
+        thread = threading.Thread(target=run_shipper, args=(shipper, run))
         thread.start()
         wait_until(lambda: len(sink.events) == 1)
         append(journal, 1, clock=4e9)

@@ -1,4 +1,4 @@
-"""What `trimtab ship` writes to trackers is read back under the names that the journal has."""
+"""What trimtab writes to trackers is read back under the names that the journal has."""
 
 import json
 from pathlib import Path

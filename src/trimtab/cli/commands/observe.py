@@ -62,6 +62,8 @@ def observe(
 
     if web and (as_json or once):
         raise typer.BadParameter("--web shows pages; leave out --json and --once")
+    if once and to:
+        raise typer.BadParameter("--once judges and sends nothing; leave it out to send")
     config = load_config(None, settings).ship
     if once:
         _judge_once(runs, as_json=as_json)
@@ -250,6 +252,8 @@ def _check_folders(runs: list[Path]) -> None:
     from trimtab.core.errors import UnreadableLog
 
     for path in runs:
+        if path.is_file():
+            raise UnreadableLog(f"{path} is a file; for a log use `trimtab diagnose {path}`")
         if not path.is_dir():
             raise UnreadableLog(f"{path} is not a folder; give a run directory or a folder of runs")
 

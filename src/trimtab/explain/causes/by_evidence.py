@@ -213,8 +213,8 @@ def _not_known(case: Case, ranking: Ranking) -> Said:
     if not likely:
         return nothing._replace(fix=record)
     missing = _would_tell(ranking, case)
-    purpose = "tell these apart" if len(likely) > 1 else "know"
-    tell = f" To {purpose}, record {listed(missing)}." if missing else ""
+    purpose = "tell them apart" if len(likely) > 1 else "be surer"
+    tell = f" Record {listed(missing)} to {purpose}." if missing else ""
     shares = [(_named(item), 10 * round(10 * item.probability)) for item in likely]
     if not any(item.favors for item in _evidence(likely[0], ranking)):
         said = " and ".join(f"{name} caused about {share} %" for name, share in shares)
@@ -261,8 +261,10 @@ def _record_it(ranking: Ranking, case: Case) -> str:
     signals = _would_tell(ranking, case)
     if not signals:
         return ""
-    how = dict.fromkeys(conclusions.how_to_record(name) for name in signals)
-    return f"To know next time, record {listed(signals)}: {'; '.join(how)}."
+    how: dict[str, list[str]] = {}
+    for name in signals:
+        how.setdefault(conclusions.how_to_record(name), []).append(name)
+    return f"Next time, {'; '.join(f'{call} {listed(names)}' for call, names in how.items())}."
 
 
 def _destructive_update(context: IncidentContext, answers: Answers) -> Hypothesis | None:

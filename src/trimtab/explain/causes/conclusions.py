@@ -98,11 +98,11 @@ def is_users_alarm(incident: Incident) -> bool:
 def by_users_alarm(incident: Incident) -> Conclusion:
     """Return the conclusion if only a user's detector raised the alarm, and no cause matches it."""
     finding = opening(incident)[0]
-    seen = f"{finding.signal} {digits(finding.value)} at step {finding.step}"
+    seen = f"{finding.signal} is {digits(finding.value)} at step {finding.step:,}"
     return Conclusion(
         cause=None,
         root_cause=f"Not known: {finding.symptom}, reported by {finding.detector}.",
-        remedy=f"Look at {seen}.",
+        remedy=f"Find out why {seen}.",
         lesson="A detector that knows the cause can attach an explanation to its finding.",
     )
 
@@ -114,8 +114,8 @@ DESTRUCTIVE_UPDATE = (
 )
 """What a loss that stays non-finite means, whatever caused it."""
 
-_WATCHED = "`trimtab.watch(model, optimizer)` records it"
-_OF_BATCH = "`guard.record(loss=loss, batch=batch)` records it, of a batch on the host"
+_WATCHED = "`trimtab.watch(model, optimizer)` records"
+_OF_BATCH = "`guard.record(loss=loss, batch=batch)`, with the batch on the host, records"
 
 OF_LOOP = (GRAD_NORM, LR)
 """What to record first of a training loop where nothing speaks for a cause."""
@@ -123,17 +123,17 @@ OF_POLICY = (EVAL_REWARD, KL, RESPONSE_LENGTH)
 """The same of a policy."""
 
 RECORDED_BY: Mapping[str, str] = {
-    "grad_norm": "`guard.clip_grad_norm_(1.0)` records it",
-    **{name: f"`guard.record(loss=loss, {name}={name})` records it" for name in OF_POLICY},
-    "loss_scale": "log `scaler.get_scale()`",
-    "dtype": '`trimtab.watch(..., facts={"dtype": "bf16"})` states it; for this log `--set '
-    "dtype=bf16` does",
+    "grad_norm": "`guard.clip_grad_norm_(1.0)` records",
+    **{name: f"`guard.record(loss=loss, {name}={name})` records" for name in OF_POLICY},
+    "loss_scale": "log `scaler.get_scale()` as",
+    "dtype": '`trimtab.watch(..., facts={"dtype": "bf16"})`, or `--set dtype=bf16` for this log, '
+    "states",
     "fingerprint": _OF_BATCH,
     "token_rarity": _OF_BATCH,
     "unique_token_share": _OF_BATCH,
-    "tokens": "`guard.record(loss=loss, tokens=count)` records it",
+    "tokens": "`guard.record(loss=loss, tokens=count)` records",
 }
-"""By signal: the line that records it, where `trimtab.watch` alone does not."""
+"""By signal: the line that records it, before its name, where `trimtab.watch` alone does not."""
 
 
 def how_to_record(signal: str) -> str:

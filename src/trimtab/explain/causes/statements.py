@@ -28,6 +28,10 @@ LIKE, SOON_RECORDS = 2.0, 64
 """Times within which a rate is again that from before, and the records after which it is looked at.
 Chosen: a schedule goes on meanwhile."""
 
+AS_LARGE = 0.5
+"""The share of the largest change, by its logarithm, from which another is as large. Chosen: on a
+schedule that falls, the way back from a jump is a little larger than the jump."""
+
 MOVED = 1.05
 """Times by which a setting must have changed in a record to have moved at all. Chosen: schedules
 change by under 2 %, but in the first records of a warm-up."""
@@ -93,7 +97,10 @@ class Case:
         return _with(f"{lesson}, as {self.at}", *numbers)
 
     def moved(self, signal: str) -> tuple[float, float, int] | None:
-        """Return a setting before and after its largest change near the onset, and that step."""
+        """Return a setting before and after its jump near the onset, and that step.
+
+        Of several as large, such as a jump and the way back, the first one.
+        """
         row, block = self.context.onset_row, self.context.block
         near = block[max(row - NEAR_RECORDS, 0) : row + NEAR_RECORDS]
         column = near.column(signal)
@@ -101,9 +108,9 @@ class Case:
         if len(values) < 2 or not (values > 0).all() or not np.ptp(values):
             return None
         changes = np.abs(np.diff(np.log(values)))
-        last = int(np.argmax(changes))
-        if changes[last] < math.log(MOVED):
+        if changes.max() < math.log(MOVED):
             return None
+        last = int(np.argmax(changes >= AS_LARGE * changes.max()))
         return float(values[last]), float(values[last + 1]), int(steps[last + 1])
 
     def setting(self, name: str) -> float | None:

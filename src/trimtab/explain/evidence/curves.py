@@ -238,9 +238,7 @@ def lr_jumped(lr: SignalView, context: IncidentContext) -> YesNo:
     if begins_again(context):
         return False, "the learning rate begins again from 0: a warm-up, no jump"
     largest, usual = largest_move(lr)
-    text = (
-        f"largest change of the learning rate in a record: {digits(float(np.exp(largest)))} times"
-    )
+    text = f"largest change in one record: {digits(float(np.exp(largest)))} times"
     return largest > np.log(LR_JUMP) and largest > 3 * usual, text
 
 

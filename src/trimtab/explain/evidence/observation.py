@@ -277,7 +277,7 @@ class Observation:
         inputs = Inputs(context) if inputs is None else inputs
         finding = context.first_finding(*self.symptoms, opening=self.opening)
         if finding is not None:
-            text = f"{finding.symptom}: {finding.signal} {digits(finding.value)}"
+            text = f"{finding.signal} {digits(finding.value)}"
             text += f" at step {finding.step}{context.caveat_of(finding)}"
             return answered(finding.signal, True, text)
         signal = self.signal

@@ -61,14 +61,14 @@ def moved_from_outside(
 
 
 @observation(
-    "The learning rate is ten times what it was a record before",
+    "The learning rate changes at least tenfold in one record",
     source="schedules step by 2 to 10 times",
 )
 def rate_multiplied(lr: SignalView, context: IncidentContext) -> YesNo:
     """Is one change, up to where the incident shows, a factor that is no step of a schedule?"""
     largest, usual = largest_move(lr)
     is_far = largest >= math.log(RATE_MULTIPLIED) and largest > 3 * usual
-    return is_far and not begins_again(context), f"{digits(math.exp(largest))} times in a record"
+    return is_far and not begins_again(context), f"{digits(math.exp(largest))} times"
 
 
 LONG_TAIL = 30.0
@@ -131,6 +131,9 @@ def _norm_of_all(block: Block) -> FloatArray:
 _FEW = 6
 """Records that a statement about all of them needs."""
 
+_PLACES = 64
+"""Values at which a period is tried first, and periods that are then tried at all of them."""
+
 
 @observation("The learning rate is zero", source="a schedule that never starts", signal=LR)
 def lr_zero(context: IncidentContext) -> YesNo | None:
@@ -149,10 +152,19 @@ def loss_constant(context: IncidentContext) -> YesNo | None:
     values = loss.values[loss.finite]
     if len(values) < _FEW:
         return None
-    for period in range(1, len(values) // 2 + 1):
+    for period in _likely_periods(values):
         if np.array_equal(values[period:], values[:-period]):
             return True, f"the same losses every {counted(period, 'record')}"
     return False, f"{len(np.unique(values))} different losses in {counted(len(values), 'record')}"
+
+
+def _likely_periods(values: FloatArray) -> list[int]:
+    """Return the shortest periods that some of the values do not rule out: a log may be long."""
+    half = len(values) // 2
+    periods = np.arange(1, half + 1)
+    for place in np.linspace(0, half - 1, _PLACES, dtype=np.int64).tolist():
+        periods = periods[values[periods + place] == values[place]]
+    return [int(period) for period in periods[:_PLACES]]
 
 
 @observation(

@@ -59,6 +59,9 @@ FELL, FELL_NOISE = 0.15, 4.0
 must have fallen to be known to measure progress. Source: both sides of an adversary fall by up to
 13 % before they wander."""
 
+SOLVED = 0.95
+"""The reward, of at most 1, from which on groups without signal are a solved task. Chosen."""
+
 LARGE_CHANGE = 8.0
 """Times by which a learning rate that was changed on purpose may rise. Chosen: people multiply by 2
 to 5; accidents by 10 and more."""
@@ -82,6 +85,8 @@ class Surroundings:
     """What was changed on purpose around the onset, as announced or as code did it."""
     cause: AnyCause | None = None
     """Its cause, where it is named."""
+    not_finite: Sequence[str] = ()
+    """Signals other than the loss that have not been finite since."""
 
 
 def instruct(incident: Incident, around: Surroundings) -> Action:
@@ -156,6 +161,9 @@ def _after_undo(incident: Incident, around: Surroundings) -> Action:
 def _after_recovery(incident: Incident, around: Surroundings) -> Action:
     if around.recurs:
         return _again(incident, around)
+    if around.not_finite:
+        since = f"has not been finite since step {incident.onset.step:,}"
+        return _wait(f"Find out why {around.not_finite[0]} {since}.", "Only the loss is back.")
     return _wait("Nothing to do.", f"At step {incident.last.step:,} {level_text(incident.facts)}.")
 
 
@@ -191,10 +199,15 @@ def _after_silence(incident: Incident, around: Surroundings) -> Action:
     if first.symptom == Symptom.FROZEN:
         part = first.signal.partition("/")[2] or "the model"
         return _wait(f"Nothing to do if {part} was frozen on purpose; else unfreeze it.", reason)
+    if first.symptom == Symptom.NO_SIGNAL and facts.reward and SOLVED <= facts.reward.now <= 1:
+        now = digits(facts.reward.now)
+        return _wait(f"Nothing to do if the task is solved, with a reward of {now}.", reason)
     if first.symptom == Symptom.NO_SIGNAL:
         return _wait("Check the prompts and the reward function: groups teach nothing.", reason)
     if first.symptom == Symptom.REWARD_FELL:
         return _wait("Read some responses; act if the reward stays down.", reason)
+    if first.symptom == Symptom.HELD_OUT_ROSE:
+        return _wait(f"Keep the weights of the lowest {first.signal}: it has risen since.", reason)
     follows = "the reward" if first.symptom in OF_POLICY or facts.reward is not None else "the loss"
     return _wait(f"Look at {first.signal}; act if {follows} follows.", reason)
 

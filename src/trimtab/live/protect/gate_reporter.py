@@ -73,7 +73,7 @@ class GateReporter:
         if lets_through and not self._lets_through:
             log.warning(
                 "trimtab: step %d: loss and gradient norm stay far above the usual; updates are "
-                "applied again, because discarding more would freeze the run",
+                "applied, because discarding them would freeze the run",
                 step,
             )
             self._sink.event("gate lets steps through", step, {})

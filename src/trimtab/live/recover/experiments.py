@@ -176,7 +176,7 @@ class Laboratory:
                 break
             first, last = worse[1]
         if last - first > size // 4:
-            sentence = f"no few of the {size} rows dominate the loss of this batch"
+            sentence = f"no row stands out: the loss of this batch is spread over its {size} rows"
             return Answer(name="half", answer="all", sentence=sentence)
         which = f"row {first}" if last - first == 1 else f"rows {first} to {last - 1}"
         sentence = f"{which} of the {counted(size, 'row')} of a batch dominate its loss"

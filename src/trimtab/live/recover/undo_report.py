@@ -202,8 +202,8 @@ class UndoReporter:
         if helped and not showed:
             verdict = "is over"
         sentence = (
-            f"the undo at step {undo.step} {verdict}: the loss is {digits(now)}, before the harm "
-            f"it was {digits(then)}"
+            f"the undo at step {undo.step} {verdict}: the loss is {digits(now)}, before the "
+            f"restored state it was {digits(then)}"
         )
         facts = {"undone_at": undo.step, "helped": helped, "showed": showed}
         measured = {"loss_before": then, "loss_after": now}

@@ -206,7 +206,8 @@ class RunFeed:
         num_odd = totals.num_nonfinite if totals.num_nonfinite > 1 else 0
         kept = max(totals.num_records - totals.num_lost - num_odd, 0)
         speed = latest.get(TOKENS_PER_SECOND)
-        has_share = totals.num_records and state != "ended, harmed"  # what was lost is not counted
+        # The totals do not count what an incident that is not over has cost; the run's page does.
+        has_share = totals.num_records and not any(map(_needs_act, open_ones))
         return {
             "id": id,
             "name": self.name,

@@ -20,7 +20,6 @@ from trimtab.core.plugins import SINKS, find_plugin, list_plugins
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, Sink, parse_status
 from trimtab.journal import RunDirectory, add_note
 from trimtab.observe.liveness import Standing
-from trimtab.observe.observed_run import ObservedRun
 from trimtab.observe.shipping.cursor import Cursor, SinkLock
 from trimtab.observe.shipping.feed import Feed
 from trimtab.observe.shipping.log import ShipLog, connect_logger
@@ -136,7 +135,6 @@ class Shipper:
         gives_up: bool = False,
     ) -> None:
         """If it `gives_up`, stop `drain_seconds` after the run is over; else keep trying."""
-        self._run = run
         self._config = config
         self._log = log
         self._stop = threading.Event()
@@ -169,17 +167,6 @@ class Shipper:
         """Hear how the run stands: the end is sent when the observer has written everything."""
         for shipment in self.shipments:
             shipment.standing = standing
-
-    def run(self) -> bool:
-        """Observe and send until the end; return whether every sink has everything."""
-        observed = ObservedRun(self._run, stall_seconds=self._config.stall_seconds)
-        self.start()
-        while self.is_alive and not self._stop.is_set():
-            observed.poll()
-            self.note_standing(observed.standing)
-            self._stop.wait(POLL_SECONDS / 5 if observed.standing.status.is_over else POLL_SECONDS)
-        observed.close()
-        return self.close()
 
     def stop(self) -> None:
         """Stop soon; what was not sent is sent by the next shipper."""

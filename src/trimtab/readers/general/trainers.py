@@ -130,7 +130,7 @@ def _correct_fairseq(table: Table) -> None:
         table.add_note("Steps over a million are printed with six digits, known only roughly.")
 
 
-_FAIRSEQ_PARTS = ("", "valid", "eval ", "eval ")
+_FAIRSEQ_PARTS = ("", "valid", "eval ")
 
 
 def _base_of_loss(table: Table) -> float | None:
