@@ -51,9 +51,8 @@ def draw(folder: Path) -> str:
         *_axes(),
         _curve(alone, "alone"),
         _curve(guarded, "guarded"),
-        _text(_x(FLIP_STEP + 3), _y(6.5), 'mode="observe": untrained,', "alone-text"),
-        _text(_x(NAN_STEP + 3), _y(5.75), "then NaN", "alone-text"),
-        _text(_x(FLIP_STEP + 3), _y(3.2), 'mode="recover"', "guarded-text"),
+        _text(_x(FLIP_STEP + 8), _y(6.5), 'mode="observe": untrained, then NaN', "alone-text"),
+        _text(_x(FLIP_STEP + 8), _y(2.75), 'mode="recover"', "guarded-text"),
     ]
     report = reports[1]
     incident = report.incidents[0]
@@ -69,12 +68,12 @@ def draw(folder: Path) -> str:
 
 
 def _axes() -> Iterator[Html]:
-    yield _text(LEFT, TOP - 18, "training loss of a small GPT, nat, step 0 to 299", "mute")
+    yield _text(LEFT, TOP - 18, f"training loss of a small GPT, nat, step 0 to {STEPS - 1}", "mute")
     for value in range(3, 8):
         y = _y(value)
         yield tag("line", x1=LEFT, x2=LEFT + CHART_WIDTH, y1=y, y2=y, class_="rule")
         yield _text(LEFT - 26, y + 4, str(value), "mute")
-    for step, text in ((FLIP_STEP, "bit flips"), (NAN_STEP, "NaN batch")):
+    for step, text in ((FLIP_STEP, "bit flips"), (NAN_STEP, "NaN loss")):
         x = _x(step)
         line = tag("line", x1=x, x2=x, y1=TOP, y2=TOP + CHART_HEIGHT, class_="rule")
         yield join([line, _text(x - 30, TOP + CHART_HEIGHT + 18, f"{step}: {text}", "mute")])

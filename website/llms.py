@@ -11,13 +11,13 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-MAX_CHARS = 160
+MAX_CHARS = 220
 
 _HEAD = """# trimtab
 
-> Keeps large PyTorch training runs healthy: finds loss spikes, NaNs and divergence in logs and
-> live runs, says why, protects the weights, recovers the run. Reads any trainer's log, without a
-> GPU.
+> A flight recorder for PyTorch training runs: finds loss spikes, NaNs and divergence in logs and
+> live runs, says why, drops bad updates and restores weights that were corrupted. Reads the log of
+> any trainer, without a GPU.
 
 A verdict in one line of JSON: `trimtab diagnose LOG --brief`. Tools: `trimtab mcp FOLDER`.
 """
@@ -50,6 +50,7 @@ def _line(page: str) -> str:
     title = re.search(r"(?m)^# (.+)$", text)
     body = re.sub(r"(?ms)^```.*?^```|^<.*?>$|^!\[.*?$", "", text[title.end() if title else 0 :])
     first = next((part for part in body.split("\n\n") if re.match(r"\s*[A-Z`*\[]", part)), "")
+    first = re.sub(r"\s\(\[[^]]*\]\([^)]*\)\)", "", first)  # a link to more, not of the sentence
     plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", " ".join(first.split()))
-    sentence = re.split(r"(?<=[.:]) ", plain)[0].rstrip(":")[:MAX_CHARS]
+    sentence = re.split(r"(?<=\.) ", plain)[0].rstrip(":")[:MAX_CHARS]
     return f"- [{title[1] if title else page}]({page}): {sentence}"

@@ -106,13 +106,6 @@ def test_a_divergence_makes_what_was_saved_after_its_onset_bad(tmp_path: Path, s
     assert verdicts == {40: "unproven", 80: "unproven", 120: "bad", 160: "bad"}
 
 
-def test_a_folder_without_checkpoints_is_unreadable(tmp_path: Path) -> None:
-    code, text = invoke(tmp_path)
-    assert code == 3
-    assert "is not a run directory with checkpoints" in text
-    assert invoke()[0] == 2
-
-
 def test_it_works_without_torch(tmp_path: Path, saved: Path) -> None:
     folder = run_with_checkpoints(tmp_path / "run", saved)
     script = (

@@ -78,12 +78,6 @@ def test_an_exercise_from_the_prompt_to_the_comparison(
     assert "agree" not in lines
 
 
-def test_an_impossible_answer_is_refused_before_training(cache: Path, tmp_path: Path) -> None:
-    code, output = _call(cache, tmp_path, "--answer", "roll back 5")
-    assert (code, "the step of a checkpoint" in output) == (2, True)
-    assert not any(tmp_path.iterdir())
-
-
 def test_the_editor_gets_the_file_and_no_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

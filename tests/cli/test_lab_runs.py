@@ -74,27 +74,6 @@ def test_a_suite_of_chosen_kinds_and_seeds(
     assert len(chosen) == 8  # two grades of a fault, the look-alike and the twin, of two seeds
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (("--kinds", "F02,cooldwon"), "did you mean cooldown?"),
-        (("--kinds", "f13W"), "did you mean F13w"),
-        (("--kinds", "?"), "unknown kind '?'; `trimtab lab list`"),
-        (("--kinds", " , "), "comma-separated list"),
-        (("--seeds", "1,two"), "whole numbers"),
-        (("--seeds", "-1"), "whole numbers"),
-        (("--fast", "--seeds", "1"), "leave out --kinds and --seeds"),
-    ],
-)
-def test_a_suite_refuses_what_it_does_not_know(
-    cache: Path, tmp_path: Path, options: tuple[str, ...], message: str
-) -> None:
-    result = call(cache, "lab", "suite", str(tmp_path / "suite"), *options)
-    assert result.exit_code == 2
-    assert message in result.output
-    assert not (tmp_path / "suite").exists()
-
-
 X1 = ("lab", "x1", "--fault", "F02", "--at", "30", "--steps", "40", "--checkpoint-seconds", "0.3")
 
 

@@ -71,7 +71,6 @@ class TestNote:
         assert notes == ["two"]
 
     def test_what_cannot_be_noted_is_an_error(self, tmp_path: Path) -> None:
-        assert runner.invoke(app, ["note", str(tmp_path), "x"]).exit_code == 3
         write_run(tmp_path)
         long = runner.invoke(app, ["note", str(tmp_path), "x" * 20_000])
         assert long.exit_code == 3
@@ -87,7 +86,7 @@ def test_diagnose_prints_goodput_with_the_cost(tmp_path: Path) -> None:
     assert re.search(r"minutes, x \$100.00 an hour = \$[\d.]+", text)
 
 
-@pytest.mark.parametrize("flip", [80, pytest.param(180, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("flip", [60, pytest.param(80, marks=pytest.mark.slow)])
 def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flip: int
 ) -> None:
@@ -104,17 +103,18 @@ def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     result = runner.invoke(app, ["demo", "--out", str(tmp_path / "demo")])
     assert result.exit_code == 0, result.output
     assert time.process_time() - started < 60
-    parts = re.findall(r"(?m)^(prevent|detect|write up)", result.stdout)
-    assert parts == ["prevent", "detect", "write up"]
+    parts = re.findall(r"(?m)^(before the run|the run|afterwards)", result.stdout)
+    assert parts == ["before the run", "the run", "afterwards"]
     assert "  There is no warm-up: the first step is made at 0.003" in result.stdout
     curves = re.findall(r"(?m)^  (observe|recover) .*loss (\S+)$", result.stdout)
     assert [name for name, _ in curves] == ["observe", "recover"]
     assert curves[0][1] == "nan"
     assert float(curves[1][1]) < 5.0
-    assert f"step {flip}: a bit of a weight flips" in result.stdout
-    assert re.search(r"undone: \d+ updates; kept out of the weights: \d+ steps", result.stdout)
-    whys = re.findall(r"(?m)^  why    .*(One bit of|NaN)", result.stdout)
-    assert whys == (["One bit of", "NaN"] if flip == 180 else ["One bit of"])
+    assert f"  step {flip}: one bit of a weight flips" in result.stdout
+    assert re.search(r"took the flip back \(\d+ updates are lost\) and kept the NaN", result.stdout)
+    causes = ["certain: One bit of", "over 90 %: The forward pass makes the NaN"]
+    whys = re.findall(rf"(?m)^  why    ({'|'.join(causes)})", result.stdout)
+    assert whys == (causes if flip == 80 else causes[:1])
     home = tmp_path / "demo" / "run-1" / "recover" / "trimtab"
     events = [event.kind for event in read_journal(RunDirectory(home.parent)).block.events]
     assert {"undo", "step discarded"} <= set(events)

@@ -120,12 +120,6 @@ def test_sigterm_reaches_the_run_and_ends_the_supervisor(tmp_path: Path) -> None
     assert (tmp_path / "launches").read_text() == "1"
 
 
-def test_a_command_that_does_not_exist_is_a_usage_error() -> None:
-    done = forked.run("-m", "trimtab.cli", "run", "--", "no-such-command-here")
-    assert done.returncode == 2
-    assert "the command 'no-such-command-here' was not found" in done.stderr
-
-
 @pytest.mark.parametrize("text", ["", "[", "[]", "{}", '{"code": 3, "reason": "", "step": 0}'])
 def test_a_damaged_file_is_no_request(tmp_path: Path, text: str) -> None:
     (tmp_path / "exit.json").write_text(text)

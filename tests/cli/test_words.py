@@ -58,11 +58,6 @@ class TestALogInPlaceOfACommand:
         assert result.exit_code == 3
         assert "holds one run" in result.stderr
 
-    def test_an_address_is_explained(self) -> None:
-        result = runner.invoke(app, ["https://host/run.csv"])
-        assert result.exit_code == 3
-        assert "download it, or pipe it" in result.stderr
-
 
 class TestHelp:
     @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ import typer
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from trimtab.lab.demo import DemoRun
-
 CURVE_WIDTH = 60
+LAST = 20
+"""Steps whose mean loss stands beside a curve: that of one step is mostly its batch."""
 REDRAW_EVERY = 5
 """Steps from one drawing of the curves to the next."""
 
@@ -25,9 +25,9 @@ def demo(
 ) -> None:
     """Break two runs of a small GPT, one only observed, and see which one survives.
 
-    Prevent: the plan is checked. Detect and recover: two runs with the same seed and the same
-    faults train side by side, one only observed, one in the mode "recover". Write up: the
-    post-mortems in short. It takes about half a minute.
+    The plan is checked. Then two runs with the same seed and the same faults train side by side,
+    one only observed, one in the mode "recover", and what happened is written up. It takes about
+    a minute.
 
     Needs torch, tokenizers and torchdata: the `lab` extra.
 
@@ -37,23 +37,34 @@ def demo(
     """
     from trimtab.checks import check_config
     from trimtab.cli import output
+    from trimtab.core.signals import LOSS
     from trimtab.diagnosis import diagnose
     from trimtab.lab.demo import FLIP_STEP, NAN_STEP, PLAN, run_demo
+    from trimtab.report.postmortem import in_short
+    from trimtab.report.sparkline import marks
 
     folder = _next_folder(out)
-    typer.echo("prevent: what `trimtab check` says of the plan")
+    typer.echo("before the run: what `trimtab check` says of the plan")
     for finding in check_config(PLAN).findings:
         typer.echo(f"  {finding.rule.title}: {finding.what}")
-    typer.echo("detect and recover: a GPT of 0.15M parameters, twice with the same faults")
-    with _curves({FLIP_STEP: "a bit of a weight flips", NAN_STEP: "the loss is NaN"}) as show:
+    typer.echo("\nthe run: a small GPT, trained twice with the same seed and the same two faults")
+    faults = {
+        FLIP_STEP: "one bit of a weight flips in memory",
+        NAN_STEP: "all targets of the batch are masked: its loss is 0/0",
+    }
+    with _curves(faults) as show:
         alone, recovered = run_demo(folder, show)
     report = diagnose(recovered.folder)
     directory = output.find_run(recovered.folder)
-    for line in _outcome(alone, recovered):
-        typer.echo(line)
-    from trimtab.report.postmortem import in_short
-
-    typer.echo("\nwrite up: the post-mortems in short")
+    length = len(alone.block.step)
+    typer.echo(" " * 12 + marks([(FLIP_STEP, "flip"), (NAN_STEP, "NaN")], length, CURVE_WIDTH))
+    for name, run in (("observe", alone), ("recover", recovered)):
+        typer.echo(_curve(name, run.block.column(LOSS).values.tolist()))
+    typer.echo(
+        f"In recover, trimtab took the flip back ({recovered.updates_lost} updates are lost) and "
+        "kept the NaN out of the weights.\nNothing else of the run was touched."
+    )
+    typer.echo("\nafterwards: the post-mortems of recover, in short")
     for incident in report.incidents:
         typer.echo(f"incident {incident.incident.number}")
         for name, text in in_short(incident, report):
@@ -92,7 +103,7 @@ def _curves(
 
             def show(step: int, alone: Sequence[float], recovered: Sequence[float]) -> None:
                 if step in faults:
-                    console.print(f"step {step}: {faults[step]}", highlight=False)
+                    console.print(f"  step {step}: {faults[step]}", highlight=False)
                 if is_live and step % REDRAW_EVERY == 0:
                     live.update(_drawing(alone, recovered), refresh=True)
 
@@ -115,20 +126,8 @@ def _curve(name: str, losses: Sequence[float]) -> str:
     from trimtab.report.sparkline import sparkline
 
     curve = sparkline(Column.complete(np.array(losses)), CURVE_WIDTH)
-    return f"  {name:8}  {curve:{CURVE_WIDTH}}  loss {losses[-1]:.2f}"
-
-
-def _outcome(alone: "DemoRun", recovered: "DemoRun") -> list[str]:
-    """Return the curves of both runs, and what the guard did."""
-    from trimtab.core.signals import LOSS
-
-    lost, discarded = recovered.updates_lost, recovered.num_discarded
-    return [
-        _curve("observe", alone.block.column(LOSS).values.tolist()),
-        _curve("recover", recovered.block.column(LOSS).values.tolist()),
-        f"undone: {lost} updates; kept out of the weights: {discarded} steps; nothing else of the "
-        "run was touched",
-    ]
+    now = losses[-1] if np.isnan(losses[-1]) else np.nanmean(losses[-LAST:])
+    return f"  {name:8}  {curve:{CURVE_WIDTH}}  loss {now:.2f}"
 
 
 def _next_folder(out: Path) -> Path:
