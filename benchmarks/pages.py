@@ -177,7 +177,7 @@ def served(folder: Path) -> tuple[Headline, str]:
 
 @contextmanager
 def _server(folder: Path) -> Iterator[int]:
-    command = [sys.executable, "-m", "trimtab.cli", "follow", str(folder), "--web"]
+    command = [sys.executable, "-m", "trimtab.cli", "observe", str(folder), "--web"]
     command += ["--address", "127.0.0.1:0"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

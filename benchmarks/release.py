@@ -47,7 +47,6 @@ MEASUREMENTS = (
     Measurement("causes stories"),
     Measurement("agents report"),
     Measurement("agents live"),
-    Measurement("console --publish"),
     Measurement("judge report"),
     Measurement("rl report"),
     Measurement("planted_layers"),

@@ -284,8 +284,3 @@ def test_the_same_records_twice_are_refused() -> None:
         resumed.update(run[149:])
     resumed.update(run[:0])
     resumed.update(run[150:])
-
-
-def test_an_unknown_rule_set_is_refused() -> None:
-    with pytest.raises(ConfigError, match="choose from trimtab, textbook"):
-        Judge(rules="handbook")

@@ -2,8 +2,7 @@
 
 They come from the repositories that published them, each at the commit that was labelled, and are
 refused unless their checksum is right. They go to `$TRIMTAB_DATA`, or to `../shared/data` beside
-the checkout, where the tests look for them. The published incidents (stories) and the texts of
-consoles are not among them.
+the checkout, where the tests look for them. The published incidents (stories) are not among them.
 """
 
 import argparse

@@ -25,7 +25,7 @@ def main() -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         address = f"apprise:json://127.0.0.1:{server.server_port}/"
         subprocess.run(
-            ["trimtab", "ship", sys.argv[1], "--to", "alerts"],
+            ["trimtab", "observe", sys.argv[1], "--to", "alerts"],
             env={**os.environ, "TRIMTAB_ALERT_URLS": address},
             timeout=120,
             check=True,

@@ -52,15 +52,15 @@ def commands(directory: RunDirectory, steps: int) -> dict[str, Callable[[], Cost
         for what, arguments in {
             "diagnose --json": ("diagnose", path, "--json"),
             "diagnose --write, with post-mortems and page": ("diagnose", path, "--write"),
-            "follow, until the last record": ("follow", path),
+            "observe, until the last record": ("observe", path),
             "compare with itself": ("compare", path, path),
             "checkpoints": ("checkpoints", path),
             "note": ("note", path, "measured"),
         }.items()
     }
-    tries["follow --web: the page of the run"] = lambda: serve(directory)
-    tries["ship --to prometheus"] = lambda: ship(directory, "prometheus", None)
-    tries[f"ship --to tensorboard, first {SHIP_SECONDS:.0f} s"] = lambda: ship(
+    tries["observe --web: the page of the run"] = lambda: serve(directory)
+    tries["observe --to prometheus"] = lambda: ship(directory, "prometheus", None)
+    tries[f"observe --to tensorboard, first {SHIP_SECONDS:.0f} s"] = lambda: ship(
         directory, "tensorboard", SHIP_SECONDS
     )
     tries["resume, nothing saved, and close"] = first_resume
@@ -83,7 +83,7 @@ def resume(directory: RunDirectory, what: str, steps: int, bar: float | None) ->
 def serve(directory: RunDirectory) -> Cost:
     """Start the server and ask for the page of the run, which is the only one."""
     begin = time.monotonic()
-    arguments = ["trimtab", "follow", str(directory.root), "--web", "--address", "127.0.0.1:0"]
+    arguments = ["trimtab", "observe", str(directory.root), "--web", "--address", "127.0.0.1:0"]
     process = start(arguments, stdout=subprocess.PIPE)
     with urllib.request.urlopen(read_address(process), timeout=600) as reply:
         reply.read()
@@ -91,7 +91,7 @@ def serve(directory: RunDirectory) -> Cost:
     process.send_signal(signal.SIGINT)
     _, used = wait(process)
     return Cost(
-        what="follow --web: the page of the run", seconds=seconds, peak_mb=used.ru_maxrss / 1024
+        what="observe --web: the page of the run", seconds=seconds, peak_mb=used.ru_maxrss / 1024
     )
 
 
@@ -106,8 +106,8 @@ def ship(directory: RunDirectory, sink: str, seconds: float | None) -> Cost:
         }
         until = "" if seconds is None else f", first {seconds:.0f} s"
         return run(
-            f"ship --to {sink}{until}",
-            ["trimtab", "ship", str(directory.root), "--to", sink],
+            f"observe --to {sink}{until}",
+            ["trimtab", "observe", str(directory.root), "--to", sink],
             stop_after=seconds,
             environment=environment,
         )

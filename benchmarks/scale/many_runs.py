@@ -21,7 +21,7 @@ def measure_fleet(folder: Path) -> tuple[list[Cost], float]:
         if not run.exists():
             write_short_run(run, RECORDS, number)
     begin = time.monotonic()
-    command = ["trimtab", "follow", str(folder), "--web", "--address", "127.0.0.1:0"]
+    command = ["trimtab", "observe", str(folder), "--web", "--address", "127.0.0.1:0"]
     process = start(command, stdout=subprocess.PIPE)
     address = read_address(process)
     started = time.monotonic() - begin
@@ -36,9 +36,9 @@ def measure_fleet(folder: Path) -> tuple[list[Cost], float]:
     _, used = wait(process)
     peak = used.ru_maxrss / 1024
     costs = [
-        Cost(what=f"follow --web: start with {RUNS:,} runs", seconds=started, peak_mb=peak),
+        Cost(what=f"observe --web: start with {RUNS:,} runs", seconds=started, peak_mb=peak),
         Cost(
-            what=f"follow --web: the page of all, {size / 1e6:.1f} MB", seconds=page, peak_mb=peak
+            what=f"observe --web: the page of all, {size / 1e6:.1f} MB", seconds=page, peak_mb=peak
         ),
     ]
     return costs, share

@@ -110,7 +110,7 @@ def ship_while_killing(
 def start_shipper(run: RunDirectory, url: str) -> "subprocess.Popen[bytes]":
     return subprocess.Popen(
         [
-            *(sys.executable, "-m", "trimtab.cli", "ship", str(run.root), "--to", "mlflow"),
+            *(sys.executable, "-m", "trimtab.cli", "observe", str(run.root), "--to", "mlflow"),
             *("--set", "ship.every=1"),
         ],
         env={**os.environ, "MLFLOW_TRACKING_URI": url, "NO_PROXY": "127.0.0.1"},

@@ -54,22 +54,6 @@ def test_an_array_of_jobs_and_their_merge(tmp_path: Path) -> None:
     assert run("show", out)[0] == 0  # rare tokens alone are no fault
 
 
-def test_usage_errors(tmp_path: Path) -> None:
-    path = tmp_path / "t.bin"
-    path.write_bytes(bytes(8))
-    scan = ("scan", path, "--out", tmp_path / "out")
-    for wrong in (
-        ("--shard", 0),
-        ("--shard", "2/2"),
-        ("--dtype", "float32"),
-        ("--vocab-size", 0),
-        ("--separator", -1),
-        ("--ray", "local", "--processes", 2),
-    ):
-        assert run(*scan, *wrong)[0] == 2
-    assert run("scan", tmp_path / "no.bin", "--out", tmp_path / "out")[0] == 3
-
-
 def test_names_from_the_data_cannot_reach_the_terminal(tmp_path: Path) -> None:
     rows = [{"ids": [1, 2, 3], "from": "\x1b[31m[bold]red"}] * 3
     path = write_jsonl(tmp_path / "t.jsonl", rows)

@@ -155,12 +155,6 @@ def test_json_and_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     assert check["reason"] == "ValueError: no such thing"
 
 
-def test_a_device_that_is_not_there_is_a_usage_error() -> None:
-    result = CliRunner().invoke(app, ["selftest", "--device", "abacus"])
-    assert result.exit_code == 2
-    assert "the device 'abacus' cannot be used here" in result.output
-
-
 def test_the_self_test_prints_what_the_page_shows() -> None:
     shown = re.search(r"\$ trimtab selftest\n(.*?)```", GPU_PAGE.read_text(encoding="utf-8"), re.S)
     assert shown
