@@ -24,7 +24,7 @@ from trimtab.core.incidents import (
 from trimtab.core.run import Reader, Run, RunFacts
 from trimtab.core.signals import REFERENCE_LOSS
 from trimtab.core.text import digits
-from trimtab.detect.reference import lay_beside, same_batches
+from trimtab.detect.reference import align_to_reference, same_batches
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import flat_loss, has_never_fallen
 from trimtab.journal import JournalRun, RunDirectory
@@ -236,7 +236,7 @@ def _batch_of(incident: Incident, batches: Sequence[BatchReport]) -> BatchReport
 
 def _add_reference(run: Run, reference: Run, name: str) -> Run:
     """Return the run with what the reference recorded at the same batches."""
-    block = lay_beside(run.block, reference.block)
+    block = align_to_reference(run.block, reference.block)
     count = int((block.column(REFERENCE_LOSS).present & same_batches(block)).sum())
     if not count:
         raise ConfigError(

@@ -19,7 +19,7 @@ from trimtab.core.config import Config, MetricRule
 from trimtab.core.detector import Detector, KnownChange
 from trimtab.core.findings import Finding
 from trimtab.detect.detector_set import DetectorSet, EventSchedule
-from trimtab.detect.loss.level_shift import LevelShift, Turn
+from trimtab.detect.loss.level_shift import LevelShift, TrendReversal
 from trimtab.detect.loss.loss_detectors import LossDetectors
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.norm_spike import NormSpike
@@ -136,5 +136,5 @@ def test_every_detector_of_the_package_is_in_a_rule_set() -> None:
 def test_the_page_on_detection_has_every_detector_that_reports() -> None:
     page = (Path(__file__).parents[2] / "docs" / "detection.md").read_text(encoding="utf-8")
     names = {detector.name for detector in trimtab_detectors(CONFIG)} - {LossDetectors.name}
-    names |= {part.name for part in (LossSpike, LevelShift, Turn, NormSpike)}
+    names |= {part.name for part in (LossSpike, LevelShift, TrendReversal, NormSpike)}
     assert {name for name in names if f"| [{name}](" not in page} == set()

@@ -17,7 +17,7 @@ from trimtab.detect.reference import (
     STEPS_REMEMBERED,
     EarlierAttempt,
     Reference,
-    lay_beside,
+    align_to_reference,
     same_batches,
 )
 
@@ -36,7 +36,7 @@ def series(seed: int) -> dict[str, np.ndarray]:
 
 
 def beside(ours: dict[str, np.ndarray], theirs: dict[str, np.ndarray] | None = None) -> Block:
-    return lay_beside(block_of(ours), block_of(theirs or series(8)))
+    return align_to_reference(block_of(ours), block_of(theirs or series(8)))
 
 
 def alarms(block: Block) -> list[Finding]:
@@ -117,7 +117,7 @@ def test_steps_are_matched_not_rows_and_the_last_attempt_counts() -> None:
         {"loss": Column.complete(np.array([1.0, 2.0, 20.0]))}, step=np.array([4, 6, 6])
     )
     run = Block.from_columns({"loss": Column.complete(np.ones(3))}, step=np.array([5, 6, 7]))
-    column = lay_beside(run, twice).column("reference_loss")
+    column = align_to_reference(run, twice).column("reference_loss")
     assert column.present.tolist() == [False, True, False]
     assert column.values[1] == 20.0
 
@@ -190,7 +190,7 @@ def test_how_a_run_is_cut_and_saved_changes_nothing(
     run["fingerprint"][AT + 200 : AT + 203] = -1.0
     block = again(block_of(run), 500, 800, np.linspace(0, 2 * shift, 300))
     if is_laid_beside:
-        block = lay_beside(block, block_of(series(8)))
+        block = align_to_reference(block, block_of(series(8)))
     whole = Reference().update_many(block)
     one_by_one = Reference()
     assert [found for row in block.cut(1) for found in one_by_one.update_many(row)] == whole

@@ -9,7 +9,7 @@ from torch._C._distributed_c10d import HashStore
 
 from trimtab.core.errors import ConfigError
 from trimtab.live.ranks import rank_group
-from trimtab.live.ranks.rank_group import Agreed, Agreement, RankFacts
+from trimtab.live.ranks.rank_group import Agreement, GroupAgreement, RankFacts
 
 SECONDS = 20.0
 
@@ -47,7 +47,7 @@ def plain(**given: Any) -> RankFacts:
 
 def test_equal_ranks_agree_on_what_they_have() -> None:
     found, _ = agree([plain() for _ in range(6)])
-    expected = Agreed(off=(), num_holders=6, num_here=6, slots=("a",))
+    expected = GroupAgreement(off=(), num_holders=6, num_here=6, slots=("a",))
     assert found == [expected] * 6
 
 
@@ -64,7 +64,7 @@ def test_a_rank_that_is_off_is_left_out_or_refused() -> None:
     off = RankFacts(is_enabled=False)
     observing = plain(settings="observe 2 10")
     found, _ = agree([off, observing, observing])
-    assert found[1:] == [Agreed(off=(0,), num_holders=2, num_here=3, slots=("a",))] * 2
+    assert found[1:] == [GroupAgreement(off=(0,), num_holders=2, num_here=3, slots=("a",))] * 2
     found, _ = agree([plain(), off, plain()])
     assert found[0] == found[2]
     assert "watch is switched off on rank 1" in found[0]

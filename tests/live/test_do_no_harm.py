@@ -27,7 +27,7 @@ STEPS = 40
 FAILS_AT = 15
 
 LOSS = "trimtab.live.measure.step_meter.StepMeter.add_loss"
-HEAD = "trimtab.live.measure.step_meter.StepMeter.head"
+HEAD = "trimtab.live.measure.step_meter.StepMeter.step_sums"
 """Without these nothing is known of a step: the guard steps aside."""
 
 ALONE = {

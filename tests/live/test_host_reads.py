@@ -195,7 +195,7 @@ def test_a_step_runs_where_any_read_raises(mode: str, tmp_path: Path) -> None:
 
 
 def test_a_planted_read_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    original = StepMeter.head
+    original = StepMeter.step_sums
 
     def reading(self: StepMeter, phase: int) -> Any:
         measured = original(self, phase)

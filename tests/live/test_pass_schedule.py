@@ -227,9 +227,9 @@ def test_a_pass_whose_gradients_are_gone_is_dropped_and_the_next_is_made(
 def on_rank(rank: int, folder: Path) -> list[int]:
     """Return the updates that a rank has measured; each is slower, and the third one fails."""
     measured: list[int] = []
-    begin = telemetry.SlowMeter._begin
+    begin = telemetry.TelemetrySampler._begin
 
-    def noted(self: telemetry.SlowMeter, one: Any) -> None:
+    def noted(self: telemetry.TelemetrySampler, one: Any) -> None:
         measured.append(self.num_updates)
         if rank == 2 and len(measured) == 2:
             self._shields.telemetry.catch("test", RuntimeError("planted"))
@@ -237,7 +237,7 @@ def on_rank(rank: int, folder: Path) -> list[int]:
         begin(self, one)
         time.sleep(0.02 * rank)
 
-    telemetry.SlowMeter._begin = noted  # type: ignore[method-assign]
+    telemetry.TelemetrySampler._begin = noted  # type: ignore[method-assign]
     pass_schedule.SHARE = 0.4  # a test has no time for more steps
     model = DistributedDataParallel(make_model())
     with watching(folder, model=model, observer=False) as run:

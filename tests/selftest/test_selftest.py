@@ -26,7 +26,7 @@ from trimtab.state.host_copy import CopyToLive
 
 GPU_PAGE = Path(__file__).parents[2] / "docs" / "limits.md"
 
-_head = StepMeter.head
+_head = StepMeter.step_sums
 
 
 def reading(self: StepMeter, phase: Any) -> Any:
@@ -89,17 +89,17 @@ def test_every_check_passes_here_and_the_file_to_send_has_what_is_printed(
     [
         (
             "observe changes no bit, fp32",
-            (StepMeter, "head"),
+            (StepMeter, "step_sums"),
             drawing,
             "weight blocks.0.norm.weight differs",
         ),
         (
             "observe changes no bit, bf16",
-            (StepMeter, "head"),
+            (StepMeter, "step_sums"),
             raising,
             "the guard logged: trimtab: ",
         ),
-        ("observe reads nothing on the host", (StepMeter, "head"), reading, "20 reads"),
+        ("observe reads nothing on the host", (StepMeter, "step_sums"), reading, "20 reads"),
         (
             "the gate keeps a NaN out",
             (Discard, "via_missing_grads"),

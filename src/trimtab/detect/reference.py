@@ -3,7 +3,7 @@
 Reference       the detector: where a signal leaves its reference
 Gap             how far one signal has moved away from its reference
 EarlierAttempt  the losses of the attempt before, as a reference
-lay_beside      the values of another run in columns beside this one
+align_to_reference      the values of another run in columns beside this one
 """
 
 import copy
@@ -32,7 +32,7 @@ from trimtab.detect.tools.series import Point, RunningSums, Series, align, last_
 # Batches are the same if their fingerprints are; where one of the two has none, if their steps are.
 
 
-def lay_beside(run: Block, reference: Block) -> Block:
+def align_to_reference(run: Block, reference: Block) -> Block:
     """Return the run with the values that the reference has at the same steps."""
     if not len(reference):
         return run
@@ -219,7 +219,7 @@ class Gap(Stateful):
 # Reference: a run compared with another run over the same batches, signal by signal.
 #
 # The reference is an earlier attempt at the same steps, another run whose values were laid beside
-# this one (`lay_beside`), or losses that the user knows and records as `reference_loss`. A
+# this one (`align_to_reference`), or losses that the user knows and records as `reference_loss`. A
 # finding states that the two differ now, not which of them is wrong.
 
 LOSS_GAP_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.001)

@@ -42,7 +42,7 @@ from trimtab.live.measure.pass_schedule import PassSchedule
 from trimtab.live.measure.sites import find_sites
 from trimtab.live.measure.state_hash import StateHash
 from trimtab.live.measure.step_meter import StepMeter
-from trimtab.live.measure.telemetry import SlowMeter, Telemetry
+from trimtab.live.measure.telemetry import Telemetry, TelemetrySampler
 from trimtab.live.measure.time_budget import StepClock
 from trimtab.live.optimizers import find_optimizers
 from trimtab.live.protect.gate import Gate, NoGate
@@ -70,14 +70,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True)
-class Parts:
+class LocalComponents:
     """The parts of a guard that do not know of other ranks."""
 
     optimizers: tuple[Optimizer, ...]
     parameters: list[torch.Tensor]
     num_parameters: int
     meter: StepMeter
-    slow: SlowMeter
+    slow: TelemetrySampler
     shields: Shields
     gate: Gate | NoGate
     row_losses: RowLosses
@@ -96,7 +96,7 @@ class Parts:
         sites: Any,
         is_first: bool,
         engine: Engine | None = None,
-    ) -> "Parts":
+    ) -> "LocalComponents":
         """Make the parts; raises ConfigError for what cannot be watched.
 
         The parameters inside an `engine` are flat pieces, or none between updates: nothing is
@@ -122,7 +122,7 @@ class Parts:
             telemetry = Telemetry(model, measured, meter.gradients, device)
         else:
             telemetry = EngineTelemetry(engine, meter.gradients, device)
-        slow = SlowMeter(
+        slow = TelemetrySampler(
             telemetry,
             StateHash(model, measured, meter.gradients, device),
             Activations(model, device, found, take_losses),
@@ -152,7 +152,7 @@ class Parts:
         self.gate.close()
 
 
-class StartingRanks:
+class RankDiscovery:
     """Finds the other ranks: now if there are any, else at the first update."""
 
     def __init__(self, model: nn.Module, config: Config, mode: Mode) -> None:
@@ -184,7 +184,9 @@ class StartingRanks:
         """How many ranks there are."""
         return len(self._ranks)
 
-    def set_facts(self, parts: Parts | None, problem: Exception | None, shared: str) -> None:
+    def set_facts(
+        self, parts: LocalComponents | None, problem: Exception | None, shared: str
+    ) -> None:
         """Set what this rank reports to the others, and what the first one tells them."""
         if parts is None:
             self._facts = RankFacts(error=str(problem), settings=self._settings)
@@ -288,15 +290,15 @@ def watch(
         chosen = engine.mode(chosen)
         model, optimizer = engine.module, engine.optimizers
     run = RunDirectory(Path(run_dir).absolute())
-    ranks = StartingRanks(model, settings, chosen)
-    parts: Parts | None = None
+    ranks = RankDiscovery(model, settings, chosen)
+    parts: LocalComponents | None = None
     recorder: Recorder | NoRecorder = NoRecorder()
     rollback = RollbackEffect()
     monitor: StepMonitor | None = None
     problem: Exception | None = None
     try:
         is_first = ranks.place == 0
-        parts = Parts.build(
+        parts = LocalComponents.build(
             *(model, optimizer, settings, chosen), sites=sites, is_first=is_first, engine=engine
         )
         given = GivenState.of(state)
@@ -391,14 +393,14 @@ def _check_kinds(model: Any, run_dir: Any, config: Any, on_incident: Any) -> Non
             raise ConfigError(f"{name} must be {expected}; got {type(value).__name__}")
 
 
-def _watched(parts: Parts, mode: Mode, world: int) -> str:
+def _watched(parts: LocalComponents, mode: Mode, world: int) -> str:
     """Return what is watched, and how: `observes AdamW (7,012 parameters, 1 rank)`."""
     names = " and ".join(dict.fromkeys(type(one).__name__ for one in parts.optimizers))
     verb = {Mode.OBSERVE: "observes", Mode.PROTECT: "protects", Mode.RECOVER: "recovers"}[mode]
     return f"{verb} {names} ({parts.num_parameters:,} parameters, {counted(world, 'rank')})"
 
 
-def _warn_if_frozen(model: nn.Module, parts: Parts) -> None:
+def _warn_if_frozen(model: nn.Module, parts: LocalComponents) -> None:
     """Warn if the optimizer was made before adapters were added: it holds frozen weights only."""
     trained = sum(parameter.requires_grad for parameter in model.parameters())
     if trained and not any(p.requires_grad for p in parts.parameters):
@@ -501,7 +503,7 @@ def _settings_of(optimizers: tuple[Optimizer, ...]) -> dict[str, float]:
 
 def _manifest(
     model: nn.Module,
-    parts: Parts,
+    parts: LocalComponents,
     config: Config,
     world: int,
     mode: Mode,

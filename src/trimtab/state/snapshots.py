@@ -243,12 +243,12 @@ class Snapshots:
         """Whether the last copy may not be whole yet: it is, from the next update on."""
         return self._aside.is_busy
 
-    def take(self, which: int, step: int) -> bool:
+    def take(self, index: int, step: int) -> bool:
         """Copy the state of an optimizer before `step`; return whether memory was reused, which
         takes a tenth of the time. Raises MemoryError if two copies do not fit."""
-        slots = self._slots[which]
-        content = self._content(which)
-        room, size = self._room(which, content)
+        slots = self._slots[index]
+        content = self._content(index)
+        room, size = self._room(index, content)
         self.is_cramped = room < NUM_SLOTS
         if room < 2:
             raise MemoryError(
@@ -267,42 +267,42 @@ class Snapshots:
         }
         # Only an update writes moments. Code may write weights and buffers before the next one.
         slot.num_bytes = copies.finish() + moments.finish(self._aside)
-        slot.parameters = [id(p) for p in parameters_of([self._optimizers[which]])]
+        slot.parameters = [id(p) for p in parameters_of([self._optimizers[index]])]
         slot.step = step
         slots.append(slot)
         return is_reused
 
-    def mark_clean(self, which: int, step: int) -> None:
+    def mark_clean(self, index: int, step: int) -> None:
         """Remember that the audit of a state has found nothing."""
-        for slot in self._slots[which]:
+        for slot in self._slots[index]:
             slot.is_clean = slot.is_clean or slot.step == step
 
-    def newest(self, which: int, step: int) -> int | None:
+    def newest(self, index: int, step: int) -> int | None:
         """Return the step of the newest clean snapshot at or before a step; None without one.
 
         A snapshot of other parameters, such as before a layer was added, does not count.
         """
-        parameters = parameters_of([self._optimizers[which]])
+        parameters = parameters_of([self._optimizers[index]])
         ids = [id(p) for p in parameters]
-        for slot in reversed(self._slots[which]):
+        for slot in reversed(self._slots[index]):
             if slot.is_clean and slot.step <= step and slot.parameters == ids:
                 pairs = zip(slot.content["parameters"], parameters, strict=True)
                 if all(saved.matches(host_copy.detached(live)) for saved, live in pairs):
                     return slot.step
         return None
 
-    def parameters(self, which: int, step: int) -> list[host_copy.HostTensor]:
-        found: list[host_copy.HostTensor] = self._slot(which, step).content["parameters"]
+    def parameters(self, index: int, step: int) -> list[host_copy.HostTensor]:
+        found: list[host_copy.HostTensor] = self._slot(index, step).content["parameters"]
         return found
 
-    def forward_state(self, which: int, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    def forward_state(self, index: int, step: int) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return the tensors that a forward pass reads, each with its values in a snapshot.
 
         What is written to them past autograd is counted by no version.
         """
-        content = self._slot(which, step).content
+        content = self._slot(index, step).content
         pairs = list(
-            zip(content["parameters"], parameters_of([self._optimizers[which]]), strict=True)
+            zip(content["parameters"], parameters_of([self._optimizers[index]]), strict=True)
         )
         if "others" in content:
             pairs += self._others.buffers(content["others"], step)
@@ -312,16 +312,16 @@ class Snapshots:
         """Replace running statistics that are not finite by those of a snapshot."""
         self._others.repair(self._slot(0, step).content["others"])
 
-    def restore(self, which: int, step: int) -> None:
+    def restore(self, index: int, step: int) -> None:
         """Copy a snapshot back into the same tensors, and drop the later ones.
 
         Raises RestoreError before anything is written if the optimizer has other parameters now.
         """
         self._aside.join()
-        slots, slot = self._slots[which], self._slot(which, step)
-        optimizer = self._optimizers[which]
+        slots, slot = self._slots[index], self._slot(index, step)
+        optimizer = self._optimizers[index]
         parameters = parameters_of([optimizer])
-        if self.newest(which, step) != step:
+        if self.newest(index, step) != step:
             raise RestoreError(
                 f"the parameters are not those of the snapshot before step {step}; nothing was "
                 "changed"
@@ -340,31 +340,31 @@ class Snapshots:
                 del optimizer.state[key]
         for key, saved in shared.items():
             optimizer.state[key] = copies.restore(saved, optimizer.state.get(key))
-        self._numbers[which].restore(slot.content["numbers"], copies)
+        self._numbers[index].restore(slot.content["numbers"], copies)
         copies.finish()
         if "others" in slot.content:
             self._others.restore(slot.content["others"], step)
-        self._slots[which] = slots[: slots.index(slot) + 1]
+        self._slots[index] = slots[: slots.index(slot) + 1]
 
-    def before_update(self, which: int, num_updates: int) -> None:
+    def before_update(self, index: int, num_updates: int) -> None:
         """Note what may change in the update that comes now, and what has changed before it."""
         self._aside.join()
-        self._numbers[which].before_step()
-        if which == 0:
+        self._numbers[index].before_step()
+        if index == 0:
             self._others.before_update(num_updates)
 
-    def after_update(self, which: int) -> None:
+    def after_update(self, index: int) -> None:
         """Note what the update has changed."""
-        self._numbers[which].after_step()
+        self._numbers[index].after_step()
 
     def drop(self) -> None:
         self._slots = [[] for _ in self._optimizers]
 
-    def _slot(self, which: int, step: int) -> _Slot:
-        return next(slot for slot in self._slots[which] if slot.step == step)
+    def _slot(self, index: int, step: int) -> _Slot:
+        return next(slot for slot in self._slots[index] if slot.step == step)
 
-    def _content(self, which: int) -> dict[str, Any]:
-        optimizer = self._optimizers[which]
+    def _content(self, index: int) -> dict[str, Any]:
+        optimizer = self._optimizers[index]
         parameters = parameters_of([optimizer])
         content: dict[str, Any] = {
             "parameters": parameters,
@@ -378,13 +378,13 @@ class Snapshots:
                 for key, value in optimizer.state.items()
                 if not isinstance(key, torch.Tensor)
             },
-            "numbers": self._numbers[which].values(),
+            "numbers": self._numbers[index].values(),
         }
-        if which == 0:
+        if index == 0:
             content["others"] = self._others.values()
         return content
 
-    def _room(self, which: int, content: dict[str, Any]) -> tuple[int, int]:
+    def _room(self, index: int, content: dict[str, Any]) -> tuple[int, int]:
         """Return how many snapshots of an optimizer fit, at most `NUM_SLOTS`, and the size of one.
 
         One of each optimizer is meant, as they share the budget.
@@ -392,7 +392,7 @@ class Snapshots:
         if self._budget is None:
             self._budget = self._find_budget()
         size = _num_bytes(content)
-        others = (self._content(o) for o in range(len(self._optimizers)) if o != which)
+        others = (self._content(o) for o in range(len(self._optimizers)) if o != index)
         total = size + sum(map(_num_bytes, others))
         return min(NUM_SLOTS, self._budget // max(total, 1)), size
 

@@ -21,7 +21,7 @@ IN_THE_GATE = [
 ]
 IN_THE_NUMBERS = [
     "trimtab.live.measure.step_meter.GradientNorm.squares",
-    "trimtab.live.measure.step_meter.StepMeter.head",
+    "trimtab.live.measure.step_meter.StepMeter.step_sums",
     "trimtab.live.measure.step_meter.StepMeter.local_loss",
 ]
 ELSEWHERE = [

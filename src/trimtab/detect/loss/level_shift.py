@@ -42,7 +42,7 @@ from trimtab.core.robust import TINY, mean_and_deviation, medians, sigmas_around
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
 from trimtab.detect.loss.cells import REFERENCE, SPANS, Cell, CellArrays, Rise, SpanSums
-from trimtab.detect.loss.meaning import Domain, LossStart
+from trimtab.detect.loss.meaning import ComparisonScale, LossStart
 from trimtab.detect.tools.baseline import RECORDS_PER_CELL
 from trimtab.detect.tools.range_test import RangeSpec, RangeTest
 from trimtab.detect.tools.score_history import NO_SCORE, Bounds, ScoreHistory
@@ -68,7 +68,7 @@ class LastingRise(Stateful):
 
     not_saved = ("_domain",)
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: ComparisonScale) -> None:
         self._domain = domain
         self._level: float | None = None
         """The level before the rise; None if nothing waits."""
@@ -184,7 +184,9 @@ class LevelShift(Stateful):
     name = "level-shift"
     not_saved = ("_bounds", "_domain", "_start")
 
-    def __init__(self, domain: Domain, start: LossStart, threshold_scale: float = 1.0) -> None:
+    def __init__(
+        self, domain: ComparisonScale, start: LossStart, threshold_scale: float = 1.0
+    ) -> None:
         self._domain = domain
         self._start = start
         self._bounds = BOUNDS.times(threshold_scale)
@@ -425,13 +427,13 @@ MIN_RISE = 0.02
 """The rise over the three records, as a share of the loss. Chosen."""
 
 
-class Turn(Stateful):
+class TrendReversal(Stateful):
     """Alarms where the changes of a loss leave their range upwards."""
 
     name = "turn"
     not_saved = ("_domain",)
 
-    def __init__(self, domain: Domain) -> None:
+    def __init__(self, domain: ComparisonScale) -> None:
         self._domain = domain
         self._range = RangeTest(RANGE)
         self._latest: list[float] = []

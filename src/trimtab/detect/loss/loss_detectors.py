@@ -4,7 +4,7 @@ grad_norm, update / lr, g^2/v --> ReturningBaseline --> NormSpike
                                       | score of grad_norm
 loss --> ReturningBaseline, Neighbours --> LossSpike
          ReturningBaseline --> CellMeans --> LevelShift
-         Turn
+         TrendReversal
 
 Neighbours: how far a loss rises above the few just before it.
 
@@ -30,13 +30,13 @@ from trimtab.core.robust import SIGMA, TINY, medians
 from trimtab.core.signals import GRAD_NORM, LOSS
 from trimtab.core.state import Stateful, StatefulDict
 from trimtab.detect.loss.cells import CellMeans
-from trimtab.detect.loss.level_shift import LevelShift, Turn
+from trimtab.detect.loss.level_shift import LevelShift, TrendReversal
 from trimtab.detect.loss.loss_spike import LossSpike
 from trimtab.detect.loss.meaning import (
     POSITIVE,
     SIGNED,
     START_RECORDS,
-    Domain,
+    ComparisonScale,
     LossMeaning,
     LossStart,
 )
@@ -164,7 +164,9 @@ class LossTests(Stateful):
 
     not_saved = ("_domain",)
 
-    def __init__(self, domain: Domain, threshold_scale: float, *, is_measure: bool) -> None:
+    def __init__(
+        self, domain: ComparisonScale, threshold_scale: float, *, is_measure: bool
+    ) -> None:
         self._domain = domain
         self._baseline = ReturningBaseline(domain.baseline, lags=True)
         self._neighbours = Neighbours(domain.baseline)
@@ -172,7 +174,7 @@ class LossTests(Stateful):
         self._spike = LossSpike(domain, self._start, threshold_scale)
         self._cell_means = CellMeans()
         self._level = LevelShift(domain, self._start, threshold_scale)
-        self._turn = Turn(domain)
+        self._turn = TrendReversal(domain)
 
     def restart(self) -> None:
         """Restart the baselines: what comes now is not comparable with the past."""

@@ -27,7 +27,7 @@ from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.robust import MAX_DIGITS, grain
 from trimtab.core.signals import LOSS
 from trimtab.core.state import Stateful
-from trimtab.detect.loss.meaning import Domain, LossStart
+from trimtab.detect.loss.meaning import ComparisonScale, LossStart
 from trimtab.detect.tools.baseline import Score, Scores
 from trimtab.detect.tools.score_history import Bounds, ScoreHistory
 from trimtab.detect.tools.series import Point, RunningSums, Series
@@ -213,7 +213,9 @@ class LossSpike(Stateful):
     name = "loss-spike"
     not_saved = ("_domain", "_start", "_threshold_scale", "_limits", "_lows")
 
-    def __init__(self, domain: Domain, start: LossStart, threshold_scale: float = 1.0) -> None:
+    def __init__(
+        self, domain: ComparisonScale, start: LossStart, threshold_scale: float = 1.0
+    ) -> None:
         self._domain = domain
         self._start = start
         self._threshold_scale = threshold_scale

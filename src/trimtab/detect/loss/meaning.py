@@ -10,7 +10,7 @@ A loss that learning moves falls, and what it rises again is less. That of a pol
 goes up and down about as much, so its level says nothing about the model. Whether it is negative
 decides nothing: likelihoods of densities and bounds on evidence are, and they fall.
 
-Domain: the scale on which a loss is compared with its past; LossStart: where it began.
+ComparisonScale: the scale on which a loss is compared with its past; LossStart: where it began.
 
 A loss that is never negative is compared by its logarithm. The noise of a loss grows and shrinks
 with the loss: that of a classifier falls from 2 to 0.001, and its batches still differ by the same
@@ -36,7 +36,7 @@ SMALLEST, LARGEST = 1e-9, 1e100
 beyond the second count as it: their differences must not overflow."""
 
 
-class Domain:
+class ComparisonScale:
     """A scale, and the way back from it."""
 
     def __init__(self, *, is_log: bool) -> None:
@@ -95,7 +95,7 @@ class LossStart(Stateful):
 
     not_saved = ("_domain",)
 
-    def __init__(self, domain: Domain, *, is_measure: bool = False) -> None:
+    def __init__(self, domain: ComparisonScale, *, is_measure: bool = False) -> None:
         """Create it; `is_measure` if the user says that the loss always says something."""
         self._domain = domain
         self._losses: list[float] = []
@@ -131,7 +131,7 @@ class LossStart(Stateful):
         return has_direction and not (is_slow and before - best > NEAR_BEST)
 
 
-POSITIVE, SIGNED = Domain(is_log=True), Domain(is_log=False)
+POSITIVE, SIGNED = ComparisonScale(is_log=True), ComparisonScale(is_log=False)
 
 
 RECORDS_PER_MEDIAN, MAX_LEVELS, MIN_MEDIANS = 8, 16, 16

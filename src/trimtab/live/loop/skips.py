@@ -82,7 +82,7 @@ class SkipDetector:
         """Whether the guard has clipped in this step."""
         self.num_updates = 0
         """Updates since the detector was made."""
-        self.takes_turns = False
+        self.optimizers_alternate = False
         """Whether the optimizers move one at a time, each with losses of its own."""
         self._num_records = self._records_per_step = 0
         self._num_elsewhere = self._num_too_late = 0
@@ -163,14 +163,15 @@ class SkipDetector:
         return [
             optimizer
             for optimizer in self._optimizers
-            if optimizer is moving or (not self.takes_turns and self._is_waiting(optimizer))
+            if optimizer is moving
+            or (not self.optimizers_alternate and self._is_waiting(optimizer))
         ]
 
     def note_clip(self) -> None:
         self.was_clipped = True
 
     def take_turns(self) -> None:
-        self.takes_turns = True
+        self.optimizers_alternate = True
 
     def end_step(self) -> None:
         self.was_clipped = False

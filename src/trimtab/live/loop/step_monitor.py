@@ -39,7 +39,7 @@ from trimtab.live.loop.step_sync import Packet, StepSync
 from trimtab.live.measure.batch_facts import RowLosses
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.measure.step_meter import PHASES, StepMeter
-from trimtab.live.measure.telemetry import SlowMeter
+from trimtab.live.measure.telemetry import TelemetrySampler
 from trimtab.live.measure.time_budget import StepClock
 from trimtab.live.protect.gate import Gate, NoGate
 from trimtab.live.protect.gate_reporter import report_promotion
@@ -57,7 +57,7 @@ class StepMonitor:
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         meter: StepMeter,
-        slow: SlowMeter,
+        slow: TelemetrySampler,
         gate: Gate | NoGate,
         recorder: Recorder | NoRecorder,
         shields: Shields,
@@ -414,7 +414,7 @@ class StepMonitor:
         step, meter = self._step, self.meter
         if self._moved:  # one more optimizer of the same step: has it gone bad since?
             squares = meter.gradients.squares([optimizer]) if self.gate.is_voting else None
-            return Packet(step=step, sums=meter.head_of_norm(squares))
+            return Packet(step=step, sums=meter.step_sums_of_norm(squares))
         is_after_clip = not meter.norm_is_given
         self._inspect_gradients(optimizer)
         has_bad_data = False
@@ -424,9 +424,9 @@ class StepMonitor:
         step.measure(norm_is_after_clip=is_after_clip, has_bad_data=has_bad_data)
         return Packet(
             step=step,
-            sums=meter.head(self._num_steps % PHASES if step.is_recorded_here else 0),
+            sums=meter.step_sums(self._num_steps % PHASES if step.is_recorded_here else 0),
             loss=meter.local_loss(self.sync.ranks.world) if self.gate.is_voting else None,
-            may_shrink=meter.norm_is_of_gradients,
+            may_scale_down=meter.norm_is_of_gradients,
         )
 
     def _inspect_gradients(self, optimizer: Optimizer) -> None:
@@ -446,7 +446,7 @@ class StepMonitor:
             if step.is_recorded_here and self.sync.recorder.is_recording:
                 self.shields.host.call("note", self.facts.fill, step)
             if state in (StepState.SKIPPED, StepState.OVERFLOW):
-                self.sync.send_skipped(step, self.meter.head(0))
+                self.sync.send_skipped(step, self.meter.step_sums(0))
         step.close()
         self.next_step += int(step.is_recorded_here)
         # Whether a loop skipped a step is partly a guess; these are not, and the same on all ranks.

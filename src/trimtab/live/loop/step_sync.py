@@ -31,8 +31,13 @@ from trimtab.live.loop.state_guard import StateGuard
 from trimtab.live.measure.activations import read_activations, silent_sites
 from trimtab.live.measure.by_rank import SlowRank, read_maxima
 from trimtab.live.measure.state_hash import read_hashes
-from trimtab.live.measure.step_meter import HEAD, have_slipped, is_finite_step, read_head
-from trimtab.live.measure.telemetry import SlowMeter, read_telemetry
+from trimtab.live.measure.step_meter import (
+    STEP_SUMS,
+    is_finite_step,
+    ranks_out_of_step,
+    read_step_sums,
+)
+from trimtab.live.measure.telemetry import TelemetrySampler, read_telemetry
 from trimtab.live.protect.gate import Decision, Gate, NoGate
 from trimtab.live.protect.gate_reporter import BAD_DATA, HARM, VOTE, GateReporter
 from trimtab.live.ranks.exchange import DISCARD, OUT, ExchangeFailed, InFlight, RankSync, TrainStep
@@ -81,7 +86,7 @@ class RecordAssembler:
         step, sums = packet.step, packet.step_sums
         if step not in self._waiting:
             self._waiting.append(step)
-        step.arrive(read_head(sums), is_recorded=sums["recorded"] > 0)
+        step.arrive(read_step_sums(sums), is_recorded=sums["recorded"] > 0)
         self._count_ranks(sums["recorded"])
         is_reported = step.numbers.get(signals.DISCARDED) == 1.0
         if packet.report and not is_reported:
@@ -151,10 +156,10 @@ class Packet:
 
     step: TrainStep
     sums: Vector
-    """What this rank has measured, in the order of HEAD."""
+    """What this rank has measured, in the order of STEP_SUMS."""
     loss: Scalar | None = None
     """The loss of this rank alone; None if it is not known."""
-    may_shrink: bool = False
+    may_scale_down: bool = False
     """Whether the norm is that of the gradients, so that they may be scaled down by it."""
     is_exchange: bool = True
     """Whether the ranks add the numbers up; not for a step that skipped its update."""
@@ -180,11 +185,11 @@ class Packet:
 
     def unpack(self, values: list[float], *, num_state: int, num_telemetry: int) -> None:
         """Split the vector that arrived: leaving, step sums, state, telemetry, gate report."""
-        state = 1 + len(HEAD)
+        state = 1 + len(STEP_SUMS)
         telemetry = state + (num_state if self.is_exchange else 0)
         report = telemetry + (0 if self.telemetry_of is None else num_telemetry)
         self.num_leaving = values[0]
-        self.step_sums = dict(zip(HEAD, values[1:state], strict=True))
+        self.step_sums = dict(zip(STEP_SUMS, values[1:state], strict=True))
         self.state, self.telemetry = values[state:telemetry], values[telemetry:report]
         self.report = dict(zip(self.report_names, values[report:], strict=True))
         if self.report and self.state:
@@ -198,7 +203,7 @@ class StepSync:
 
     def __init__(
         self,
-        slow: SlowMeter,
+        slow: TelemetrySampler,
         gate: Gate | NoGate,
         recorder: Recorder | NoRecorder,
         shields: Shields,
@@ -238,7 +243,7 @@ class StepSync:
             self._device,
             self._math,
             lag=self._config.lag_steps,
-            num_values=len(HEAD) + self._state_guard.num_fields + len(slots),
+            num_values=len(STEP_SUMS) + self._state_guard.num_fields + len(slots),
             votes=self._gate.is_voting,
         )
         if group.rank > 0 and self.recorder.is_recording:
@@ -277,7 +282,7 @@ class StepSync:
                 self.exchange(packet, optimizer, is_alone=is_alone)
             return
         if telemetry_of is None:  # zeros, that the host need not see
-            total = total[: 1 + len(HEAD) + self._state_guard.num_fields]
+            total = total[: 1 + len(STEP_SUMS) + self._state_guard.num_fields]
         elif self.ranks.world > 1:
             with self._shields.telemetry.guarding("exchange"):
                 self._slow.learn(torch.tensor(total) if self._math.is_host else total)
@@ -346,7 +351,7 @@ class StepSync:
                 total,
                 packet.loss,
                 is_recorded=step.is_recorded_here,
-                may_shrink=packet.may_shrink,
+                may_scale_down=packet.may_scale_down,
                 has_bad_data=step.has_bad_data,
                 harm=None if is_unable else self._state_guard.harm,
             )
@@ -415,7 +420,7 @@ class StepSync:
             gate.leave()
             if not self._shields.gate.is_down and not packet.num_leaving:
                 self._on_failure("gate", "another rank", "see that rank's log")
-        if not ranks.has_left and have_slipped(sums):
+        if not ranks.has_left and ranks_out_of_step(sums):
             ranks.give_up()
             log.warning(
                 "trimtab: ranks are at different steps, because some of them skipped a step alone; "
@@ -440,7 +445,7 @@ class StepSync:
         if packet.check is not None and not ranks.has_left:
             with self._shields.recovery.guarding("arrival"):
                 was_discarded = packet.report.get(VOTE) == DISCARD
-                loss = None if was_discarded else read_head(sums).get(signals.LOSS)
+                loss = None if was_discarded else read_step_sums(sums).get(signals.LOSS)
                 self._state_guard.receive(
                     packet.check, packet.state, is_finite=is_finite, loss=loss
                 )

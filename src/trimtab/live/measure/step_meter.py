@@ -3,7 +3,7 @@
     guard.record(loss, tokens)   added up over micro-batches
     guard.clip_grad_norm_        the norm before clipping, or given by the user, or measured of the
                                  gradients that are about to be applied (`GradientNorm`)
-    head()                       all of it as one vector, in the order of HEAD
+    step_sums()                  all of it as one vector, in the order of STEP_SUMS
 
 Numbers are tensors on a device and floats on a host (`arithmetic`). Values that are not finite are
 counted, not added: the sums must stay sums of numbers. `Mark` tells whether gradients are still the
@@ -221,13 +221,13 @@ def sample(parameters: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 # The numbers of a step, as sums over ranks.
 
-RULE_HEAD = (
+RULE_SUMS = (
     *("loss", "tokens", "nan", "inf"),
     *("given_norm", "num_given", "grad_squares", "num_measured"),
 )
 """What the gate's rule reads, in its order. `tokens` are weights: 1 a micro-batch if not given."""
 
-HEAD = (*RULE_HEAD, "no_tokens", "minus_inf", "recorded", "phase", "phase_squares")
+STEP_SUMS = (*RULE_SUMS, "no_tokens", "minus_inf", "recorded", "phase", "phase_squares")
 """What is measured at every step. `recorded` counts ranks, `phase` adds up their steps mod 16."""
 
 PHASES = 16
@@ -320,8 +320,8 @@ class StepMeter:
         numbers = self.arithmetic
         return numbers.ratio(weighted, numbers.where(tokens == 0, numbers.one, tokens))
 
-    def head(self, phase: int) -> Vector:
-        """The sums of the step, in the order of HEAD."""
+    def step_sums(self, phase: int) -> Vector:
+        """The sums of the step, in the order of STEP_SUMS."""
         weighted, tokens = self._sums()
         numbers = self.arithmetic
         zero, one = numbers.zero, numbers.one
@@ -349,10 +349,10 @@ class StepMeter:
             )
         )
 
-    def head_of_norm(self, squares: Scalar | None) -> Vector:
+    def step_sums_of_norm(self, squares: Scalar | None) -> Vector:
         """Sums that say nothing but the squares of gradients, for a further optimizer."""
         zero = self.arithmetic.zero
-        found = dict.fromkeys(HEAD, zero)
+        found = dict.fromkeys(STEP_SUMS, zero)
         found["grad_squares"] = zero if squares is None else squares
         return self.arithmetic.vector(tuple(found.values()))
 
@@ -388,12 +388,12 @@ def is_finite_step(head: Mapping[str, float]) -> bool:
     return math.isfinite(norm) and head["nan"] + head["inf"] == 0
 
 
-def have_slipped(sums: Mapping[str, float]) -> bool:
+def ranks_out_of_step(sums: Mapping[str, float]) -> bool:
     """Whether ranks that recorded are at different steps; the same answer on every rank."""
     return sums["recorded"] * sums["phase_squares"] != sums["phase"] ** 2
 
 
-def read_head(sums: Mapping[str, float]) -> dict[str, float]:
+def read_step_sums(sums: Mapping[str, float]) -> dict[str, float]:
     """The signals that the sums over all ranks give."""
     found: dict[str, float] = {}
     if sums["no_tokens"] == 0 and sums["recorded"] > 0:  # 0 tokens are worth a record, too

@@ -6,9 +6,9 @@ Loss and gradient norm separate 32 % of faults within six steps; with the optimi
 Ranks may hold different layers (pipeline stages): the vector has a slot for everything that any
 rank measures, and a rank leaves zero what it does not have.
 
-`SlowMeter` measures telemetry and activations after an update, when the all-reduce of its step is
-over, so they wait there for the next one; `PassSchedule` says after which. Each has a shield of its
-own.
+`TelemetrySampler` measures telemetry and activations after an update, when the all-reduce of its
+step is over, so they wait there for the next one; `PassSchedule` says after which. Each has a
+shield of its own.
 """
 
 from collections import OrderedDict
@@ -219,7 +219,7 @@ class _Pass:
     """What was measured, in the order of slots after PLAN."""
 
 
-class SlowMeter:
+class TelemetrySampler:
     """What is measured in some steps."""
 
     def __init__(

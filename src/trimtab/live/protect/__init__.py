@@ -7,7 +7,7 @@
                                      Rule          take, scale down or discard, compared with
                                                    Baseline
                                      RankSync      all ranks do the same (all_reduce, MAX)
-                                     BufferKeeper  running statistics of a bad batch taken back
+                                     BufferGuard  running statistics of a bad batch taken back
                                      Discard       a flag on the device, or no gradients
       the update                     happens, or leaves every bit as it was
       post-hook                      Discard       everything as it was found

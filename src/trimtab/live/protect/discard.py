@@ -7,7 +7,7 @@ still decay the weights and the moments, and 0 x NaN is NaN.
 
 What is set on an optimizer here is there only while its `step` runs: a flag that stayed would
 freeze training in silence. torch calls no post-hook after a `step` that raised, so what it left is
-removed before the next one begins (`forget`). `BufferKeeper` restores what the forward pass of a
+removed before the next one begins (`forget`). `BufferGuard` restores what the forward pass of a
 discarded step wrote into buffers: BatchNorm folds every batch into its running statistics long
 before a gate can decide, and a NaN there stays for ever.
 """
@@ -154,7 +154,7 @@ MAX_BUFFER_BYTES = 64 * 2**20
 """Of the copies; the smallest buffers come first. Running statistics are far smaller."""
 
 
-class BufferKeeper:
+class BufferGuard:
     """Copies of a model's buffers as of the last step that was applied."""
 
     def __init__(self, model: nn.Module) -> None:

@@ -18,8 +18,8 @@ from torch.optim import Optimizer
 from trimtab.core import signals
 from trimtab.core.errors import ConfigError
 from trimtab.live.arithmetic import Math, Scalar, Vector, is_finite
-from trimtab.live.measure.step_meter import HEAD, RULE_HEAD, Mark, mark
-from trimtab.live.protect.discard import BufferKeeper, Discard, divide_gradients
+from trimtab.live.measure.step_meter import RULE_SUMS, STEP_SUMS, Mark, mark
+from trimtab.live.protect.discard import BufferGuard, Discard, divide_gradients
 from trimtab.live.protect.fused_support import FUSED_KINDS, FusedSupport
 from trimtab.live.protect.gate_reporter import VOTE
 from trimtab.live.protect.no_op_proof import why_not_discardable
@@ -28,10 +28,10 @@ from trimtab.live.ranks.exchange import DISCARD, OUT, RankSync
 from trimtab.live.shield import Shield
 from trimtab.state.training_state import parameters_of
 
-_RECORDED = HEAD.index("recorded")
-_GIVEN = HEAD.index("given_norm")
-_SQUARES = HEAD.index("grad_squares")
-_NAN, _INF = HEAD.index("nan"), HEAD.index("inf")
+_RECORDED = STEP_SUMS.index("recorded")
+_GIVEN = STEP_SUMS.index("given_norm")
+_SQUARES = STEP_SUMS.index("grad_squares")
+_NAN, _INF = STEP_SUMS.index("nan"), STEP_SUMS.index("inf")
 
 _CLIP_EPSILON = 1e-6
 """What `torch.nn.utils.clip_grad_norm_` adds to the norm before it divides."""
@@ -108,7 +108,7 @@ class Gate:
         """The gradients that the guard's clip has left in this step."""
         self._clip_divisor: Scalar | None = None
         """What the clip divided them by; None if nothing was clipped."""
-        self.buffers = BufferKeeper(model)
+        self.buffers = BufferGuard(model)
         self._discard = Discard()
         self._found_inf = torch.zeros((), dtype=torch.float32, device=device)
         """Whether the step is discarded, as fused optimizers and buffers read it."""
@@ -143,7 +143,7 @@ class Gate:
         loss: Scalar | None,
         *,
         is_recorded: bool,
-        may_shrink: bool,
+        may_scale_down: bool,
         has_bad_data: bool = False,
         harm: torch.Tensor | None = None,
     ) -> None:
@@ -152,7 +152,7 @@ class Gate:
         While `harm` is above 0 the state is not what training made of it, and waits for an undo.
         `has_bad_data` is what the first rank knows, and its vote is enough.
         """
-        head = total[1 : 1 + len(HEAD)]
+        head = total[1 : 1 + len(STEP_SUMS)]
         verdict: Verdict | None = None
         discards: Scalar | None = None
         if loss is not None and not self.shield.is_down:
@@ -160,7 +160,7 @@ class Gate:
                 if sync.world == 1 and not is_recorded:
                     discards = self._is_nonfinite(head)
                 else:
-                    verdict = self.rule.judge(head[: len(RULE_HEAD)], may_scale=may_shrink)
+                    verdict = self.rule.judge(head[: len(RULE_SUMS)], may_scale=may_scale_down)
                     discards = self._only_nonfinite_if_unrecorded(head, verdict, sync)
                 if has_bad_data:
                     discards = self._math.one > 0
@@ -172,7 +172,7 @@ class Gate:
         agreed = sync.vote(discards, loss)
         # From here on the other ranks count on it, whatever fails in this one.
         self.decision = decision = Decision(vote=agreed, report=(agreed,))
-        if verdict is not None and may_shrink:
+        if verdict is not None and may_scale_down:
             shrink = verdict.shrink
             if sync.world > 1:  # nobody scales down if a rank could not decide
                 shrink = self._math.where(agreed == OUT, self._math.one, shrink)
@@ -226,7 +226,7 @@ class Gate:
             # Every rank adds its share of the squares; those of the others are about as large.
             own = list(head) if self._math.is_host else head.clone()
             own[_SQUARES] *= world
-            return bool(self.rule.judge(own[: len(RULE_HEAD)]).discards)
+            return bool(self.rule.judge(own[: len(RULE_SUMS)]).discards)
         return False
 
     def before(self, optimizer: Optimizer) -> bool:

@@ -210,7 +210,7 @@ class Rule:
         self._compute_limits()
 
     def judge(self, head: Vector, *, may_scale: bool = True) -> Verdict:
-        """Decide about one step from `head`, its sums over all ranks in the order of RULE_HEAD.
+        """Decide about one step from `head`, its sums over all ranks in the order of RULE_SUMS.
 
         A norm that is not that of the gradients as they are now says nothing about how much they
         would have to be scaled: then `may_scale` is False.

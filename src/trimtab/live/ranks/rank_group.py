@@ -56,7 +56,7 @@ class RankFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreed:
+class GroupAgreement:
     """The answer that all ranks that watch have read."""
 
     off: tuple[int, ...]
@@ -108,12 +108,12 @@ class Agreement:
         if store.add(self._key("arrived"), 1) == len(self._ranks):
             store.set(self._key("complete"), "1")
 
-    def reach(self, facts: RankFacts, seconds: float) -> Agreed:
+    def reach(self, facts: RankFacts, seconds: float) -> GroupAgreement:
         """Agree with the other ranks; raises ConfigError if that is not possible."""
         self.write(facts)
         return self.read(facts, seconds)
 
-    def read(self, facts: RankFacts, seconds: float) -> Agreed:
+    def read(self, facts: RankFacts, seconds: float) -> GroupAgreement:
         """The answer, once all ranks have written; raises ConfigError if there is none."""
         deadline = time.monotonic() + seconds
         answer = self._answer(facts, deadline)
@@ -124,7 +124,7 @@ class Agreement:
             holders = json.loads(self._wait(self._key("holders", facts.names), deadline, "a rank"))
         if answer["slots_differ"]:
             slots = tuple(json.loads(self._wait(self._key("all-slots"), deadline, "a rank")))
-        return Agreed(
+        return GroupAgreement(
             off=tuple(answer["off"]),
             num_holders=int(holders),
             num_here=int(self._store.add(self._key("host", socket.gethostname()), 0)),

@@ -23,7 +23,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from trimtab.live.measure.step_meter import HEAD
+from trimtab.live.measure.step_meter import STEP_SUMS
 from trimtab.live.protect.gate_reporter import HARM
 from trimtab.live.ranks.exchange import RankSync
 
@@ -155,7 +155,7 @@ def read_exchange(ranks: RankSync) -> tuple[float, StateFindings, dict[str, floa
     """
     queue = iter(ranks.last_total())
     num_leaving = next(queue)
-    head = {name: next(queue) for name in HEAD}
+    head = {name: next(queue) for name in STEP_SUMS}
     findings = StateFindings(**{name: next(queue) for name in FIELDS})
     return num_leaving, findings, head
 
