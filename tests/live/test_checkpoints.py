@@ -316,13 +316,3 @@ def test_two_ranks_resume_exactly(tmp_path: Path, layout: str) -> None:
     for mine, theirs in zip(resumed, straight, strict=True):
         assert_equal(mine[0], theirs[0])
         assert mine[1] == {s: p for s, p in theirs[1].items() if s >= 8}
-
-
-@pytest.mark.parametrize("given", [None, [None], ()])
-def test_a_run_without_a_scheduler_may_say_so(tmp_path: Path, given: Any) -> None:
-    model = nn.Linear(FEATURES, 1)
-    optimizer = optim.AdamW(model.parameters())
-    made = trimtab.Checkpoints(model, optimizer, run_dir=tmp_path, scheduler=given)
-    made.save(7)
-    again = trimtab.Checkpoints(model, optimizer, run_dir=tmp_path, scheduler=given)
-    assert again.resume().step == 7

@@ -125,10 +125,6 @@ def test_a_part_fails_alone(
     assert block.column("grad_norm").present.all()
 
 
-def test_a_failing_writer_thread_costs_records_only(bare: Outcome, tmp_path: Path) -> None:
-    assert_same_bits(bare, train_with("trimtab.journal.writer.OpenSegment.flush", tmp_path))
-
-
 def test_a_guard_that_cannot_begin_steps_aside(
     bare: Outcome, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -163,16 +159,6 @@ def test_on_two_ranks_all_part_at_the_same_step(
     reading = read_journal(RunDirectory(tmp_path))
     assert FAILS_AT - 3 <= len(reading.block) <= FAILS_AT + 10
     assert reading.ended == "closed"
-
-
-@pytest.mark.parametrize(
-    ("part", "failing_rank"), one_of_each(product(["telemetry", "activations"], [0, 1]))
-)
-def test_on_two_ranks_a_part_fails_alone(part: str, failing_rank: int, tmp_path: Path) -> None:
-    run_ranks(on_ranks, 2, ALONE[part], failing_rank, tmp_path)
-    block = read_journal(RunDirectory(tmp_path)).block
-    assert len(block) == STEPS
-    assert block.column("param_norm").present[30] == (part != "telemetry")
 
 
 def cannot_begin(rank: int, folder: Path) -> tuple[str, str]:

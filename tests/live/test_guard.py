@@ -21,7 +21,6 @@ from torch.utils.checkpoint import checkpoint
 import trimtab
 from trimtab.core.config import Config, LiveConfig
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.journal.news import read_news
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -230,22 +229,6 @@ def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Pat
     assert len(events_of(tmp_path, "resume")) == 2
 
 
-def test_off_means_off_with_the_same_face(tmp_path: Path) -> None:
-    with watching(tmp_path, enabled=False) as run:
-        for step in run.guard.steps(batches(4), accumulate=2):
-            for batch in step:
-                loss = loss_of(run.model, batch)
-                run.guard.record(loss=loss, tokens=1, anything=3.0)
-                loss.backward()
-            assert run.guard.clip_grad_norm_(0.1) > 0
-            run.optimizer.step()
-            run.guard.event("x")
-        assert step.number == 1
-        run.guard.close()
-    assert not (tmp_path / "trimtab").exists()
-    assert not run.optimizer._optimizer_step_pre_hooks
-
-
 def test_nothing_is_left_behind(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
     with watching(tmp_path, enabled=False) as bare:
@@ -327,37 +310,6 @@ class TestEndings:
             assert process.wait(30) == 0
         assert self.ended(tmp_path) == "the program ended without closing the guard"
         assert len(journal_of(tmp_path)) == 21
-
-
-def test_bad_batches_in_a_live_run_get_their_postmortem(tmp_path: Path) -> None:
-    with watching(tmp_path, facts={"seed": 0}) as run:
-        for step in run.guard.steps(batches(200)):
-            (batch,) = step
-            is_bad = 150 <= step.number < 156
-            run.step(batch, factor=50.0 if is_bad else 1.0, clip=1.0, tokens=batch.numel())
-    observe(tmp_path)
-    folder = tmp_path / "trimtab" / "incidents"
-    texts = [path.read_text() for path in folder.rglob("postmortem.md")]
-    spike = next(text for text in texts if " at step 150, " in text)
-    assert "| batch position | 150 |" in spike
-    assert "| dtype | fp32 |" in spike
-    incidents = read_news(RunDirectory(tmp_path))
-    assert any(event.facts.get("onset") == 150 for event in incidents)
-
-
-def test_a_resume_without_the_optimizers_state_is_told_while_the_run_goes_on(
-    tmp_path: Path,
-) -> None:
-    config = Config.from_dict({"live": {"telemetry_every": 1}})
-    data, model = batches(240), None
-    for first, last in ((0, 200), (200, 240)):  # the weights go on, the moments do not
-        with watching(tmp_path, model=model, config=config, facts={"step": first}) as run:
-            model = run.model
-            for batch in data[first:last]:
-                run.step(batch)
-    lost = [found for found in observe(tmp_path) if "optimizer state reset" in found.symptoms]
-    assert lost
-    assert lost[0].onset.step == 200
 
 
 def test_a_loss_that_leaves_the_one_its_user_knows_is_told(tmp_path: Path) -> None:

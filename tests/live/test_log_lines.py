@@ -59,25 +59,6 @@ def test_a_line_stands_above_the_bar_of_tqdm(
     assert "120/260" in second
 
 
-def test_a_line_stands_above_two_bars(
-    say: Callable[[], None], capsys: pytest.CaptureFixture[str], tqdm: Any
-) -> None:
-    with tqdm(total=2, desc="epoch"), tqdm(total=5, desc="step"):
-        capsys.readouterr()
-        say()
-        cleared, drawn = capsys.readouterr().err.split(LINE)
-    assert "step" not in cleared
-    assert "epoch" in drawn
-    assert "step" in drawn
-
-
-def test_without_a_bar_it_is_a_line(
-    say: Callable[[], None], capsys: pytest.CaptureFixture[str]
-) -> None:
-    say()
-    assert capsys.readouterr().err == LINE + "\n"
-
-
 def test_a_line_stands_above_what_rich_draws(
     say: Callable[[], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

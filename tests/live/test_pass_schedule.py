@@ -1,6 +1,5 @@
 """Telemetry costs a share of the time, no single step much, and the same updates on all ranks."""
 
-import math
 import threading
 import time
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 from trimtab.live.measure import pass_schedule, telemetry, time_budget
 from trimtab.live.measure.pass_schedule import GRID, SHARE, PassCost, PassSchedule, Plan
 from trimtab.live.measure.state_sums import StateSums
-from trimtab.live.measure.time_budget import LONGEST_SHARE, StepClock, Stopwatch, TimeBudget
+from trimtab.live.measure.time_budget import LONGEST_SHARE, StepClock, Stopwatch
 
 LAG = 3
 """Updates from the end of a pass to the arrival of its sums."""
@@ -61,26 +60,6 @@ def test_loops_that_take_turns_are_measured_without_each_other(clock_time: Time)
         clock_time.take(second, 3.0)
     assert first.seconds == pytest.approx(0.5)
     assert second.seconds == pytest.approx(3.0)
-
-
-def test_loops_in_threads_do_not_shorten_the_steps_of_each_other(clock_time: Time) -> None:
-    slow, fast = StepClock(), StepClock()
-    for _ in range(16):
-        other = threading.Thread(target=clock_time.take, args=(fast, 1.0))
-        other.start()
-        other.join()
-        clock_time.take(slow, 2.0)
-    assert slow.seconds == fast.seconds == pytest.approx(3.0)
-
-
-def test_what_costs_more_is_measured_less_often(clock_time: Time) -> None:
-    clock = StepClock()
-    budget = TimeBudget(clock, 0.005)
-    assert math.isnan(budget.steps_between(0.01))
-    for _ in range(8):
-        clock_time.take(clock, 1.0)
-    assert budget.steps_between(0.1) == 20
-    assert budget.longest_seconds == pytest.approx(0.1)
 
 
 class Loop:
@@ -163,13 +142,6 @@ def test_a_number_that_is_set_wins_whatever_it_costs(clock_time: Time) -> None:
     loop = Loop(clock_time, every=7, cost=5.0)
     loop.run(100)
     assert loop.begun == loop.whole == list(range(0, 100, 7))
-
-
-def test_evaluations_and_pauses_do_not_count_as_steps(clock_time: Time) -> None:
-    loop, quiet = Loop(clock_time, cost=0.019), Loop(clock_time, cost=0.019)
-    loop.run(1000, pauses=tuple(range(3, 1000, 8)))
-    quiet.run(1000)
-    assert loop.begun == quiet.begun
 
 
 def test_a_pass_in_slices_is_of_the_step_in_which_it_began(

@@ -10,7 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from tests.kit.cases import some_of
-from tests.kit.tiny import batches, journal_of, loss_of, make_model
+from tests.kit.tiny import batches, loss_of, make_model
 from tests.kit.user_loop import are_equal, events_of, take_step
 from tests.kit.user_loop import weights as weights_of
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
@@ -127,15 +127,6 @@ def test_a_changed_learning_rate_and_option_are_warnings_and_open_no_incident(
     assert any(Symptom.LR_CHANGED in note for note in report.notes)
 
 
-def test_a_higher_learning_rate_at_a_resume_is_no_alarm(tmp_path: Path) -> None:
-    first = Plain(tmp_path)
-    first.run(0, 150)
-    for group in first.optimizer.param_groups:
-        group["lr"] *= 3
-    assert first.run(150, 200) == [Symptom.LR_CHANGED]
-    assert not trimtab.diagnose(tmp_path).incidents
-
-
 def test_random_state_in_a_plain_loop_is_only_judged_where_it_repeats_the_start(
     tmp_path: Path,
 ) -> None:
@@ -163,20 +154,6 @@ def test_a_saved_state_is_text_for_any_checkpoint_and_saving_changes_no_bit(tmp_
     assert facts["step"] == facts["optimizer_step"] == facts["data_position"] == 5
     saved = events_of(tmp_path, STATE_SAVED)
     assert [event.step for event in saved] == [5, 5]  # `close` does not journal it a third time
-
-
-def test_a_failure_of_the_audit_leaves_the_rest_working(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail(*args: object) -> None:
-        raise ZeroDivisionError
-
-    first = Plain(tmp_path)
-    first.run(0, 20)
-    monkeypatch.setattr("trimtab.live.host.resume_facts.state_facts", fail)
-    assert first.run(20, 30) == []
-    assert "resume audit failed" in caplog.text
-    assert journal_of(tmp_path).step.tolist() == list(range(30))
 
 
 def test_a_state_that_is_loaded_after_watch_is_seen_as_it_was_loaded(tmp_path: Path) -> None:

@@ -181,15 +181,3 @@ def test_a_relative_run_directory_stays_where_it_was(
         run.train(6)
     assert len(losses(tmp_path / "run")) == 6
     assert list((tmp_path / "elsewhere").iterdir()) == []
-
-
-def test_the_same_run_directory_again_in_one_process_is_no_other_process(tmp_path: Path) -> None:
-    with watching(tmp_path) as run:
-        try:
-            second = trimtab.watch(run.model, run.optimizer, run_dir=tmp_path)
-        except TrimtabError as error:
-            refusal = str(error)
-            assert "this process" in refusal
-            assert "close" in refusal
-        else:
-            second.close()

@@ -91,42 +91,9 @@ def test_promotion_leaves_alone_what_scalers_and_trainers_go_by(tmp_path: Path) 
     train(plain(optim.AdamW), 3, tmp_path, on_step=look)
 
 
-@pytest.mark.slow
-def test_a_thousand_bad_steps(tmp_path: Path) -> None:
-    count = 0
-    for number, name in enumerate(CASES):
-        for dtype in DTYPES:
-            faults = faults_at(100 * number + DTYPES.index(dtype), 20, STEPS)
-            check(name, dtype, faults, STEPS, tmp_path / f"{number}-{dtype}")
-            count += len(faults)
-    assert count >= 1000
-
-
 @pytest.mark.parametrize("package", ["lion_pytorch:Lion", "adan_pytorch:Adan"])
 def test_an_optimizer_of_others(package: str, tmp_path: Path) -> None:
     module, kind = package.split(":")
     make = plain(getattr(pytest.importorskip(module), kind), lr=1e-3)
     faults = faults_at(5, 6, 16)
     assert_same(train(make, 16, tmp_path, faults=faults), train(make, 16, faults=faults))
-
-
-class CountsInItsGroup(optim.SGD):
-    """Counts its steps in the group and not by parameter, as some optimizers do."""
-
-    def __init__(self, parameters: Any) -> None:
-        super().__init__(parameters, lr=0.1)
-
-    def step(self, closure: Any = None) -> None:  # type: ignore[override]
-        for group in self.param_groups:
-            group["count"] = group.get("count", 0) + 1
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    parameter.data.add_(parameter.grad, alpha=-0.1 / group["count"])
-
-
-def test_a_counter_in_the_group_stays_too(tmp_path: Path) -> None:
-    faults = faults_at(7, 6, 16)
-    protected = train(CountsInItsGroup, 16, tmp_path, faults=faults)
-    alone = train(CountsInItsGroup, 16, faults=faults)
-    assert_same(protected, alone)
-    assert protected[1].param_groups[0]["count"] == alone[1].param_groups[0]["count"] == 10

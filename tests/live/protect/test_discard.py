@@ -378,30 +378,6 @@ def test_a_step_that_raises_leaves_nothing(
     assert run.moves(run.optimizer.step)
 
 
-@pytest.mark.skipif(not hasattr(optim, "Muon"), reason="this torch has no Muon")
-def test_several_optimizers_have_one_norm_and_one_decision(tmp_path: Path) -> None:
-    model = make_model()
-    first, second = list(model[0].parameters()), list(model[1].parameters())
-    optimizers: list[Any] = [optim.AdamW(first), optim.Muon(second)]
-    with trimtab.watch(model, optimizers, run_dir=tmp_path, mode="protect") as guard:
-        for number in range(6):
-            give_gradients(model, number)
-            if number in (0, 3):  # only the second one's gradients are bad
-                assert second[0].grad is not None
-                second[0].grad[0, 0] = NAN
-            guard.record(loss=1.0)
-            before = weights(model)
-            for optimizer in optimizers:
-                optimizer.step()
-            for parameter, was in zip(model.parameters(), before, strict=True):
-                assert torch.equal(parameter, was) is (number in (0, 3))
-
-
-def test_an_unfit_mode_is_told(tmp_path: Path) -> None:
-    with pytest.raises(trimtab.TrimtabError, match="observe, protect"):
-        protecting(tmp_path, plain(optim.SGD), "guard").__enter__()
-
-
 def test_without_promotion_it_protects_by_hand(tmp_path: Path) -> None:
     make = plain(optim.AdamW, foreach=False)
     gate, faults = GateConfig(promote=False), {0: "nan loss", 4: "inf gradient"}

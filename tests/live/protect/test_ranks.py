@@ -159,19 +159,9 @@ def test_random_schedules_on_threads(tmp_path: Path) -> None:
     check_schedules(range(6), run_threads, tmp_path, steps=14)
 
 
-@pytest.mark.slow
-def test_two_hundred_random_schedules_on_threads(tmp_path: Path) -> None:
-    check_schedules(range(100, 300), run_threads, tmp_path, steps=14)
-
-
 @pytest.mark.parametrize("seed", some_of([2, 3], 3))
 def test_random_schedules_on_real_ranks(seed: int, tmp_path: Path) -> None:
     check_schedules(range(seed, seed + 1), run_ranks, tmp_path, steps=14)
-
-
-@pytest.mark.slow
-def test_thirty_random_schedules_on_real_ranks(tmp_path: Path) -> None:
-    check_schedules(range(1000, 1030), run_ranks, tmp_path, steps=14)
 
 
 @pytest.mark.parametrize("failing_rank", [0, 1])
@@ -264,14 +254,6 @@ def check_engine(engine: str, world: int, steps: int, folder: Path) -> None:
 )
 def test_engines(engine: str, world: int, steps: int, tmp_path: Path) -> None:
     check_engine(engine, world, steps, tmp_path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("engine", "world"), [("ddp", 2), ("ddp", 4), ("fsdp2", 2), ("fsdp2", 4), ("hsdp", 4)]
-)
-def test_engines_over_three_hundred_steps(engine: str, world: int, tmp_path: Path) -> None:
-    check_engine(engine, world, 300, tmp_path)
 
 
 def passed_over(rank: int, folder: Path) -> bool:

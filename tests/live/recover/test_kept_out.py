@@ -14,7 +14,6 @@ import trimtab
 from trimtab.core.actions import ActionKind
 from trimtab.core.config import Config
 from trimtab.core.errors import NonFiniteRun
-from trimtab.core.events import UNDO_REFUSED
 from trimtab.core.incidents import IncidentClass
 from trimtab.journal import RunDirectory
 from trimtab.journal.checkpoints.index import CheckpointIndex, Verdict
@@ -81,18 +80,6 @@ def test_a_run_that_is_never_finite_again_ends_without_blaming_the_weights(tmp_p
         run_with_nans(tmp_path, count=110, mode="protect")
     (found,) = trimtab.diagnose(tmp_path).incidents
     assert "lost" not in found.action.reason
-
-
-def test_an_undo_that_was_asked_for_and_refused_is_no_incident(tmp_path: Path) -> None:
-    with watching(tmp_path, "recover", make=adamw) as run:
-        for at, batch in enumerate(batches(60)):
-            if at == 45:
-                new = torch.nn.Parameter(torch.zeros(2))
-                run.optimizer.add_param_group({"params": [new]})
-                run.guard.undo(5)
-            run.step(batch)
-    assert UNDO_REFUSED in {event.kind for event in journal_of(tmp_path).events}
-    assert trimtab.diagnose(tmp_path).incidents == ()
 
 
 def test_the_proof_of_an_undo_is_the_cause_of_its_incident(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from tests.kit.cases import one_of_each, some_of
+from tests.kit.cases import one_of_each
 from tests.kit.launch import run_ranks
 from tests.kit.undo import (
     KINDS,
@@ -18,7 +18,6 @@ from tests.kit.undo import (
     Loop,
     flip_bit,
     flip_weight,
-    lose_weight,
     refusals,
     train,
     undos,
@@ -38,48 +37,6 @@ def acts(run_dir: Path) -> list[str]:
     """Return what was undone, refused or discarded."""
     kinds = ("undo", "harm not undone", "step discarded", "gradient scaled down")
     return [event.kind for event in events_of(run_dir, *kinds)]
-
-
-def weight(loop: Loop, name: str) -> torch.Tensor:
-    found: torch.Tensor = dict(loop.model.named_parameters())[name].detach()
-    return found
-
-
-def halve_column(loop: Loop) -> None:
-    weight(loop, "head.weight").data[:, 4] *= 0.5
-
-
-def double_column_by_numpy(loop: Loop) -> None:
-    weight(loop, "embed.weight").numpy()[:, 2] *= 2
-
-
-def halve_half_of_a_column_by_numpy(loop: Loop) -> None:
-    weight(loop, "blocks.0.attention.weight").numpy()[:8, 0] *= 0.5
-
-
-def halve_one(loop: Loop) -> None:
-    weight(loop, "head.weight").data[3, 3] *= 0.5
-
-
-def negate_one(loop: Loop) -> None:
-    weight(loop, "head.weight").data[3, 3] *= -1
-
-
-def double_two_gates(loop: Loop) -> None:
-    gates = weight(loop, "blocks.0.norm.weight").numpy()
-    gates[[0, 2]] = 2 * gates[[0, 2]]
-
-
-@pytest.mark.parametrize(
-    "edit",
-    [
-        *some_of([halve_column, halve_one, negate_one], halve_one),
-        *(double_column_by_numpy, halve_half_of_a_column_by_numpy, double_two_gates),
-    ],
-)
-def test_powers_of_two_written_past_torch_are_no_flipped_bit(edit: Edit, tmp_path: Path) -> None:
-    train(KINDS["plain"], tmp_path, "recover", edits={AT: edit})
-    assert acts(tmp_path) == []
 
 
 adamw = partial(optim.AdamW, lr=3e-3, fused=True)
@@ -197,13 +154,6 @@ MOMENTS = [zero_squares, shrink_squares, prune_moments, load_other_moments, clea
 @pytest.mark.parametrize(("edit", "at"), one_of_each(product(MOMENTS, [27, 29])))
 def test_moments_that_code_writes_are_no_proof(edit: Edit, at: int, tmp_path: Path) -> None:
     train(KINDS["plain"], tmp_path, "recover", edits={at: edit})
-    assert undos(tmp_path) == refusals(tmp_path) == []
-
-
-@pytest.mark.parametrize("at", some_of(range(20, 30), 29))
-def test_at_no_step_are_zeroed_moments_undone(at: int, tmp_path: Path) -> None:
-    """An audit follows every tenth update: the outcome must not depend on when that is."""
-    train(KINDS["fused"], tmp_path, "recover", edits={at: zero_squares}, steps=45)
     assert undos(tmp_path) == refusals(tmp_path) == []
 
 
@@ -381,9 +331,3 @@ def test_the_same_on_one_rank_is_not(tmp_path: Path) -> None:
     sums = run_ranks(partial(replicas, tmp_path, quadruple_one, (1,)), 2)
     assert len(undos(tmp_path)) == 1
     assert sums[0] == sums[1]
-
-
-def test_a_weight_that_is_lost_is_restored_in_three_steps(tmp_path: Path) -> None:
-    train(KINDS["plain"], tmp_path, "recover", edits={AT - 1: lose_weight})
-    (undo,) = undos(tmp_path)
-    assert undo.step <= AT + 3

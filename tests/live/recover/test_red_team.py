@@ -25,7 +25,6 @@ from torch.nn.utils.rnn import PackedSequence, pack_sequence
 import trimtab
 from trimtab.core.config import Config
 from trimtab.core.events import UNDO_REFUSED
-from trimtab.state.batches import MAX_BYTES, NUM_BATCHES, RememberedBatches
 
 AT = 33
 """The step in which the undo is asked for."""
@@ -143,18 +142,6 @@ def tokens_of(batch: Any) -> torch.Tensor:
     return tokens
 
 
-def tensor_dicts(script: Script) -> Any:
-    tensordict = pytest.importorskip("tensordict")
-    made = [tensordict.TensorDict({"x": b}, batch_size=[len(b)]) for b in batches(60)]
-    sizes = []
-    with script.watch(batch_loss=lambda batch: loss_of(script.model, batch["x"])) as guard:
-        for step in guard.steps(made):
-            for batch in step:
-                sizes.append(batch.batch_size)
-                script.step(guard, loss_of(script.model, batch["x"]), batch=batch)
-    return sizes
-
-
 def numpy_in_place(script: Script) -> Any:
     """Batches are numpy arrays, and the loop changes them where they are."""
     made = [batch.numpy().astype(np.float32) for batch in batches(60)]
@@ -240,7 +227,6 @@ LOOPS: dict[str, Loop] = {
         epoch_schedulers,
         two_loaders,
         odd_batches,
-        tensor_dicts,
         numpy_in_place,
         reused_buffer,
         own_generators,
@@ -363,21 +349,3 @@ def test_step_number_counts_where_the_user_accumulates(tmp_path: Path) -> None:
     with script.watch(mode="observe", facts={"step": 10}) as guard:
         guard.load_state_dict(saved)
         assert [step.number for step in guard.steps(batches(2))] == [40, 41]
-
-
-@pytest.mark.parametrize("kind", ["tensor", "numpy", "object"])
-def test_remembered_batches_stay_within_their_memory(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Batches that grow: what is too large is left out, and that is said once."""
-    kept = RememberedBatches()
-    for size in (1 << 10, 1 << 20, 1 << 25, 1 << 25):
-        array = np.zeros(size, dtype=np.float32)
-        batch: Any = {"x": array if kind == "numpy" else torch.from_numpy(array)}
-        if kind == "object":
-            batch = Named("n", parts=[batch])
-        kept.add(batch)
-    assert len(kept) == 2
-    assert len(kept) <= NUM_BATCHES
-    assert MAX_BYTES // NUM_BATCHES < 4 << 25
-    assert caplog.text.count("are not remembered") == 1

@@ -99,7 +99,7 @@ def test_nothing_else_ends_a_run() -> None:
 
 
 def run_until_lost(
-    folder: Path, config: Config, *, steps: int = 280, is_harmed: bool = True, **planted: Any
+    folder: Path, config: Config, *, steps: int = 280, is_harmed: bool = True
 ) -> Any:
     """Train, save, and lose the weights past everything that an undo can prove."""
     torch.manual_seed(0)
@@ -123,22 +123,7 @@ def run_until_lost(
             take_step(guard, optimizer, loss_of(model, batch))
             if step.number == 40:
                 guard.checkpoint()
-            if step.number == 130:
-                plant(guard, **planted)
     return guard
-
-
-def plant(guard: Any, *, into: str = "") -> None:
-    def fail(*_: Any) -> None:
-        raise RuntimeError("planted")
-
-    undo = guard._monitor.state_guard
-    if into == "poll":
-        relaunch = undo._polls[1].__self__
-        relaunch._num_changes, relaunch._recorder = -1, SimpleNamespace(num_changes=0)
-    elif into == "report":
-        undo._report._give_up_after = fail
-        undo.request(1)
 
 
 @pytest.mark.usefixtures("with_observer")
@@ -179,15 +164,3 @@ def test_data_that_was_shuffled_anew_is_not_discarded() -> None:
     assert bad.has(7, None)
     assert bad.has(8, 12.0)
     assert not bad.has(9, 11.0)
-
-
-@pytest.mark.parametrize("into", ["poll", pytest.param("report", marks=pytest.mark.slow)])
-def test_a_part_that_fails_takes_down_itself_alone(
-    into: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    guard = run_until_lost(tmp_path, Config(), into=into)
-    shields = guard._monitor.shields
-    expected = ["reports of undos"] if into == "report" else ["proposals"]
-    assert shields.failed == expected
-    assert caplog.text.count("failed in") == 1
-    assert len(journal_of(tmp_path)) == 280

@@ -15,7 +15,6 @@ import torch
 from tests.kit.observing import observe
 from tests.kit.tiny import batches, journal_of, loss_of, make_model
 from tests.kit.user_loop import take_step
-from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from typer.testing import CliRunner
 
@@ -30,7 +29,6 @@ from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.live.protect.rate_scale import RateScale
 
 DATA = batches(80)
-BAD: dict[str, Any] = {"verdict": Verdict.BAD, "damage": "planted", "reason": "planted"}
 FREE = asdict(Conditions())
 PLAIN = {
     "step": 10,
@@ -56,7 +54,6 @@ def launch(
     *,
     mode: str = "protect",
     resumes: bool = True,
-    lr_factor: float = 1.0,
     each: Callable[[Any, int], None] = lambda guard, step: None,
 ) -> list[torch.Tensor]:
     """Train a run up to a step, from where it resumes; it saves every 10 steps."""
@@ -183,10 +180,6 @@ def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 )
 def test_what_cannot_be_meant_is_refused(run: Path, options: tuple[object, ...], said: str) -> None:
     assert said in " ".join(refused(run, *options).split())
-
-
-def test_a_checkpoint_is_found_by_the_last_step_before_it_as_trainers_name_it(run: Path) -> None:
-    assert "Back to step 20" in ask(run, "--to", 19)
 
 
 def test_nothing_is_asked_for_without_a_yes(run: Path) -> None:
@@ -363,18 +356,6 @@ def test_a_factor_is_a_lower_schedule_bit_by_bit(is_tensor: bool) -> None:
             optimizer.zero_grad()
         ends.append([parameter.detach() for parameter in model.parameters()])
     assert all(torch.equal(one, other) for one, other in zip(*ends, strict=True))
-
-
-def test_an_optimizer_without_a_rate_is_named(run: Path) -> None:
-    """The factor has no effect on it, and the audit sees that no update was scaled."""
-    rates = RateScale(0.5)
-    parameter = nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.SGD([{"params": [parameter], "lr": 0.1}])
-    for expected in (0.5, 1.0):
-        rates.before(optimizer)
-        rates.after(optimizer)
-        assert rates.applied == expected
-        optimizer.param_groups[0]["lr"] = None
 
 
 def test_a_source_that_nobody_leaves_out_is_said(

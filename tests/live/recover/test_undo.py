@@ -51,6 +51,10 @@ def test_a_healthy_run_has_the_bits_of_protect(name: str, tmp_path: Path) -> Non
     assert undos(tmp_path / "recover") == []
 
 
+def lose_moment(loop: Loop) -> None:
+    next(iter(loop.optimizers[0].state.values()))["exp_avg"].data[1, 1] = torch.nan
+
+
 def lose_squares(loop: Loop) -> None:
     for state in loop.optimizers[0].state.values():
         state["exp_avg_sq"].data.zero_()
@@ -60,13 +64,14 @@ HARM: dict[Callable[[Loop], None], str] = {
     flip_weight: "one bit of embed.weight flipped in memory",
     flip_moment: "one bit of exp_avg of embed.weight flipped in memory",
     lose_weight: "not finite",
+    lose_moment: "not finite",
     lose_squares: "beyond what any gradients",
 }
 HARMED = (
     *product(KINDS, [flip_weight], [False]),
     *product(["plain", "scaler", "closure", "sgd", "two optimizers"], [lose_weight], [False]),
     *product(["plain", "fused", "two optimizers"], [flip_weight, flip_moment], [True]),
-    *product(["plain"], [flip_moment, lose_squares], [False]),
+    *product(["plain"], [flip_moment, lose_moment, lose_squares], [False]),
 )
 """Kinds of loops, what harms them, and whether bits are summed as on an accelerator."""
 
@@ -77,7 +82,7 @@ HARMED = (
         HARMED,
         *product(["scaler", *KINDS.keys() - {*LOOPS}], [flip_weight], [False]),
         *(("closure", lose_weight, False), ("sgd", lose_weight, False)),
-        *(("plain", flip_moment, False), ("plain", lose_squares, False)),
+        *product(["plain"], [flip_moment, lose_moment, lose_squares], [False]),
         *(("two optimizers", flip_weight, True), ("fused", flip_moment, True)),
     ),
 )
@@ -90,8 +95,11 @@ def test_harm_is_undone_to_the_bit(
     (undo,) = undos(tmp_path)
     assert HARM[harm] in str(undo.facts["why"])
     lost = int(undo.facts["updates_lost"])
-    assert lost <= (20 if harm is lose_weight else 10 + LAG)
-    if harm is not lose_weight:  # after that steps are discarded, which are no updates
+    assert lost <= (20 if harm in (lose_weight, lose_moment) else 10 + LAG)
+    if harm not in (
+        lose_weight,
+        lose_moment,
+    ):  # after that steps are discarded, which are no updates
         # The state after the step that was not taken is that of an earlier step, in every bit.
         assert same(loop.states[undo.step], loop.states[undo.step - lost - 1])
     assert np.isfinite(loop.losses[-1])

@@ -1,6 +1,5 @@
 """Norms and decisions on meshes of every kind: the numbers of one process, or a clear refusal."""
 
-import random
 from pathlib import Path
 
 import pytest
@@ -8,7 +7,7 @@ import torch
 from tests.kit.cases import some_of
 from tests.kit.launch import run_ranks
 from tests.kit.tiny import batches, loss_of
-from tests.kit.user_loop import NAN, column, discarded_steps, losses, watching
+from tests.kit.user_loop import NAN, column, discarded_steps, watching
 from tests.live.loops.ranks.one_process import norms_of_one_process
 from tests.live.loops.setups import parallel
 
@@ -55,15 +54,3 @@ def test_a_nan_in_one_shard_is_kept_out_on_every_rank(kind: str, tmp_path: Path)
     faults = {BAD: world - 1}
     assert all(run_ranks(train_on_mesh, world, kind, tmp_path, "protect", faults))
     assert discarded_steps(tmp_path) == [BAD]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", MESHES)
-def test_faults_on_random_ranks_are_kept_out_for_300_steps(kind: str, tmp_path: Path) -> None:
-    choice = random.Random(kind)
-    world = MESHES[kind][1]
-    faults = {step: choice.randrange(world) for step in sorted(choice.sample(range(300), 30))}
-    arguments = (kind, tmp_path, "protect", faults, 300)
-    assert all(run_ranks(train_on_mesh, world, *arguments, deadline=240.0))
-    assert set(discarded_steps(tmp_path)) >= set(faults)
-    assert len(losses(tmp_path)) == 300
