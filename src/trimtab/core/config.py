@@ -296,16 +296,9 @@ class RecoverConfig(Section):
     "off" tries no state. Trials need `watch(batch_loss=...)` and snapshots at least 4 updates
     apart."""
 
-    trial_every: int = 0
-    """Updates from one batch that an older state scores to the next, which finds harm under the
-    noise of the loss; it is proposed at most. 0 for none. It costs at most two forward passes and
-    two copies of the weights in so many updates."""
-
     def __post_init__(self) -> None:
         require(self.snapshot_every >= 0, "snapshot_every must be at least 0")
         require(0 < self.memory_share <= 1, "memory_share must be in (0, 1]")
-        is_apart = self.trial_every == 0 or self.trial_every >= 10
-        require(is_apart, "trial_every must be 0, or at least 10")
         known = ("ask", "auto", "off")
         require(self.rollback in known, f"rollback must be one of: {', '.join(known)}")
 

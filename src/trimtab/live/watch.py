@@ -162,7 +162,7 @@ class RankDiscovery:
         self._settings = f"{mode.value} {live.lag_steps} {live.telemetry_every}"
         if mode is Mode.RECOVER:
             recover = config.recover
-            self._settings += f" {recover.snapshot_every} {recover.rollback} {recover.trial_every}"
+            self._settings += f" {recover.snapshot_every} {recover.rollback}"
         self._facts = RankFacts()
         self._device = torch.device("cpu")
         self._has_joined = False
@@ -452,7 +452,6 @@ def _make_undo(
         experiments,
         shields.trials,
         rollback=settings.recover.rollback,
-        trial_every=settings.recover.trial_every,
         batch_loss=batch_loss,
         lag=settings.live.lag_steps,
     )

@@ -15,7 +15,6 @@ from tests.kit.launch import run_ranks
 from tests.kit.undo import (
     KINDS,
     Edit,
-    Loop,
     flip_bit,
     flip_weight,
     refusals,
@@ -91,13 +90,10 @@ def switch_off(model: Any, optimizer: optim.Optimizer) -> None:
         model.head.bias[7] = -torch.inf
 
 
-def switch_off_by_data(model: Any, optimizer: optim.Optimizer) -> None:
-    model.head.bias.data[7] = -torch.inf
-
-
-@pytest.mark.parametrize("edit", [switch_off, switch_off_by_data])
-def test_a_bias_of_minus_infinity_is_left_alone(edit: Any, tmp_path: Path) -> None:
-    model = classify(tmp_path, {AT: edit})
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_bias_of_minus_infinity_is_left_alone(is_counted: bool, tmp_path: Path) -> None:
+    past_torch = lambda model, _: model.head.bias.data[7].fill_(-torch.inf)  # noqa: E731
+    model = classify(tmp_path, {AT: switch_off if is_counted else past_torch})
     assert acts(tmp_path) == []
     assert model.head.bias[7] == -torch.inf
 
@@ -112,47 +108,32 @@ def test_a_flip_after_an_infinity_on_purpose_is_still_undone(tmp_path: Path) -> 
 # Moments that code writes: torch counts it.
 
 
-def every(loop: Loop, change: Callable[[dict[str, Any]], None]) -> None:
-    for state in loop.optimizers[0].state.values():
-        change(state)
-
-
-def zero_squares(loop: Loop) -> None:
-    every(loop, lambda state: state["exp_avg_sq"].zero_())
-
-
-def shrink_squares(loop: Loop) -> None:
-    every(loop, lambda state: state["exp_avg_sq"].mul_(1e-4))
-
-
-def prune_moments(loop: Loop) -> None:
-    """Prune both moments at random, as ReLoRA does."""
-    generator = torch.Generator().manual_seed(1)
-
-    def prune(state: dict[str, Any]) -> None:
-        for key in ("exp_avg", "exp_avg_sq"):
-            state[key].mul_(torch.rand(state[key].shape, generator=generator) > 0.9)
-
-    every(loop, prune)
-
-
-def load_other_moments(loop: Loop) -> None:
-    optimizer = loop.optimizers[0]
+def load_other_moments(optimizer: optim.Optimizer) -> None:
     saved = optimizer.state_dict()
     for state in saved["state"].values():
         state["exp_avg_sq"] = state["exp_avg_sq"] * 1e-4
     optimizer.load_state_dict(saved)
 
 
-def clear(loop: Loop) -> None:
-    loop.optimizers[0].state.clear()
+def prune(moment: torch.Tensor) -> None:
+    """Prune at random, as ReLoRA does."""
+    dice = torch.Generator().manual_seed(1)
+    moment.mul_(torch.rand(moment.shape, generator=dice) > 0.9)
 
 
-MOMENTS = [zero_squares, shrink_squares, prune_moments, load_other_moments, clear]
+MOMENTS: dict[str, Callable[[optim.Optimizer], Any]] = {
+    "zero squares": lambda o: [state["exp_avg_sq"].zero_() for state in o.state.values()],
+    "shrink squares": lambda o: [state["exp_avg_sq"].mul_(1e-4) for state in o.state.values()],
+    "prune": lambda o: [prune(s[k]) for s in o.state.values() for k in ("exp_avg", "exp_avg_sq")],
+    "load others": load_other_moments,
+    "clear": lambda o: o.state.clear(),
+}
 
 
-@pytest.mark.parametrize(("edit", "at"), one_of_each(product(MOMENTS, [27, 29])))
-def test_moments_that_code_writes_are_no_proof(edit: Edit, at: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "at"), one_of_each(product(MOMENTS, range(25, 30))))
+def test_moments_that_code_writes_are_no_proof(name: str, at: int, tmp_path: Path) -> None:
+    """An audit follows every tenth update: the outcome must not depend on when that is."""
+    edit: Edit = lambda loop: MOMENTS[name](loop.optimizers[0])  # noqa: E731
     train(KINDS["plain"], tmp_path, "recover", edits={at: edit})
     assert undos(tmp_path) == refusals(tmp_path) == []
 
@@ -297,37 +278,29 @@ def test_an_undo_that_is_refused_harms_nothing(tmp_path: Path) -> None:
 # Replicas that all have it are code.
 
 
-def quadruple_one(parameter: torch.Tensor) -> None:
-    """Look like one flipped bit."""
-    parameter.data[3, 3] *= 4
-
-
-def halve_columns(parameter: torch.Tensor) -> None:
-    parameter.data[:, 4] *= 0.5
-
-
-def replicas(folder: Path, edit: Any, ranks: tuple[int, ...], rank: int) -> float:
+def replicas(folder: Path, edit: str, ranks: tuple[int, ...], rank: int) -> float:
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4)))
     generator = torch.Generator().manual_seed(rank)
     with watching(folder, "recover", model=model, make=adamw) as run:
         for number in range(40):
             if number == AT and rank in ranks:
-                edit(next(model.parameters()))
+                weight = next(model.parameters()).data  # quadrupled it looks like a flipped bit
+                weight[3, 3].mul_(4) if edit == "quadruple one" else weight[:, 4].mul_(0.5)
             loss = model(torch.randn(4, 16, generator=generator)).square().mean()
             take_step(run.guard, run.optimizer, loss)
     dist.barrier()
     return float(next(model.parameters()).detach().double().sum())
 
 
-@pytest.mark.parametrize("edit", [quadruple_one, halve_columns])
-def test_the_same_on_all_ranks_is_code(edit: Any, tmp_path: Path) -> None:
-    sums = run_ranks(partial(replicas, tmp_path, edit, (0, 1)), 2)
-    assert undos(tmp_path) == refusals(tmp_path) == []
-    assert sums[0] == sums[1]
-
-
-def test_the_same_on_one_rank_is_not(tmp_path: Path) -> None:
-    sums = run_ranks(partial(replicas, tmp_path, quadruple_one, (1,)), 2)
-    assert len(undos(tmp_path)) == 1
+@pytest.mark.parametrize(
+    ("edit", "ranks", "num_undos"),
+    [("quadruple one", (0, 1), 0), ("halve a column", (0, 1), 0), ("quadruple one", (1,), 1)],
+)
+def test_the_same_on_all_ranks_is_code(
+    edit: str, ranks: tuple[int, ...], num_undos: int, tmp_path: Path
+) -> None:
+    sums = run_ranks(partial(replicas, tmp_path, edit, ranks), 2)
+    assert len(undos(tmp_path)) == num_undos
+    assert refusals(tmp_path) == []
     assert sums[0] == sums[1]

@@ -69,7 +69,6 @@ def train(
     batch_loss: BatchLoss = ordinary,
     steps: int = STEPS,
     accumulate: int = 2,
-    trial_every: int = 0,
 ) -> Run:
     """Train a classifier with dropout and BatchNorm on labels with noise."""
     torch.manual_seed(0)
@@ -84,8 +83,7 @@ def train(
         run.calls += 1
         return batch_loss(run, batch)
 
-    settings = {"recover.snapshot_every": 10, "recover.rollback": rollback}
-    config = Config().override({**settings, "recover.trial_every": trial_every})
+    config = Config().override({"recover.snapshot_every": 10, "recover.rollback": rollback})
     run.guard = trimtab.watch(
         *(model, run.optimizer),
         run_dir=folder,

@@ -62,8 +62,6 @@ def body(layout: str, what: str, rollback: str, folder: Path, rank: int) -> dict
             raise RuntimeError("planted")
         return loss_of(batch)
 
-    every = 10 if what == "probes" else 0
-    settings = {"recover.snapshot_every": 10, "recover.rollback": rollback}
     seen = []
     torch.manual_seed(100 + rank)
     with trimtab.watch(
@@ -72,7 +70,7 @@ def body(layout: str, what: str, rollback: str, folder: Path, rank: int) -> dict
         run_dir=folder,
         mode="recover",
         batch_loss=None if what == "missing on one rank" and rank == 1 else batch_loss,
-        config=Config().override({**settings, "recover.trial_every": every}),
+        config=Config().override({"recover.snapshot_every": 10, "recover.rollback": rollback}),
         observer=False,
     ) as guard:
         for step in range(STEPS if what == "fault" else FEW_STEPS):
@@ -99,8 +97,7 @@ def body(layout: str, what: str, rollback: str, folder: Path, rank: int) -> dict
 
 
 def forced(layout: str, what: str, *rest: Any) -> dict[str, Any]:
-    opens = TrialSchedule.opens if what == "probes" else often
-    with mock.patch.object(TrialSchedule, "opens", opens):
+    with mock.patch.object(TrialSchedule, "opens", often):
         return body(layout, what, *rest)
 
 
@@ -116,7 +113,7 @@ def test_all_ranks_restore_the_same_state_at_the_same_step(layout: str, tmp_path
         assert results[0]["seen"][-1] == results[1]["seen"][-1]
 
 
-WHAT = ["closes", "probes", "raises on all", "raises on one rank", "missing on one rank"]
+WHAT = ["closes", "raises on all", "raises on one rank", "missing on one rank"]
 IN_CI = (("ddp", "closes"), ("ddp", "raises on one rank"), ("fsdp2", "raises on all"))
 
 
@@ -137,4 +134,4 @@ def test_a_trial_that_closes_or_fails_leaves_the_bits(
         assert tried[0]["calls"] >= 32
     else:
         assert closed == []
-        assert (what == "probes") <= tried[0]["calls"] <= 12
+        assert tried[0]["calls"] <= 12

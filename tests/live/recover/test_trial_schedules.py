@@ -39,7 +39,6 @@ def schedule_of(seed: int, world: int) -> tuple[dict[str, Any], dict[int, list[t
     choice = random.Random(seed)
     settings = {
         "rollback": choice.choice(["ask", "auto", "auto"]),
-        "trial_every": choice.choice([0, 10, 15]),
         "snapshot_every": choice.choice([0, 4, 10]),
         "lag": choice.choice([0, 1, 2, 2, 5]),
         "accumulate": choice.choice([1, 2]),
@@ -109,7 +108,6 @@ def follow_one(seed: int, folder: Path, rank: int) -> tuple[list[Any], list[int]
         {
             "recover.snapshot_every": settings["snapshot_every"],
             "recover.rollback": settings["rollback"],
-            "recover.trial_every": settings["trial_every"],
             "live.lag_steps": settings["lag"],
         }
     )

@@ -9,7 +9,6 @@ memory_watch   bits that changed between two updates though no code wrote them
 audit          weights and moments that training cannot have made
 trial          lets an older state and the present one compute the loss of the same new batches
 trial_rule     when the older one is better, and what speaks for purpose; pure
-probes         one batch that is scored now and then, for harm under the noise of the loss; pure
 traces         all that a forward pass may change, and how it is undone
 experiments    what a few forward passes on remembered batches say about an incident
 relaunch       what would help where an undo cannot: said, or done with ladder.unattended

@@ -21,7 +21,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.experiments import BatchLoss, Experiments
-from trimtab.live.recover.probes import ProbeSchedule
 from trimtab.live.recover.rules import StateFindings, read_exchange
 from trimtab.live.recover.traces import without_trace
 from trimtab.live.recover.tracked_optimizer import LONGEST_INTERVAL, TrackedOptimizer
@@ -47,7 +46,7 @@ ANSWER_UPDATES = 100
 
 AUTO_INTERVAL = 16
 """Updates between two snapshots at most where a state is restored unasked, so that one is younger
-than `trial_rule.MAX_AGE`, or scores a batch now and then. Chosen: half of that."""
+than `trial_rule.MAX_AGE`. Chosen: half of that."""
 
 MOST_STEPS, MOST_SECONDS = 4.0, 1.0
 """Steps of training, and seconds, that two losses may take. Chosen: they take less than a step; the
@@ -71,8 +70,6 @@ class OpenTrial:
     """The losses that were trained on, of the same batches."""
     last_loss: float = math.nan
     """That of the last update."""
-    least_gap: float | None = None
-    """By what the older state must lead where a probe has opened it; None if the loss has."""
 
 
 class Offer(NamedTuple):
@@ -86,8 +83,6 @@ class Offer(NamedTuple):
     """Why it is not restored unasked; None if it is."""
     until: int
     """The last update at which it may be accepted."""
-    is_from_probe: bool = False
-    """Whether the loss has not left its level."""
 
 
 class _Candidates(NamedTuple):
@@ -111,7 +106,6 @@ class StateTrial:
         shield: Shield,
         *,
         rollback: str,
-        trial_every: int,
         batch_loss: BatchLoss | None,
         lag: int,
     ) -> None:
@@ -126,12 +120,8 @@ class StateTrial:
         """Updates between two snapshots, at least and at most."""
         if batch_loss is not None and not self.is_off:
             least = -(-(MIN_AGE + lag + 1) // (NUM_SLOTS - 1))  # the oldest must be old enough
-            may_be_old = self._asks and not trial_every
-            self.intervals = (least, LONGEST_INTERVAL if may_be_old else AUTO_INTERVAL)
+            self.intervals = (least, LONGEST_INTERVAL if self._asks else AUTO_INTERVAL)
         self._level, self._schedule = LossLevel(), TrialSchedule()
-        self._probes = ProbeSchedule(trial_every)
-        self._probe: OpenTrial | None = None
-        """A trial of one batch that is under way: its snapshot is kept."""
         self.open_trial: OpenTrial | None = None
         """The trial that is under way: snapshots stand still."""
         self.offer: Offer | None = None
@@ -170,8 +160,6 @@ class StateTrial:
         if self.is_off:
             return (False,) * 3, None
         is_changed, trial = False, self.open_trial
-        if self._probe is not None and self._probe.since == tracked.num_updates:
-            trial = self._probe
         if trial is not None and not self.shield.is_down and self._batch_loss is not None:
             with self.shield.guarding("trial of states"):
                 is_changed = self._is_changed(tracked, trial.snapshot)
@@ -277,49 +265,15 @@ class StateTrial:
             found = self._hear(trial, tracked, update, findings)
             trial.last_loss = math.nan if loss is None else loss
             return found
-        self._hear_probe(tracked, update, findings)
         if loss is not None:
             sigmas = self._level.sigmas_above(loss)
-            is_free = self.offer is None or self.offer.is_from_probe
-            if is_free and self._schedule.opens(update, sigmas):
-                self.forget()
+            if self.offer is None and self._schedule.opens(update, sigmas):
                 snapshot = self._snapshots.newest(tracked.index, update - MIN_AGE)
                 at = -1 if snapshot is None else snapshot
                 self.open_trial = OpenTrial(at, since=tracked.num_updates + 1)
             else:
                 self._level.learn(loss)
         return None
-
-    def _hear_probe(self, tracked: TrackedOptimizer, update: int, findings: StateFindings) -> None:
-        """Begin a probe, or take its gap: a trial follows if it is unusual."""
-        probe, probes, world = self._probe, self._probes, self._monitor.sync.ranks.world
-        if probe is None:
-            if self.offer is None and probes.is_due(update):
-                snapshot = self._state_before_the_last_probe(tracked, update)
-                self._probe = OpenTrial(snapshot, since=tracked.num_updates + 1)
-                self._snapshots.kept_step = snapshot
-            return
-        if update < probe.since or (update == probe.since and findings.trial_ready == world):
-            return
-        self._probe = self._snapshots.kept_step = None
-        probes.end(update, 1)
-        if update > probe.since and findings.trial_scored == world:
-            gap, limit = findings.trial_gap / world, probes.limit
-            if gap > limit:
-                since = tracked.num_updates + 1
-                self.open_trial = OpenTrial(probe.snapshot, since, least_gap=limit)
-            else:
-                probes.gaps.append(gap)
-
-    def _state_before_the_last_probe(self, tracked: TrackedOptimizer, update: int) -> int:
-        """Return the newest snapshot that is so old, else the oldest that a trial allows, or -1."""
-        steps = [
-            step
-            for step in sorted(self._settings)
-            if step <= update - MIN_AGE and self._snapshots.newest(tracked.index, step) == step
-        ]
-        before = [step for step in steps if step <= self._probes.last]
-        return (before[-1:] or steps[:1] or [-1])[0]
 
     def _hear(
         self, trial: OpenTrial, tracked: TrackedOptimizer, update: int, findings: StateFindings
@@ -334,22 +288,19 @@ class StateTrial:
             trial.gaps.append(gap)
             trial.old_losses.append(old)
             trial.recorded.append(trial.last_loss if is_known else old + gap)
-            outcome = judge(trial.gaps, trial.old_losses, trial.recorded, trial.least_gap)
+            outcome = judge(trial.gaps, trial.old_losses, trial.recorded)
         if outcome is None and findings.trial_ready != world:
             outcome = Outcome.GONE
         if outcome is None:
             return None
         self.open_trial = None
-        if trial.least_gap is None:
-            self._schedule.end(update, has_led_to_something=outcome is Outcome.OLD)
-        else:
-            self._probes.end(update, tracked.num_updates - trial.since + 2)
+        self._schedule.end(update, has_led_to_something=outcome is Outcome.OLD)
         if outcome is not Outcome.OLD:
             return outcome
         why = self._why_ask(trial, tracked, findings)
         gain = sum(trial.gaps[-WINDOW:]) / WINDOW
         lost, until = tracked.num_updates - trial.snapshot, update + ANSWER_UPDATES
-        offer = Offer(trial.snapshot, gain, lost, why, until, trial.least_gap is not None)
+        offer = Offer(trial.snapshot, gain, lost, why, until)
         if why is not None:
             self.offer, self._snapshots.kept_step = offer, offer.snapshot
         return offer
@@ -365,11 +316,9 @@ class StateTrial:
             return self._what_changed or "settings have changed on a rank"
         if trial.since - trial.snapshot > MAX_AGE + WINDOW:
             return "the last snapshot from before is old"
-        if trial.least_gap is not None:
-            return "the loss has not left its level"
         return 'recover.rollback is "ask"' if self._asks else None
 
     def forget(self) -> None:
         """A state was restored, an offer has expired, or no state is tried any more."""
-        self.open_trial = self._probe = self._candidates = self._scores = None
+        self.open_trial = self._candidates = self._scores = None
         self.offer = self._snapshots.kept_step = None

@@ -108,15 +108,11 @@ class Outcome(StrEnum):
 
 
 def judge(
-    gaps: Sequence[float],
-    old_losses: Sequence[float],
-    recorded: Sequence[float],
-    least_gap: float | None = None,
+    gaps: Sequence[float], old_losses: Sequence[float], recorded: Sequence[float]
 ) -> Outcome | None:
     """Return the outcome of the batches so far; None if the trial goes on.
 
-    `recorded` are the losses that were trained on, of the same batches; `least_gap` is in place of
-    the noise of the batches, where a probe has opened the trial.
+    `recorded` are the losses that were trained on, of the same batches.
     """
     num_windows, rest = divmod(len(gaps), WINDOW)
     if rest or not num_windows:
@@ -133,7 +129,7 @@ def judge(
     windows = [old_losses[at : at + WINDOW] for at in range(0, len(old_losses), WINDOW)]
     noise = fmean(map(stdev, windows))
     error = stdev(last) / math.sqrt(WINDOW)
-    if gap <= max(CLEAR_NOISE * noise if least_gap is None else least_gap, CLEAR_ERRORS * error):
+    if gap <= max(CLEAR_NOISE * noise, CLEAR_ERRORS * error):
         return Outcome.UNCLEAR
     present = fmean(old_losses[-WINDOW:]) + gap
     if abs(fmean(recorded[-WINDOW:]) - present) > MAX_MISMATCH * gap:
