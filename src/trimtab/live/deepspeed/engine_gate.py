@@ -52,8 +52,7 @@ class EngineGate(Gate):
         with self.shield.guarding("answer to the engine"):
             if decision.is_discarded is None:
                 # The engine waits for the device at this very place, to read its own answer.
-                is_discarded, _ = self._read(decision)
-                decision.settle_on_host(is_discarded=is_discarded, is_shrunk=False)
+                decision.is_discarded, _ = self._read(decision)
             self.discards = bool(decision.is_discarded)
             return True
         return False

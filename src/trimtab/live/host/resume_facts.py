@@ -95,18 +95,6 @@ class ResumeFacts:
         self.is_done = False
         """Whether no record has anything more to say about the resume."""
 
-    def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
-        """The data is gone through by this loop, from a position that was given or not."""
-        self.loop, self.position_is_given = loop, position_is_given
-
-    def go_through(self, loop: StepLoop) -> None:
-        """Take the data's position from this loop."""
-        self.loop = loop
-
-    def set_world(self, world: int) -> None:
-        """The other ranks were found."""
-        self.world = world
-
     @property
     def is_before_first_record(self) -> bool:
         return self._at_record is None and not self.shield.is_down

@@ -167,15 +167,6 @@ class SkipDetector:
             or (not self.optimizers_alternate and self._is_waiting(optimizer))
         ]
 
-    def note_clip(self) -> None:
-        self.was_clipped = True
-
-    def take_turns(self) -> None:
-        self.optimizers_alternate = True
-
-    def end_step(self) -> None:
-        self.was_clipped = False
-
     def _is_waiting(self, optimizer: Optimizer) -> bool:
         used = self._used_by.get(optimizer)
         return used is None or compare(used, mark(self._samples[optimizer])) is not Change.NONE

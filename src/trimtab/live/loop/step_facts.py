@@ -8,8 +8,6 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core import signals
-from trimtab.core.block import NO_POSITION
-from trimtab.journal.batches.rows import TokenRows
 from trimtab.live.host.bad_data import BadData
 from trimtab.live.host.rollback import RollbackEffect
 from trimtab.live.measure.batch_facts import (
@@ -21,7 +19,7 @@ from trimtab.live.measure.batch_facts import (
 from trimtab.live.measure.state_facts import OptionWatch
 from trimtab.live.measure.step_loop import StepLoop
 from trimtab.live.measure.step_meter import UserSignals, main_learning_rate
-from trimtab.live.ranks.exchange import HostCopy, StepState, TrainStep, copy_to_host
+from trimtab.live.ranks.exchange import StepState, TrainStep, copy_to_host
 from trimtab.live.shield import Shields
 
 
@@ -56,9 +54,6 @@ class StepFacts:
     @property
     def has_scaler(self) -> bool:
         return self._scaler is not None
-
-    def go_through(self, loop: StepLoop) -> None:
-        self.loop = loop
 
     def add_batch(self, batch: Any) -> None:
         """Take a micro-batch of a user who does not go through the data by `guard.steps`."""
@@ -101,38 +96,27 @@ class StepFacts:
                 self.user.add(name, rate)
             else:
                 found[name] = rate
-        position = NO_POSITION
-        token_rows: tuple[TokenRows, ...] = ()
         given, self._given = self._given, []
-        row_ids, self._row_ids = tuple(self._row_ids), []
+        step.row_losses = self.row_losses.pop()
+        step.row_ids, self._row_ids = tuple(self._row_ids), []
         if self.loop is not None:
-            position = self.loop.data_position
+            step.data_position = self.loop.data_position
             found[signals.DATA_SECONDS] = self.loop.data_seconds
         # Under a shield of its own: a batch may hold anything.
         if (self.loop is not None or given) and not self._batch_shield.is_down:
             with self._batch_shield.guarding("batch facts"):
                 if self.loop is not None:
                     found |= self.loop.facts()
-                    token_rows = self.loop.pop_token_rows()
+                    step.token_rows = self.loop.pop_token_rows()
                 else:
                     found |= self._batch_facts.measure(given)
-                    token_rows = self._batch_facts.pop_token_rows()
+                    step.token_rows = self._batch_facts.pop_token_rows()
         on_host: dict[str, float] = {}
-        names: tuple[str, ...] = ()
-        copy: HostCopy | None = None
         if self.has_scaler or self.user.has_any:
             with self._shield.guarding("note"):
                 if step.state is StepState.APPLIED and not self._shield.is_down:
                     self.note_loss_scale()  # a skipped step is closed after `scaler.update()`
                 on_host, on_device, values = self.user.pop()
                 if values is not None and values.device.type != "meta":
-                    names, copy = on_device, copy_to_host(values)
-        step.fill(
-            signals=on_host | found,
-            data_position=position,
-            token_rows=token_rows,
-            row_losses=self.row_losses.pop(),
-            row_ids=row_ids,
-            device_names=names,
-            device_values=copy,
-        )
+                    step.device_names, step.device_values = on_device, copy_to_host(values)
+        step.signals = on_host | found

@@ -14,6 +14,7 @@ those exchanges, until all ranks have agreed to leave.
 """
 
 import os
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -199,7 +200,7 @@ class StepMonitor:
                     self.slow.note_loss()
         else:
             if self._moved:
-                self._skips.take_turns()  # the others have not moved
+                self._skips.optimizers_alternate = True  # the others have not moved
                 self._close(StepState.APPLIED)
             elif self._step.state is StepState.INSPECTED:
                 self._close(StepState.BROKEN_OFF)
@@ -213,7 +214,7 @@ class StepMonitor:
 
     def note_clip(self) -> None:
         """The user has clipped: after that no more losses of this step come."""
-        self._skips.note_clip()
+        self._skips.was_clipped = True
 
     def note_generators(self) -> None:
         """One of the moments at which the generators may be as they were saved."""
@@ -222,15 +223,14 @@ class StepMonitor:
 
     def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
         """The data is gone through by this loop."""
-        self.facts.go_through(loop)
-        self.resume.begin_loop(loop, position_is_given=position_is_given)
+        self.facts.loop = self.resume.loop = loop
+        self.resume.position_is_given = position_is_given
 
     def begin_loop_step(self, loop: StepLoop) -> None:
         """A step of this loop begins; another one may have been gone through in between, for a
         validation."""
         self.num_calls += 1
-        self.facts.go_through(loop)
-        self.resume.go_through(loop)
+        self.facts.loop = self.resume.loop = loop
         self.note_generators()
 
     def continue_loop(self, step: int) -> None:
@@ -305,7 +305,7 @@ class StepMonitor:
         if self._is_in_backward:
             return
         if id(optimizer) in self._moved:  # one more update, without a record
-            self._skips.take_turns()
+            self._skips.optimizers_alternate = True
             self._close(StepState.APPLIED)
         if not self._moved and self._step.state is StepState.INSPECTED:
             self.gate.forget()  # before anything is measured: a scale would falsify norms
@@ -318,7 +318,7 @@ class StepMonitor:
             sync.act_upon(packet)
             sync.deliver(packet)
         sync.stop_if_stuck(step.step)
-        step.inspect()
+        step.state = StepState.INSPECTED
 
     def carry_out(self, optimizer: Optimizer) -> None:
         """Runs before the update, also if something has failed since the ranks have agreed.
@@ -339,7 +339,7 @@ class StepMonitor:
             )
         if self.gate.has_promoted and self.recorder.is_recording:
             for name in self.gate.pop_promoted():
-                report_promotion(self.recorder, self.next_step, name)
+                report_promotion(self.recorder.event, self.next_step, name)
 
     def _complete_exchange(self) -> None:
         """Make what this rank owes the exchange of this update, if it has failed or is closed."""
@@ -374,7 +374,7 @@ class StepMonitor:
             self._close(StepState.APPLIED)
 
     def _measure_slowly(self) -> None:
-        self._step.note_telemetry(is_measured=self.slow.after_update(self._step))
+        self._step.has_telemetry = self.slow.after_update(self._step)
 
     def _note_changes(self) -> None:
         """Journal what code has changed about the optimizers."""
@@ -408,7 +408,7 @@ class StepMonitor:
             copies = count_copies(shared, self.sync.ranks.group, self._config.replicas)
             self.meter.gradients.set_copies(shared, copies)
             self.slow.prepare(self.sync.ranks.group)
-        self.resume.set_world(self.sync.ranks.world)
+        self.resume.world = self.sync.ranks.world
 
     def _measure(self, optimizer: Optimizer) -> Packet:
         step, meter = self._step, self.meter
@@ -421,7 +421,7 @@ class StepMonitor:
         if self.facts.loop is not None:
             with self.shields.batches.guarding("bad data"):
                 has_bad_data = self.facts.has_bad_data(self.recorder.bad_data)
-        step.measure(norm_is_after_clip=is_after_clip, has_bad_data=has_bad_data)
+        step.norm_is_after_clip, step.has_bad_data = is_after_clip, has_bad_data
         return Packet(
             step=step,
             sums=meter.step_sums(self._num_steps % PHASES if step.is_recorded_here else 0),
@@ -441,17 +441,17 @@ class StepMonitor:
     def _close(self, state: StepState) -> None:
         """End the step and begin the next one."""
         step = self._step
-        step.end(state)
+        step.state, step.clock = state, time.time()
         if self.is_watching:
             if step.is_recorded_here and self.sync.recorder.is_recording:
                 self.shields.host.call("note", self.facts.fill, step)
             if state in (StepState.SKIPPED, StepState.OVERFLOW):
                 self.sync.send_skipped(step, self.meter.step_sums(0))
-        step.close()
+        step.is_closed = True
         self.next_step += int(step.is_recorded_here)
         # Whether a loop skipped a step is partly a guess; these are not, and the same on all ranks.
         self._num_steps += int(bool(self._moved) or state is StepState.OVERFLOW)
-        self._skips.end_step()
+        self._skips.was_clipped = False
         self._begin_step()
         self.sync.flush()
         if self.sync.ranks.world > 1:

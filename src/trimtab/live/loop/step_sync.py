@@ -70,7 +70,7 @@ class RecordAssembler:
         self._recorder = recorder
         self._slots = slots
         self._world = world
-        self._gate = GateReporter(recorder)
+        self._gate = GateReporter(recorder.event)
         self._waiting: deque[TrainStep] = deque()
         self._has_tested_hooks = False
         self._num_partial = 0
@@ -91,7 +91,7 @@ class RecordAssembler:
         is_reported = step.numbers.get(signals.DISCARDED) == 1.0
         if packet.report and not is_reported:
             number = self._recorder.number_of(step)
-            step.add_numbers(self._gate.report(number, step.numbers, packet.report))
+            step.numbers |= self._gate.report(number, step.numbers, packet.report)
         self.flush()
 
     def add_telemetry(self, step: TrainStep, values: Sequence[float]) -> None:
@@ -176,12 +176,6 @@ class Packet:
     telemetry: list[float] = field(default_factory=list)
     report: dict[str, float] = field(default_factory=dict)
     """Values that the gate reports, by name."""
-
-    def load(
-        self, telemetry_of: TrainStep | None, check: Any, report_names: tuple[str, ...]
-    ) -> None:
-        """Note what travels with the sums of the step."""
-        self.telemetry_of, self.check, self.report_names = telemetry_of, check, report_names
 
     def unpack(self, values: list[float], *, num_state: int, num_telemetry: int) -> None:
         """Split the vector that arrived: leaving, step sums, state, telemetry, gate report."""
@@ -288,11 +282,10 @@ class StepSync:
                 self._slow.learn(torch.tensor(total) if self._math.is_host else total)
         self._last_decision = decision = self._gate.decision
         self._has_restored = False
-        packet.step.count_exchange()
-        if decision is None:
-            packet.load(telemetry_of, check, ())
-        else:
-            packet.load(telemetry_of, check, decision.report_names)
+        packet.step.num_exchanges += 1
+        packet.telemetry_of, packet.check = telemetry_of, check
+        if decision is not None:
+            packet.report_names = decision.report_names
             total = self._joined(total, self._math.vector(decision.report))
         self._send(packet, total)
 

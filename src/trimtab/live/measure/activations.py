@@ -112,7 +112,7 @@ class Activations:
             hook = _RmsHook(buffer, first)
         self._handles.append(module.register_forward_hook(hook))
         if site.kind == sites.ATTENTION:
-            probe = AttentionProbe(buffer.acts, _MaxWriter(buffer, others[0]), buffer.spend)
+            probe = AttentionProbe(buffer.acts, buffer.max_writer(others[0]), buffer.spend)
             self._handles += (
                 module.register_forward_pre_hook(_Forget(probe.enter)),
                 module.register_forward_hook(_Forget(probe.leave), always_call=True),
@@ -210,6 +210,15 @@ class _Buffer:
         """Count the time of a hook that began then."""
         self.seconds += time.perf_counter() - began
 
+    def max_writer(self, place: int) -> Callable[[torch.Tensor], None]:
+        """Return what writes the largest value of a step."""
+        slot = self.values[place]
+
+        def write(value: torch.Tensor) -> None:
+            slot.copy_(torch.maximum(slot, value))
+
+        return write
+
     def report_no_logits(self) -> None:
         if not self._has_reported:
             self._has_reported = True
@@ -248,16 +257,6 @@ class _Forget:
     def __reduce__(self) -> tuple[Any, ...]:
         # A copied or pickled model gets a callable of the standard library that does nothing.
         return getattr, (contextlib.nullcontext(), "__exit__")
-
-
-class _MaxWriter:
-    """Writes the largest value of a step."""
-
-    def __init__(self, buffer: _Buffer, place: int) -> None:
-        self._slot = buffer.values[place]
-
-    def __call__(self, value: torch.Tensor) -> None:
-        self._slot.copy_(torch.maximum(self._slot, value))
 
 
 class _Hook(_Forget):

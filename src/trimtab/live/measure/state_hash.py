@@ -33,10 +33,6 @@ NUM_PIECES, PIECE_BITS = 8, 8
 WEIGHTS, MOMENTS, REPLICAS = "weights", "moments", "replicas"
 _KINDS = (WEIGHTS, MOMENTS, REPLICAS)
 
-SMALL_BYTES = 16384
-"""Tensors up to this size are joined and summed together on a processor: an operation on each costs
-more than the copy."""
-
 _SPREAD = 0x9E3779B97F4A7C15
 """An odd number by which every bit of a checksum reaches the 53 that a double holds exactly."""
 
@@ -85,15 +81,16 @@ class StateHash:
             self.prepare(self._group)
         found: dict[tuple[int, int], list[torch.Tensor]] = {}
         for (role, kind, once, balance), tensors in self._sort().items():
-            total = torch.stack([part.to(self._device) for part in _sums(tensors)]).sum()
+            sums = [bits(one).sum(dtype=torch.int64).to(self._device) for one in tensors]
+            total = torch.stack(sums).sum()
             if once:
                 found.setdefault((role, kind), []).append(total)
             if balance:
                 found.setdefault((role, _KINDS.index(REPLICAS)), []).append(total * balance)
         none = torch.zeros((), dtype=torch.int64, device=self._device)
         keys = [(role, kind) for role in range(len(self._roles)) for kind in range(len(_KINDS))]
-        sums = torch.stack([sum(found.get(key, ()), none) for key in keys])
-        pieces = (sums[:, None] >> self._shifts) & (2**PIECE_BITS - 1)
+        totals = torch.stack([sum(found.get(key, ()), none) for key in keys])
+        pieces = (totals[:, None] >> self._shifts) & (2**PIECE_BITS - 1)
         return torch.cat((pieces.flatten().float(), self._facts))
 
     def _sort(self) -> dict[tuple[int, int, bool, int], list[torch.Tensor]]:
@@ -134,18 +131,6 @@ class StateHash:
         if group.world > 1 and self._gradients.copies_of(parameter) == group.world:
             return group.rank == 0, group.world - 1 if group.rank == 0 else -1
         return True, 0
-
-
-def _sums(tensors: Sequence[torch.Tensor]) -> Iterator[torch.Tensor]:
-    """Yield sums of bits that together are those of all tensors."""
-    small: dict[torch.dtype, list[torch.Tensor]] = {}
-    for tensor in tensors:
-        if tensor.nbytes <= SMALL_BYTES and tensor.device.type == "cpu":
-            small.setdefault(tensor.dtype, []).append(tensor.reshape(-1))
-        else:
-            yield bits(tensor).sum(dtype=torch.int64)
-    for parts in small.values():
-        yield bits(torch.cat(parts)).sum(dtype=torch.int64)
 
 
 def read_hashes(sums: Mapping[str, float], world: int) -> dict[str, float]:

@@ -218,7 +218,6 @@ class StateSums:
         """Those of the present parameter; nothing from one step to the next."""
         self._found: list[ChunkSums] = []
         self._adam: dict[tuple[int, int], _Adam] = {}
-        self._scratch = _Scratch()
         if layout.with_grads:
             grads = [trait.parameter.grad for trait in layout.with_grads]
             found = squares([local(grad) for grad in grads if grad is not None])
@@ -296,25 +295,25 @@ class StateSums:
         sizes = norms if chunk.piece is None else _squares
         grads = self._tensors(chunk, "grad") if first.has_grad and self._is_whole else []
         if grads:
-            found["zeros"] = self._scratch.zeros(grads)
+            found["zeros"] = [one.numel() - torch.count_nonzero(one) for one in grads]
         update: Tensors = []
         if first.has_moments:
             # Each tensor is summed where it is used, while the cache has it.
             adam, m, v = self._adam_of(first), *(self._tensors(chunk, name) for name in MOMENTS)
             found["v"] = sizes(v)
             if first.has_grad:
-                scale = self._scratch.sqrt(v)
+                scale = torch._foreach_sqrt(v)
                 # One for each: a single one is read by the host.
                 torch._foreach_add_(scale, [adam.epsilon] * len(scale))
                 if grads:
-                    ratios = sizes(self._scratch.div(grads, scale))
+                    ratios = sizes(torch._foreach_div(grads, scale))
                     power = adam.root if chunk.piece is None else adam.second
                     found["grad_to_v"] = torch._foreach_mul(ratios, [power] * len(ratios))
                     found["adam_grads"] = sizes(grads)
                     # In fp32: the cosine of two parallel bf16 vectors is over 1 otherwise.
                     flat = [[_wide(one.reshape(-1)) for one in ones] for ones in (grads, m)]
                     found["grad_dot_m"] = list(map(torch.dot, *flat))
-                update = self._scratch.div(m, scale)
+                update = torch._foreach_div(m, scale)
             found["m"] = sizes(m)
         weights = self._tensors(chunk, "param")
         if update:
@@ -368,46 +367,6 @@ def _step_of(step: torch.Tensor | float, device: torch.device) -> torch.Tensor:
     if isinstance(step, torch.Tensor):
         return local(step).to(device, torch.float32, non_blocking=True).reshape(())
     return torch.full((), float(step), dtype=torch.float32, device=device)
-
-
-class _Scratch:
-    """Temporary memory for pieces on a processor: without it a third of the time goes into
-    allocations."""
-
-    def __init__(self) -> None:
-        self._memory: dict[tuple[str, torch.dtype], torch.Tensor] = {}
-
-    def sqrt(self, ones: Tensors) -> Tensors:
-        """Return the roots."""
-        if _is_piece(ones):
-            return [torch.sqrt(ones[0], out=self._room("sqrt", ones[0]))]
-        return torch._foreach_sqrt(ones)
-
-    def zeros(self, ones: Tensors) -> Tensors:
-        """Return how many elements are exactly zero."""
-        if _is_piece(ones):
-            is_zero = torch.eq(ones[0], 0, out=self._room("div", ones[0]))
-            return [is_zero.dot(is_zero)]  # in half the time of a count
-        return [one.numel() - torch.count_nonzero(one) for one in ones]
-
-    def div(self, ones: Tensors, others: Tensors) -> Tensors:
-        """Return the quotients; those of the last call are gone."""
-        if _is_piece(ones):
-            return [torch.div(ones[0], others[0], out=self._room("div", ones[0]))]
-        return torch._foreach_div(ones, others)
-
-    def _room(self, name: str, piece: torch.Tensor) -> torch.Tensor:
-        key, size = (name, piece.dtype), piece.numel()
-        if key not in self._memory:
-            self._memory[key] = torch.empty(CPU_ELEMENTS, dtype=piece.dtype)
-        return self._memory[key] if size == CPU_ELEMENTS else self._memory[key][:size]
-
-
-def _is_piece(tensors: Tensors) -> bool:
-    """Whether there is one, flat, on a processor."""
-    first = tensors[0]
-    is_flat = first.dim() == 1 and first.is_contiguous() and first.numel() <= CPU_ELEMENTS
-    return len(tensors) == 1 and is_flat and first.device.type == "cpu"
 
 
 def norms(tensors: Tensors) -> Tensors:

@@ -53,17 +53,6 @@ class Decision:
     is_shrunk: bool = False
     """Whether `shrink` is more than 1, if that is known on the host."""
 
-    def scale_down(self, by: Scalar) -> None:
-        self.shrink = by
-
-    def report_besides(self, names: tuple[str, ...], values: tuple[Scalar, ...]) -> None:
-        """Let the host know these, besides the vote."""
-        self.report_names, self.report = (VOTE, *names), (self.vote, *values)
-
-    def settle_on_host(self, *, is_discarded: bool, is_shrunk: bool) -> None:
-        """Keep what an optimizer had to read of it."""
-        self.is_discarded, self.is_shrunk = is_discarded, is_shrunk
-
     @property
     def is_accepted_on_host(self) -> bool:
         """Whether the host knows that the step is applied as it is."""
@@ -173,17 +162,17 @@ class Gate:
         # From here on the other ranks count on it, whatever fails in this one.
         self.decision = decision = Decision(vote=agreed, report=(agreed,))
         if verdict is not None and may_scale_down:
-            shrink = verdict.shrink
+            decision.shrink = verdict.shrink
             if sync.world > 1:  # nobody scales down if a rank could not decide
-                shrink = self._math.where(agreed == OUT, self._math.one, shrink)
-            decision.scale_down(shrink)
+                decision.shrink = self._math.where(agreed == OUT, self._math.one, verdict.shrink)
         try:
             self._settle(decision)
             if verdict is not None:
                 names: tuple[str, ...] = REPORT_NAMES
                 if largest := sync.largest_loss:
                     names = (*names, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
-                decision.report_besides(names, (*self.rule.report(verdict), *largest))
+                decision.report_names = (VOTE, *names)
+                decision.report = (agreed, *self.rule.report(verdict), *largest)
                 self.rule.learn(verdict)
         except Exception as error:
             self.shield.catch("decision", error)
@@ -195,11 +184,10 @@ class Gate:
     def _settle(self, decision: Decision) -> None:
         """Have the decision where optimizers read it: on the device, or on the host."""
         if self._math.is_host:
-            is_discarded, is_shrunk = self._read(decision)
-            decision.settle_on_host(is_discarded=is_discarded, is_shrunk=is_shrunk)
-            if is_discarded or self._flag_is_set:
-                self._found_inf.fill_(is_discarded)
-                self._flag_is_set = is_discarded
+            decision.is_discarded, decision.is_shrunk = self._read(decision)
+            if decision.is_discarded or self._flag_is_set:
+                self._found_inf.fill_(decision.is_discarded)
+                self._flag_is_set = decision.is_discarded
         else:
             torch.eq(decision.vote, DISCARD, out=self._found_inf)
 
@@ -348,8 +336,7 @@ class Gate:
     def _prepare_on_host(self, optimizer: Optimizer, decision: Decision) -> None:
         self._prove(optimizer)
         if decision.is_discarded is None:
-            is_discarded, is_shrunk = self._read(decision)
-            decision.settle_on_host(is_discarded=is_discarded, is_shrunk=is_shrunk)
+            decision.is_discarded, decision.is_shrunk = self._read(decision)
         if decision.is_discarded:
             self._discard.via_missing_grads(optimizer)
         elif decision.is_shrunk and decision.shrink is not None:

@@ -1,13 +1,15 @@
 """GateReporter: what the gate decided, in the journal and the log once its numbers arrive."""
 
 import math
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Callable, Mapping
 
 from trimtab.core import signals
 from trimtab.live.protect.rule import IS_ARMED, LETS_THROUGH, SCALED_BY, USUAL_LOG_NORM, USUAL_LOSS
 from trimtab.live.ranks.exchange import DISCARD
 from trimtab.live.shield import log
+
+Event = Callable[[str, int, Mapping[str, object]], None]
+"""Journals something that happened in a step, with its facts."""
 
 VOTE = "vote"
 """The name of what the ranks agreed on; the rule names the other values of a report."""
@@ -31,19 +33,11 @@ ARMED_WITHIN = 512
 """Steps after which a gate that still knows nothing usual is reported: four windows."""
 
 
-class EventSink(Protocol):
-    """Where events go."""
-
-    def event(self, kind: str, step: int, facts: Mapping[str, object]) -> None:
-        """Journal something that happened."""
-        ...
-
-
 class GateReporter:
     """Turns the gate's reports into events, sentences and signals."""
 
-    def __init__(self, sink: EventSink) -> None:
-        self._sink = sink
+    def __init__(self, event: Event) -> None:
+        self._event = event
         self._in_a_row = self._scaled_in_a_row = 0
         self._num_reports = 0
         self._is_armed = self._lets_through = False
@@ -76,7 +70,7 @@ class GateReporter:
                 "applied, because discarding them would freeze the run",
                 step,
             )
-            self._sink.event("gate lets steps through", step, {})
+            self._event("gate lets steps through", step, {})
         self._lets_through = lets_through
 
     def _report_armed(self, step: int, is_armed: bool) -> None:
@@ -84,14 +78,14 @@ class GateReporter:
         if is_armed and not self._is_armed:
             self._is_armed = True
             log.debug("trimtab: the gate is armed from step %d on", step)
-            self._sink.event("gate armed", step, {})
+            self._event("gate armed", step, {})
         if not self._is_armed and self._num_reports == ARMED_WITHIN:
             log.warning(
                 "trimtab: spike protection is off: too few of the first %d steps had a loss and a "
                 "gradient norm; call guard.record(loss=...) and guard.clip_grad_norm_(...)",
                 ARMED_WITHIN,
             )
-            self._sink.event("gate not armed", step, {})
+            self._event("gate not armed", step, {})
 
     def _report_discard(
         self, step: int, found: Mapping[str, float], report: Mapping[str, float]
@@ -101,7 +95,7 @@ class GateReporter:
         facts: dict[str, object] = {"reasons": reasons, **numbers}
         if signals.MAX_LOSS_RANK in report:
             facts["rank_of_largest_loss"] = int(report[signals.MAX_LOSS_RANK])
-        self._sink.event("step discarded", step, facts)
+        self._event("step discarded", step, facts)
         because = " and ".join(reasons)
         _warn(f"step {step} discarded, {because}{sentence}", self._in_a_row)
 
@@ -110,7 +104,7 @@ class GateReporter:
     ) -> None:
         by = report[SCALED_BY]
         numbers, _ = _numbers(found, report)
-        self._sink.event("gradient scaled down", step, {"by": by, **numbers})
+        self._event("gradient scaled down", step, {"by": by, **numbers})
         _warn(
             f"step {step} applied with its gradient divided by {by:.3g}, far larger than usual",
             self._scaled_in_a_row,
@@ -144,14 +138,14 @@ def _warn(sentence: str, in_a_row: int) -> None:
         log.warning("trimtab: %s%s", sentence, f"; {in_a_row} in a row" if in_a_row > 1 else "")
 
 
-def report_promotion(sink: EventSink, step: int, name: str) -> None:
+def report_promotion(event: Event, step: int, name: str) -> None:
     """Report that an optimizer now runs fused and did not before, on the first rank."""
     log.warning(
         "trimtab: %s now runs fused, to discard steps on the device; rounding differs "
         "(gate.promote = false: no change)",
         name,
     )
-    sink.event("optimizer promoted", step, {"optimizer": name})
+    event("optimizer promoted", step, {"optimizer": name})
 
 
 def _reasons(found: Mapping[str, float], report: Mapping[str, float]) -> list[str]:

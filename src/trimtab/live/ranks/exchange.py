@@ -15,7 +15,6 @@ arrived. `TrainStep` is the step itself, which waits for them. Where the device 
 are floats: they become a tensor only to be added up.
 """
 
-import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -167,57 +166,16 @@ class TrainStep:
         """This rank has recorded a loss."""
         self.is_recorded_here, self.state = True, StepState.RECORDED
 
-    def measure(self, *, norm_is_after_clip: bool, has_bad_data: bool) -> None:
-        """Its numbers were taken, before the first of its optimizers moves."""
-        self.norm_is_after_clip, self.has_bad_data = norm_is_after_clip, has_bad_data
-
-    def count_exchange(self) -> None:
-        self.num_exchanges += 1
-
-    def inspect(self) -> None:
-        """It was decided about, and an optimizer is about to move."""
-        self.state = StepState.INSPECTED
-
-    def note_telemetry(self, *, is_measured: bool) -> None:
-        self.has_telemetry = is_measured
-
-    def end(self, state: StepState) -> None:
-        """The step is over; its facts may still be added."""
-        self.state, self.clock = state, time.time()
-
-    def fill(
-        self,
-        *,
-        signals: dict[str, float],
-        data_position: int,
-        token_rows: tuple[TokenRows, ...],
-        row_losses: tuple[HostCopy, ...],
-        row_ids: tuple[tuple[int, ...], ...],
-        device_names: tuple[str, ...],
-        device_values: HostCopy | None,
-    ) -> None:
-        """Add what the host of the first rank knows of it."""
-        self.signals, self.data_position = signals, data_position
-        self.token_rows, self.row_losses, self.row_ids = token_rows, row_losses, row_ids
-        self.device_names, self.device_values = device_names, device_values
-
-    def close(self) -> None:
-        """Nothing more is added on this rank."""
-        self.is_closed = True
-
     def arrive(self, numbers: Mapping[str, float], *, is_recorded: bool) -> None:
         """Take the numbers of one exchange; those of its first one are what is recorded."""
         if self.num_arrived == 0:
-            self.add_numbers(numbers)
+            self.numbers |= numbers
         self.num_arrived += 1
         self.is_recorded = self.is_recorded or is_recorded
 
     def arrive_telemetry(self, numbers: Mapping[str, float]) -> None:
         """Take telemetry; nothing if it was lost."""
         self.telemetry_is_here = True
-        self.add_numbers(numbers)
-
-    def add_numbers(self, numbers: Mapping[str, float]) -> None:
         self.numbers |= numbers
 
     @property

@@ -20,11 +20,10 @@ All ranks decide from the same sums at the same exchange, so they decide alike.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 
 from trimtab.live.measure.step_meter import STEP_SUMS
-from trimtab.live.protect.gate_reporter import HARM
 from trimtab.live.ranks.exchange import RankSync
 
 MEMORY_FIELDS = ("flipped", "flipped_ranks", "written", "flipped_tensor")
@@ -39,18 +38,6 @@ AUDIT_FIELDS = (
 
 TRIAL_FIELDS = ("trial_scored", "trial_gap", "trial_old")
 """Findings of `StateTrial` about the batch before: ranks that scored it, gaps and old losses."""
-
-FIELDS = (
-    *(*MEMORY_FIELDS, *AUDIT_FIELDS, "returned"),
-    *("audited", "edited", "cramped", "snapshot", "ordered", "relaunch", "unable"),
-    *("trial_ready", "trial_changed", "trial_failed", *TRIAL_FIELDS, HARM),
-)
-"""What each rank adds to the exchange of an update. `audited`, `edited`, `cramped` (without memory
-for all snapshots) and `unable` count ranks, and so do `trial_ready` (can score the batch at hand),
-`trial_changed` (has seen settings change) and `trial_failed` (tries no state).
-Only the first rank fills three: `snapshot` is 1 where it is time for one, `ordered` 1 more than the
-updates to lose at least, `relaunch` 1 where it ends the run. Indices count from 1; 0 is none. The
-last one counts ranks whose state waits for an undo."""
 
 RETURN_STEPS = 100
 """Updates within which the same trouble is no accident any more, and within which a refusal stands.
@@ -92,7 +79,15 @@ class Proof(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StateFindings:
-    """Findings of all ranks in one exchange, summed over them."""
+    """Findings of all ranks in one exchange, summed over them.
+
+    `audited`, `edited`, `cramped` (without memory for all snapshots) and `unable` count ranks, and
+    so do `trial_ready` (can score the batch at hand), `trial_changed` (has seen settings change)
+    and `trial_failed` (tries no state). Only the first rank fills three: `snapshot` is 1 where it
+    is time for one, `ordered` 1 more than the updates to lose at least, `relaunch` 1 where it ends
+    the run. Indices count from 1; 0 is none. The last one counts ranks whose state waits for an
+    undo.
+    """
 
     flipped: float = 0
     flipped_ranks: float = 0
@@ -146,6 +141,11 @@ class StateFindings:
         if self.nonfinite + self.impossible + self.too_far == 1:
             return int(self.broken_tensor) - 1
         return int(self.flipped_tensor) - 1 if self.flipped == 1 else None
+
+
+FIELDS = tuple(one.name for one in fields(StateFindings))
+"""What each rank adds to the exchange of an update: `MEMORY_FIELDS`, `AUDIT_FIELDS`, what else it
+knows, `TRIAL_FIELDS`, and its harm."""
 
 
 def read_exchange(ranks: RankSync) -> tuple[float, StateFindings, dict[str, float]]:

@@ -157,15 +157,6 @@ class TrackedOptimizer:
         self.travel_at: dict[int, Travel] = {}
         """The same at the last snapshots."""
 
-    def count_update(self, total: int) -> None:
-        """An update was made; `total` is that of all optimizers."""
-        self.num_updates += 1
-        self.last_step_total = total
-
-    def count_travel(self) -> None:
-        """Add how far the last update can have moved a weight."""
-        self.travel = self.travel.add(self.optimizer)
-
     def audit_snapshot(self) -> None:
         """Audit the state of which a snapshot is due; the findings go with the next exchange."""
         self.pending_audit = (self.num_updates, self.audit.audit(self.state.parts))
@@ -174,14 +165,6 @@ class TrackedOptimizer:
         """Return the snapshot that was audited and the findings, once."""
         audit, self.pending_audit = self.pending_audit, None
         return audit or (None, None)
-
-    def examine(self, *, is_needed: bool) -> None:
-        """Audit the state for the next exchange, which is read at once."""
-        self.is_examined = is_needed
-
-    def send_examination(self) -> None:
-        """What was audited goes with the present exchange."""
-        self.is_sent_examined, self.is_examined = self.is_examined, False
 
     def pop_examination(self) -> bool:
         """Return whether the exchange that was just made has an audit to be read, once."""
@@ -192,9 +175,6 @@ class TrackedOptimizer:
         """Note the state as the update has left it, and sum its bits."""
         self.fingerprint = now = self.state.fingerprint()
         self.memory_watch.after_update(now)
-
-    def request_undo(self) -> None:
-        self.requested_at = self.num_updates
 
     def count_nonfinite(self, update: int, *, is_finite: bool) -> None:
         self.num_nonfinite = 0 if is_finite else self.num_nonfinite + 1
@@ -237,10 +217,6 @@ class TrackedOptimizer:
         self.is_examined = False
         self.pending_audit = None
         self.memory_watch.forget()
-
-    def forget_restored(self) -> None:
-        """The harm has come back into the weight that was restored."""
-        self.restored_tensor = None
 
 
 def _largest(tensor: torch.Tensor) -> torch.Tensor:

@@ -229,7 +229,7 @@ class Undo(StateGuard):
             *(requests.pop_order(), bool(requests.relaunch_reason), self._shield.is_down),
             *trial,
         )
-        tracked.send_examination()
+        tracked.is_sent_examined, tracked.is_examined = tracked.is_examined, False
         check = StateCheck(tracked, tracked.num_updates, audited, self._num_findings)
         is_sound = all(found is None for found in (memory, audit, returned, scores))
         if is_sound and self._harm is self._no_harm and not any(facts):
@@ -285,7 +285,7 @@ class Undo(StateGuard):
         if is_about_now:
             tracked.count_nonfinite(check.update, is_finite=is_finite)
             is_needed = not is_finite and self._pending is None
-            tracked.examine(is_needed=is_needed and self._ranks.world > 1)
+            tracked.is_examined = is_needed and self._ranks.world > 1
             if is_needed and self._ranks.world == 1:
                 findings = replace(findings, **self._audit_now(tracked))
         if findings.unable:
@@ -310,7 +310,7 @@ class Undo(StateGuard):
             )
         if findings.returned and tracked.restored_tensor is not None:
             self._report.harm_returned(self._names.get(id(tracked.restored_tensor.tensor)))
-            tracked.forget_restored()
+            tracked.restored_tensor = None
         if findings.nonfinite_buffers and is_finite:
             self._repair_buffers(tracked, findings)
         proof = self._proof(tracked, findings, is_finite=is_finite)
@@ -402,12 +402,13 @@ class Undo(StateGuard):
         """Audit and copy the state if that is due, and sum its bits."""
         tracked = self._tracked[optimizer]
         self._discard.undo(optimizer)
-        tracked.count_update(self._total_updates + 1)
+        tracked.last_step_total = self._total_updates + 1
+        tracked.num_updates += 1
         if self._is_idle:
             return
         with self._shield.guarding("snapshot"):
             self._snapshots.after_update(tracked.index)
-            tracked.count_travel()
+            tracked.travel = tracked.travel.add(optimizer)
             is_copied = False
             if tracked.schedule.is_due(tracked.num_updates):
                 tracked.schedule.start()
@@ -495,7 +496,7 @@ class Undo(StateGuard):
 
     def _take_up(self, offer: Offer, proof: Proof, tracked: TrackedOptimizer) -> None:
         """Plan to restore the older state that has won a trial."""
-        tracked.request_undo()
+        tracked.requested_at = tracked.num_updates
         lost = tracked.num_updates - offer.snapshot
         report = UndoReport(
             proof=proof,
@@ -560,7 +561,7 @@ class Undo(StateGuard):
         except Exception as error:
             raise _half_way(f"{type(error).__name__}: {error}") from error
         if not pending.has_begun:
-            pending.begin()
+            pending.has_begun = True
             self._report.undo(pending.report_after(tracked.num_updates - tracked.requested_at))
         harmed = pending.tensor
         is_weight = harmed is not None and harmed.key is None

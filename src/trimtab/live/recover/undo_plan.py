@@ -70,11 +70,7 @@ class PendingUndo:
     report: UndoReport
     """What is said of it once it is done."""
     has_begun: bool = False
-    """Whether one of the optimizers has been restored."""
-
-    def begin(self) -> None:
-        """One of the optimizers is restored: from here on it cannot be given up."""
-        self.has_begun = True
+    """Whether one of the optimizers has been restored: from then on it cannot be given up."""
 
     def report_after(self, updates: int) -> UndoReport:
         """Return the report, so many updates after the decision."""
@@ -137,7 +133,7 @@ class UndoPlanner:
         if problem is not None:
             return report
         for one in every:
-            one.request_undo()
+            one.requested_at = one.num_updates
         lost = max(applied[index] - step for index, step in targets.items())
         return PendingUndo(
             snapshots=targets,
