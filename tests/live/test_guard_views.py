@@ -49,7 +49,7 @@ def test_a_view_that_fails_raises_nothing_and_leaves_the_guard_in_the_run(
             broken.setattr(type(guard._monitor.recorder), "summary", lambda self: 1 / 0)
             assert repr(guard).startswith("<trimtab.live.guard.Guard object at ")
         assert guard._monitor.is_watching
-        assert repr(guard).startswith("<trimtab.live.guard.Guard object at ")
+        assert "FAILED: views of the guard" in repr(guard)
 
 
 def test_no_guard_says_so(tmp_path: Path) -> None:

@@ -64,34 +64,9 @@ class CountsInTheGroup(AdamLike):
         group["step"] = group.get("step", 0) + 1
 
 
-class HasThreeBetas(AdamLike):
-    """Adan, AdEMAMix."""
-
-    options = {"lr": 1e-2, "betas": (0.9, 0.95, 0.99), "eps": 1e-8}  # noqa: RUF012
-
-
-class HasNoBetas(AdamLike):
-    """The betas are attributes."""
-
-    options = {"lr": 1e-2, "eps": 1e-8}  # noqa: RUF012
-
-
-class HasNoEpsilon(AdamLike):
-    """The epsilon is a constant."""
-
-    options = {"lr": 1e-2, "betas": (0.9, 0.95)}  # noqa: RUF012
-
-
-class HasNoRate(AdamLike):
-    """Learning-rate-free methods."""
-
-    options = {"betas": (0.9, 0.95), "eps": 1e-8}  # noqa: RUF012
-
-
-class HasRateNone(AdamLike):
-    """Adafactor with relative steps."""
-
-    options = {"lr": None, "betas": (0.9, 0.95), "eps": 1e-8}  # noqa: RUF012
+def with_options(**options: Any) -> type[AdamLike]:
+    """Return an optimizer whose groups have these options only."""
+    return type(f"Has {sorted(options)}", (AdamLike,), {"options": options})
 
 
 class KeepsMomentsInFp32(AdamLike):
@@ -119,11 +94,11 @@ ADAM_LIKE = [
     AdamLike,
     CountsByInteger,
     CountsInTheGroup,
-    HasThreeBetas,
-    HasNoBetas,
-    HasNoEpsilon,
-    HasNoRate,
-    HasRateNone,
+    with_options(lr=1e-2, betas=(0.9, 0.95, 0.99), eps=1e-8),  # Adan, AdEMAMix
+    with_options(lr=1e-2, eps=1e-8),
+    with_options(lr=1e-2, betas=(0.9, 0.95)),
+    with_options(betas=(0.9, 0.95), eps=1e-8),  # learning-rate-free methods
+    with_options(lr=None, betas=(0.9, 0.95), eps=1e-8),  # Adafactor with relative steps
     KeepsMomentsInBytes,
 ]
 """Their state has Adam's names; of all but the first it cannot be read as Adam's."""

@@ -171,18 +171,6 @@ def test_a_discarded_step_is_as_if_it_had_never_been(make: Any, tmp_path: Path) 
     assert books(protected[1]) == books(bare[1])
 
 
-@pytest.mark.parametrize("make", PROTECTED)
-def test_observing_changes_no_bit(make: Any, tmp_path: Path) -> None:
-    ends = []
-    for folder in (tmp_path, None):
-        with protecting(folder, make, "observe") as run:
-            for number in range(8):
-                run.take(number)
-        ends.append((run.model, run.optimizer))
-    assert_same(*ends)
-    assert books(ends[0][1]) == books(ends[1][1])
-
-
 def test_a_step_that_needs_a_closure_is_protected(tmp_path: Path) -> None:
     ends = []
     for folder in (tmp_path, None):

@@ -287,35 +287,8 @@ def is_a_vector(run: Run, batch: Any) -> torch.Tensor:
     return F.cross_entropy(run.model(batch[0]), batch[1], reduction="none")
 
 
-def draws(run: Run, batch: Any) -> torch.Tensor:
-    return run.loss(batch) + 0 * torch.randn(())
-
-
-def changes_buffers(run: Run, batch: Any) -> torch.Tensor:
-    for buffer in run.model.buffers():
-        buffer.add_(1)
-    return run.loss(batch)
-
-
-def evaluates(run: Run, batch: Any) -> torch.Tensor:
-    run.model.eval()
-    return run.loss(batch)
-
-
-def goes_back(run: Run, batch: Any) -> torch.Tensor:
-    with torch.enable_grad():
-        loss = run.loss(batch)
-        loss.backward()
-    return loss
-
-
 def steps_itself(run: Run, batch: Any) -> torch.Tensor:
     run.optimizer.step()
-    return run.loss(batch)
-
-
-def notes(run: Run, batch: Any) -> torch.Tensor:
-    run.model.seen = run.calls  # type: ignore[assignment]
     return run.loss(batch)
 
 
@@ -333,8 +306,8 @@ def is_slow(run: Run, batch: Any) -> torch.Tensor:
     return run.loss(batch)
 
 
-TAKES_PART = (is_nan, is_a_vector, draws, changes_buffers, evaluates, goes_back)
-IS_REFUSED = (raises, raises_on_the_old_state, steps_itself, notes, is_no_tensor, is_slow)
+TAKES_PART = (is_nan, is_a_vector)
+IS_REFUSED = (raises, raises_on_the_old_state, steps_itself, is_no_tensor, is_slow)
 QUICK = (*TAKES_PART, *IS_REFUSED[:-1], writes_to_the_batch)
 
 
