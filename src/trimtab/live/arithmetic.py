@@ -124,15 +124,12 @@ class DeviceMath:
         self._constants: dict[int, torch.Tensor] = {}
 
     def number(self, value: Any) -> Scalar:
-        """Return one number that somebody gave; raises OddNumber."""
         return as_scalar(value, self.device)
 
     def kept(self, value: Scalar) -> Scalar:
-        """Return a number that stays as it is whatever happens to what it was read from."""
         return value.clone()
 
     def vector(self, values: Sequence[Scalar]) -> Vector:
-        """Return a vector of numbers, conditions (as 0 and 1) and small whole numbers."""
         return torch.stack([v if isinstance(v, torch.Tensor) else self._whole(v) for v in values])
 
     def _whole(self, value: int) -> torch.Tensor:
@@ -144,7 +141,6 @@ class DeviceMath:
         return known
 
     def parts(self, vector: Vector) -> Vector:
-        """Return the numbers of a vector."""
         return vector.unbind()
 
     def where(self, condition: Scalar, value: Scalar, other: Scalar) -> Scalar:

@@ -238,7 +238,7 @@ class Guard(LoopServices):
         evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
         """
         monitor = self._monitor
-        monitor.count_call()
+        monitor.num_calls += 1
         is_trained = isinstance(loss, torch.Tensor) and loss.requires_grad
         if loss is not None and not is_trained and self._is_evaluation():
             self._report_once(
@@ -351,7 +351,7 @@ class Guard(LoopServices):
         tensor on a device is not read.
         """
         monitor = self._monitor
-        monitor.count_call()
+        monitor.num_calls += 1
         if monitor.is_watching and monitor.recorder.is_recording:
             with monitor.shields.user.guarding("event"):
                 name, plain = plain_event(kind or facts.pop("kind", "event"), facts)

@@ -137,12 +137,12 @@ PAST_TORCH: dict[str, Callable[[Any], Any]] = {
     "doubled": lambda model: model[0].weight.data.mul_(2),
     "negated": lambda model: model[0].weight.data.neg_(),
     "drawn anew": lambda model: model[2].weight.data.normal_(),
-    "by numpy": lambda model: np.multiply.at(model[2].weight.detach().numpy(), slice(None), 0.9),
+    "by numpy": lambda model: model[2].weight.detach().numpy().__imul__(0.9),
     "clamped": lambda model: model[0].weight.data.clamp_(-0.01, 0.01),
     # 24 elements by 2**23 each: as many as a sum of all would take for few bits.
     "a column is halved": lambda model: model[0].weight.data[:16, 4].mul_(0.5),
-    "a column is doubled by numpy": lambda model: np.multiply.at(
-        model[2].weight.detach().numpy(), (slice(4), 2), 2
+    "a column is doubled by numpy": lambda model: (
+        model[2].weight.detach().numpy()[:4, 2].__imul__(2)
     ),
     "one is doubled": lambda model: model[0].weight.data[3, 3].mul_(2),
     "one is halved": lambda model: model[0].weight.data[3, 3].mul_(0.5),

@@ -45,7 +45,6 @@ class EnginePieces:
         self._norms: list[torch.Tensor] = []
 
     def named_parameters(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """Yield each piece under the name of its parameter."""
         for piece, place in self._places.items():
             yield place.name, piece
 
@@ -66,7 +65,6 @@ class EnginePieces:
         return self
 
     def get(self, piece: torch.Tensor, default: Any = None) -> Any:
-        """Return the moments of a piece."""
         place = self._places[piece]
         found: Mapping[str, Any] = self._inside.state.get(place.flat, {})
         return {

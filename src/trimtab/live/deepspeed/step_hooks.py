@@ -142,20 +142,16 @@ class EngineHooks:
         self._removals.append(original.replace_by(step))
 
     def connect(self, record: Callable[..., None]) -> None:
-        """Begin to record losses, once the guard is there."""
         if (listener := self._listener()) is not None:
             self._removals.append(EngineLosses(self._engine, record, listener).remove)
 
     def keep_alive(self, listener: "StepMonitor") -> None:
-        """Let the engine keep the listener: a closed guard that others still wait for."""
         self._kept = listener
 
     def deactivate(self) -> None:
-        """The ranks have agreed, in a step, that nobody waits for the listener any more."""
         self.remove()
 
     def remove(self) -> None:
-        """Give the engine back as it came."""
         self._kept = None
         for removal in reversed(self._removals):
             removal()

@@ -40,7 +40,6 @@ class BadData:
         return cls({r.data_position: r.signals.get(FINGERPRINT) for r in known})
 
     def to_json(self) -> list[tuple[int, float | None]]:
-        """Return positions and fingerprints, for the journal."""
         return sorted(self.marks.items())
 
     def has(self, position: int, mark: float | None) -> bool:

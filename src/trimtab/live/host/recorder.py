@@ -145,12 +145,10 @@ class Recorder:
 
     @property
     def num_incidents(self) -> int:
-        """How many incidents the observer has found so far."""
         return len(self._observer.incidents)
 
     @property
     def num_changes(self) -> int:
-        """How many changes of incidents the observer has reported so far."""
         return self._observer.num_changes
 
     @property
@@ -161,7 +159,6 @@ class Recorder:
 
     @property
     def recent(self) -> Sequence[Record]:
-        """The last records, oldest first."""
         return list(self._recent)
 
     def number_of(self, train_step: TrainStep) -> int:
@@ -177,7 +174,6 @@ class Recorder:
         return self._observer.catch_up(self._last_tick)
 
     def record(self, train_step: TrainStep, numbers: Mapping[str, float]) -> None:
-        """Write the record of one step."""
         self._num_unrecorded = 0
         step = self._last_step = self.number_of(train_step)
         self._num_elsewhere += int(not train_step.is_recorded_here)
@@ -251,7 +247,6 @@ class Recorder:
             )
 
     def event(self, kind: str, step: int, facts: Mapping[str, Any]) -> None:
-        """Journal something that happened."""
         self.journal.add_event(kind, step, facts)
         self._is_planned = self._is_planned or kind == "planned change"
 
@@ -267,7 +262,6 @@ class Recorder:
             self._observer.close()
 
     def summary(self) -> str:
-        """Return the run in one line."""
         # Without an observer nobody has looked: "0 incidents" would sound like health.
         is_judged = self._observer.is_judging
         found = counted(self.num_incidents, "incident") if is_judged else "not judged yet"

@@ -193,7 +193,6 @@ class ResumeFacts:
         return found | self.collect_data()
 
     def collect_data(self) -> Facts:
-        """Where the data is now."""
         found: Facts = {facts.WORLD: float(self.world)}
         loop = self.loop
         if loop is not None:

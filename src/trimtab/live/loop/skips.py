@@ -91,7 +91,6 @@ class SkipDetector:
         self._began_without_gradients = True
 
     def note_record(self, loss: Any) -> None:
-        """A loss is recorded."""
         now = mark(self._sample)
         self._at_record = without(now, self._used)
         self._used = still_there(self._used, now, self._at_record)
@@ -118,7 +117,6 @@ class SkipDetector:
             )
 
     def note_update(self, optimizer: Optimizer) -> None:
-        """An optimizer has used its gradients."""
         self._used = mark(self._sample)
         if len(self._optimizers) > 1:
             self._used_by[optimizer] = mark(self._samples[optimizer])
@@ -150,7 +148,6 @@ class SkipDetector:
         return None, change is not Change.NONE or self._is_sharded
 
     def scaler_was_updated(self) -> bool:
-        """Whether `scaler.update()` has run since the last record."""
         return self._version() != self._scaler_version
 
     def has_fresh_gradients(self) -> bool:

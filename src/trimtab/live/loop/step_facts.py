@@ -87,7 +87,6 @@ class StepFacts:
         return bad.has(self.loop.data_position, mark)
 
     def fill(self, step: TrainStep) -> None:
-        """Add the facts of a step that ends."""
         found: dict[str, float] = {}
         factor = self._rates.factor
         for name, planned in main_learning_rate(self._optimizers).items():

@@ -207,7 +207,6 @@ class ExitHooks:
             self._handler.add(self._close)
 
     def remove(self) -> None:
-        """Put everything back as it was found."""
         handler, self._handler = self._handler, None
         if handler is None:
             return

@@ -217,12 +217,10 @@ class StepMonitor:
         self._skips.was_clipped = True
 
     def note_generators(self) -> None:
-        """One of the moments at which the generators may be as they were saved."""
         with self.shields.resume.guarding("steps"):
             self.resume.note_generators()
 
     def begin_loop(self, loop: StepLoop, *, position_is_given: bool) -> None:
-        """The data is gone through by this loop."""
         self.facts.loop = self.resume.loop = loop
         self.resume.position_is_given = position_is_given
 
@@ -234,11 +232,7 @@ class StepMonitor:
         self.note_generators()
 
     def continue_loop(self, step: int) -> None:
-        """The next step of the user's loop has this number."""
         self.loop_step = step
-
-    def count_call(self) -> None:
-        self.num_calls += 1
 
     def skip(self) -> None:
         if self._step.is_recorded_here and not self._moved and not self.is_out:

@@ -301,7 +301,6 @@ class StepSync:
             self.recorder.event("step not applied", step.step, {"why": step.state.value})
 
     def flush(self) -> None:
-        """Record what is complete, when a step was closed."""
         if self.recorder.is_recording and not self._shields.host.is_down:
             self._shields.host.call("release", self._assembler.flush)
 
@@ -387,7 +386,6 @@ class StepSync:
             self.connect(RankGroup(slots=self._slow.slots))
 
     def _send(self, packet: Packet, values: Vector) -> None:
-        """Begin to copy the numbers of a step to the host."""
         if self._device.type != "meta":  # there are only shapes
             self._in_flight.send(packet, values, is_exchange=packet.is_exchange)
 
@@ -410,11 +408,11 @@ class StepSync:
         had_left = ranks.has_left
         ranks.leave_if_any(packet.num_leaving)
         if not gate.has_left and packet.report.get(VOTE) == OUT:
-            gate.leave()
+            gate.has_left = True
             if not self._shields.gate.is_down and not packet.num_leaving:
                 self._on_failure("gate", "another rank", "see that rank's log")
         if not ranks.has_left and ranks_out_of_step(sums):
-            ranks.give_up()
+            ranks.has_left = True
             log.warning(
                 "trimtab: ranks are at different steps, because some of them skipped a step alone; "
                 "trimtab stops on all of them"

@@ -89,7 +89,6 @@ class Activations:
         return self._buffer.seconds
 
     def arm(self) -> None:
-        """Hook the modules for the next step."""
         began = time.perf_counter()
         self._buffer.arm()
         if not self._handles:
@@ -146,7 +145,6 @@ class Activations:
 
 
 def _names_of(site: sites.Site) -> tuple[str, ...]:
-    """Return the signals of a site."""
     if site.kind == sites.LOGITS:
         return OUTPUT_LOGITS
     if site.kind == sites.ROUTER:

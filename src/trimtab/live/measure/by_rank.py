@@ -75,11 +75,9 @@ class ComputeClock:
         return len(self._marks) == 1
 
     def begin(self) -> None:
-        """An update has ended, and the next step is measured."""
         self._earlier, self._marks = self._marks, [self._now()]
 
     def end(self) -> None:
-        """The first loss of the step is there."""
         self._marks.append(self._now())
 
     def seconds(self) -> float:

@@ -120,7 +120,6 @@ class PassSchedule:
         return plan
 
     def end(self, plan: Plan, cost: PassCost) -> None:
-        """A pass has cost so much."""
         (self._whole if plan.is_whole else self._others).append(cost)
 
     def propose(self, *, most_slices: int) -> Plan:

@@ -349,7 +349,6 @@ class _Adam:
 
     @classmethod
     def read(cls, trait: Trait, device: torch.device) -> "_Adam":
-        """Read the group of a parameter that has moments."""
         group = trait.optimizer.param_groups[trait.group]
         state = trait.optimizer.state[trait.parameter]
         step = _step_of(state["step"], device)

@@ -54,7 +54,6 @@ class Step:
         return fresh
 
     def load(self) -> bool:
-        """Fetch the next micro-batch; whether there was one."""
         started = time.perf_counter()
         found = self.source.next_batch()
         self.data_seconds += time.perf_counter() - started

@@ -246,7 +246,6 @@ class StepMeter:
         self.reset()
 
     def reset(self) -> None:
-        """Start the next step."""
         self.num_losses = 0
         """Losses recorded for the step on this rank."""
         self.norm_is_given = False
@@ -321,7 +320,6 @@ class StepMeter:
         return numbers.ratio(weighted, numbers.where(tokens == 0, numbers.one, tokens))
 
     def step_sums(self, phase: int) -> Vector:
-        """The sums of the step, in the order of STEP_SUMS."""
         weighted, tokens = self._sums()
         numbers = self.arithmetic
         zero, one = numbers.zero, numbers.one
@@ -362,7 +360,6 @@ class StepMeter:
         return self._total or (self.arithmetic.zero, self.arithmetic.zero)
 
     def _fold_latest(self, *, keep_all: bool) -> None:
-        """Add the latest micro-batch to the step."""
         weighted, weight = self._latest or (self.arithmetic.zero, self.arithmetic.zero)
         self._latest = None
         if not keep_all:

@@ -201,7 +201,6 @@ def read_telemetry(sums: Mapping[str, float], world: int) -> dict[str, float]:
 def _norms(
     signal: str, what: str, sums: Mapping[str, float], roles: Sequence[str]
 ) -> dict[str, float]:
-    """Return the norm of the whole and of each role."""
     squares = {role: sums[f"{what}:{role}"] for role in roles}
     return {signal: root(sum(squares.values()))} | {
         f"{signal}/{role}": root(square) for role, square in squares.items()
@@ -257,7 +256,6 @@ class TelemetrySampler:
 
     @property
     def shared(self) -> list[torch.Tensor]:
-        """The parameters that other ranks may hold as well."""
         return self._telemetry.shared
 
     def note_gradients(self) -> None:
@@ -314,7 +312,6 @@ class TelemetrySampler:
                 self.activations.arm()
 
     def begin_step(self) -> None:
-        """Measure how long this rank takes, if the step is measured."""
         if self._is_measured and self._rank is not None and not self._shields.telemetry.is_down:
             with self._shields.telemetry.guarding("clock"):
                 self._clock.begin()

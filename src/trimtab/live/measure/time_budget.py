@@ -72,7 +72,6 @@ class Stopwatch:
         return self._seconds
 
     def start(self) -> None:
-        """The work begins."""
         self._began = time.perf_counter()
         if self._uses_events:
             self._seconds = self.seconds
@@ -80,7 +79,6 @@ class Stopwatch:
             self._events[0].record()
 
     def stop(self) -> None:
-        """The work is over, or handed to the device."""
         self._seconds = time.perf_counter() - self._began
         if self._uses_events:
             self._events.append(torch.cuda.Event(enable_timing=True))

@@ -122,13 +122,11 @@ class HostBaseline:
         self._set((math.nan,) * 5)
 
     def _set(self, scales: tuple[float, ...]) -> None:
-        """Name the numbers that a step is compared with; NaN while nothing is known."""
         self._scales = scales
         self.usual_loss, self.usual_log_norm, self.loss_sigma, self.norm_sigma = scales[:4]
         self.loss_size = scales[4]
 
     def update(self, loss: float, log_norm: float) -> bool:
-        """Add a step; returns whether the numbers have been computed anew."""
         self._window[self._place] = loss, log_norm
         if math.isfinite(loss) and math.isfinite(log_norm):  # else the next step overwrites it
             self._place = (self._place + 1) % len(self._window)
@@ -140,7 +138,6 @@ class HostBaseline:
         return True
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that the next step depends on."""
         numbers = {"place": [self._place], "count": [self.count]}
         return {
             "window": torch.from_numpy(self._window.copy()),
@@ -173,7 +170,6 @@ class HostBaseline:
         self._set((*usual.tolist(), float(loss_sigma), float(spread[1]), float(size)))
 
     def _median(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the median of the first `count` values of each column; the upper one of two."""
         found: NDArray[np.float64] = np.sort(values, axis=0)[self.count >> 1]
         return found
 

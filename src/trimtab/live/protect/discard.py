@@ -56,7 +56,6 @@ class Discard:
 
     @property
     def is_set(self) -> bool:
-        """Whether an optimizer is touched now."""
         return bool(self._touched)
 
     def via_found_inf(
@@ -175,7 +174,6 @@ class BufferGuard:
 
     @property
     def has_any(self) -> bool:
-        """Whether there are buffers to keep."""
         return bool(self._kept)
 
     @torch.no_grad()

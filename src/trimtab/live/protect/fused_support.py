@@ -111,7 +111,6 @@ class _Original:
         self._handle = optimizer.register_state_dict_post_hook(self._as_found)
 
     def restore(self, optimizer: Optimizer) -> None:
-        """Put everything back."""
         self._handle.remove()
         if _FUSED_CHECK not in self._attributes:
             vars(optimizer).pop(_FUSED_CHECK, None)

@@ -83,7 +83,7 @@ class Gate:
         self.shield = shield
         self._math = arithmetic
         self.has_left = False
-        """Set when all ranks have agreed to protect no longer."""
+        """Set when all ranks have agreed to protect no longer, or the only one has failed."""
         self.rule = Rule(arithmetic)
         self._fused = FusedSupport(promote=promote)
         self._proven: set[tuple[Optimizer, bool]] = set()
@@ -257,10 +257,6 @@ class Gate:
         self._fused.promoted.clear()
         return promoted
 
-    def leave(self) -> None:
-        """All ranks have agreed to protect no longer."""
-        self.has_left = True
-
     def refuse(self, optimizer: Optimizer, why: str) -> None:
         """Give up on an optimizer whose step is more than one update of what was looked at."""
         if self.shield.is_down:
@@ -298,13 +294,11 @@ class Gate:
         self.buffers.renew()
 
     def forget(self) -> None:
-        """Clear what an update that raised has left."""
         if self._discard.is_set:
             with self.shield.guarding("new step"):
                 self._discard.forget()
 
     def close(self) -> None:
-        """Give the optimizers back as they came."""
         self.has_left = True
         self.decision = None
         ends = (("last step", self._discard.forget), ("promotion", self._fused.undo))
@@ -407,7 +401,6 @@ class NoGate:
     def decide(self, sync: RankSync, total: Vector, *args: Any, **facts: Any) -> None: ...
     def decide_further(self, sync: RankSync, total: Vector) -> None: ...
     def after(self, optimizer: Optimizer) -> None: ...
-    def leave(self) -> None: ...
     def refuse(self, optimizer: Optimizer, why: str) -> None: ...
     def end_step(self) -> None: ...
     def load_state_dict(self, state: dict[str, Any]) -> None: ...

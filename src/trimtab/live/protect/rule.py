@@ -170,11 +170,9 @@ class _HostCounts:
         self._counts = [0.0] * len(most)
 
     def rooms(self) -> Sequence[bool]:
-        """Return for each kind of act whether there is room for one more."""
         return [count <= most for count, most in zip(self._counts, self._most, strict=True)]
 
     def add(self, acts: Sequence[bool]) -> None:
-        """Count the acts of one step; the first kind counts in a row."""
         faded = zip(self._counts, self._fading, acts, strict=True)
         self._counts = [count * fading + act for count, fading, act in faded]
         self._counts[0] *= acts[0]

@@ -40,7 +40,6 @@ class HostCopy:
     arrived: torch.cuda.Event | None
 
     def read(self) -> list[float]:
-        """Return the numbers, as soon as they are there."""
         if self.arrived is not None:
             self.arrived.synchronize()
         values: list[float] = self.buffer[: self.num_values].tolist()
@@ -163,7 +162,6 @@ class TrainStep:
     telemetry_is_here: bool = False
 
     def record(self) -> None:
-        """This rank has recorded a loss."""
         self.is_recorded_here, self.state = True, StepState.RECORDED
 
     def arrive(self, numbers: Mapping[str, float], *, is_recorded: bool) -> None:
@@ -336,10 +334,6 @@ class RankSync:
             # Reads the device, which only a rank that is about to leave may wait for.
             self.leave_if_any(float(self._recent[0][0]))
         self._num_made = 0
-
-    def give_up(self) -> None:
-        """Exchange no more, because the ranks cannot."""
-        self.has_left = True
 
     def leave_if_any(self, num_leaving: float) -> None:
         """Leave if any rank wanted to, once a sum has reached the host."""

@@ -391,7 +391,6 @@ class _DeviceBits:
         """The sums of the pieces from the first on, after the last update."""
 
     def cut(self, pieces: Sequence[_Piece], parts: Sequence[StateTensor]) -> None:
-        """Sum these pieces from here on."""
         self._pieces = list(pieces)
         owners = [piece.owner for piece in pieces]
         num_rows = [piece.words.shape[0] for piece in pieces]
@@ -413,7 +412,6 @@ class _DeviceBits:
         self._before = [self._sums(piece) for piece in self._pieces[first:last]]
 
     def compare(self, written: Collection[int]) -> torch.Tensor | None:
-        """Return `MEMORY_FIELDS` without the tensors that code has written."""
         before, self._before = self._before, []
         if not before:
             return None

@@ -96,7 +96,6 @@ class SnapshotSchedule:
         return True
 
     def start(self) -> None:
-        """An audit and a copy begin."""
         self._stopwatch.start()
         seconds = self._stopwatch.seconds  # of the one before
         steps = math.nan if math.isnan(seconds) else self._budget.steps_between(seconds)
@@ -104,7 +103,6 @@ class SnapshotSchedule:
             self._interval = min(max(steps, self._least), self._longest)
 
     def stop(self) -> None:
-        """The state was copied, as it will be from now on."""
         self._stopwatch.stop()
 
 

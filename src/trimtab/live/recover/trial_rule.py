@@ -84,7 +84,6 @@ class LossLevel:
         return far / self._sigma
 
     def learn(self, loss: float) -> None:
-        """Count a loss as usual."""
         if not math.isfinite(loss):
             return
         self._usual.append(loss)
@@ -201,7 +200,6 @@ class TrialSchedule:
         return True
 
     def end(self, update: int, *, has_led_to_something: bool) -> None:
-        """A trial has ended after so many updates."""
         if has_led_to_something:
             self._apart_end = update + APART
         else:

@@ -25,7 +25,6 @@ class RunRequests:
         """Why the run is to end and be started again; empty if it is not."""
 
     def undo(self, updates: int) -> None:
-        """Undo at least so many updates."""
         self._order = updates + 1
 
     def relaunch(self, reason: str) -> None:
