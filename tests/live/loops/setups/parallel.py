@@ -20,17 +20,16 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
-
-def ddp() -> nn.Module:
-    return DistributedDataParallel(plain_model())
+Build = Callable[[], Any]
 
 
-def ddp_views() -> nn.Module:
-    return DistributedDataParallel(plain_model(), gradient_as_bucket_view=True)
+def ddp(**options: Any) -> Build:
+    return lambda: DistributedDataParallel(plain_model(), **options)
 
 
-def ddp_static() -> nn.Module:
-    return DistributedDataParallel(plain_model(), static_graph=True)
+def fsdp1(**options: Any) -> Build:
+    device = torch.device("cpu")
+    return lambda: FullyShardedDataParallel(plain_model(), device_id=device, **options)
 
 
 def shard(model: Any, mesh: Any, **options: Any) -> nn.Module:
@@ -41,32 +40,15 @@ def shard(model: Any, mesh: Any, **options: Any) -> nn.Module:
     return result
 
 
-def fsdp2() -> nn.Module:
-    return shard(plain_model(), init_device_mesh("cpu", (dist.get_world_size(),)))
-
-
-def fsdp2_bf16() -> nn.Module:
-    policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    return shard(plain_model(), init_device_mesh("cpu", (2,)), mp_policy=policy)
-
-
-def fsdp2_offloaded() -> nn.Module:
-    policy = CPUOffloadPolicy(pin_memory=False)
-    return shard(plain_model(), init_device_mesh("cpu", (2,)), offload_policy=policy)
+def fsdp2(**options: Any) -> Build:
+    return lambda: shard(
+        plain_model(), init_device_mesh("cpu", (dist.get_world_size(),)), **options
+    )
 
 
 def hsdp() -> nn.Module:
     names = ("replicate", "shard")
     return shard(plain_model(), init_device_mesh("cpu", (2, 2), mesh_dim_names=names))
-
-
-def fsdp1() -> nn.Module:
-    return FullyShardedDataParallel(plain_model(), device_id=torch.device("cpu"))
-
-
-def fsdp1_original() -> nn.Module:
-    device = torch.device("cpu")
-    return FullyShardedDataParallel(plain_model(), device_id=device, use_orig_params=True)
 
 
 def split(model: Any, mesh: Any) -> Any:
@@ -106,7 +88,7 @@ def zero_optimizer(model: nn.Module) -> Any:
 
 
 def parallel(
-    build: Callable[[], nn.Module],
+    build: Build,
     optimizer: Callable[[nn.Module], Any] = plain_optimizer,
     *,
     accumulate: int = 1,
@@ -145,20 +127,21 @@ def parallel(
     return train
 
 
+BF16 = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
 ENGINES: dict[str, tuple[Callable[..., Learned], int]] = {
-    "DDP, 2 ranks": (parallel(ddp), 2),
-    "DDP, 4 ranks, clipped by the guard": (parallel(ddp, clip="guard"), 4),
-    "DDP, no_sync accumulation": (parallel(ddp, accumulate=3), 2),
-    "DDP, gradients as bucket views": (parallel(ddp_views), 2),
-    "DDP, static graph": (parallel(ddp_static), 2),
-    "ZeroRedundancyOptimizer": (parallel(ddp, zero_optimizer), 2),
-    "FSDP2, 2 ranks": (parallel(fsdp2), 2),
-    "FSDP2, 4 ranks, clipped by the guard": (parallel(fsdp2, clip="guard"), 4),
-    "FSDP2, bf16 parameters": (parallel(fsdp2_bf16), 2),
-    "FSDP2, CPU offload": (parallel(fsdp2_offloaded), 2),
+    "DDP, 2 ranks": (parallel(ddp()), 2),
+    "DDP, 4 ranks, clipped by the guard": (parallel(ddp(), clip="guard"), 4),
+    "DDP, no_sync accumulation": (parallel(ddp(), accumulate=3), 2),
+    "DDP, gradients as bucket views": (parallel(ddp(gradient_as_bucket_view=True)), 2),
+    "DDP, static graph": (parallel(ddp(static_graph=True)), 2),
+    "ZeroRedundancyOptimizer": (parallel(ddp(), zero_optimizer), 2),
+    "FSDP2, 2 ranks": (parallel(fsdp2()), 2),
+    "FSDP2, 4 ranks, clipped by the guard": (parallel(fsdp2(), clip="guard"), 4),
+    "FSDP2, bf16 parameters": (parallel(fsdp2(mp_policy=BF16)), 2),
+    "FSDP2, CPU offload": (parallel(fsdp2(offload_policy=CPUOffloadPolicy(pin_memory=False))), 2),
     "HSDP, 2 x 2": (parallel(hsdp), 4),
-    "FSDP1": (parallel(fsdp1, clip="model"), 2),
-    "FSDP1, original parameters": (parallel(fsdp1_original, clip="model"), 2),
+    "FSDP1": (parallel(fsdp1(), clip="model"), 2),
+    "FSDP1, original parameters": (parallel(fsdp1(use_orig_params=True), clip="model"), 2),
     "tensor parallel": (parallel(tensor_parallel, same_data=True), 2),
     "FSDP2 x tensor parallel, 2 x 2": (parallel(fsdp2_over_tensor_parallel, same_data=True), 4),
 }
