@@ -8,7 +8,7 @@ from torch import nn
 
 from trimtab.core.errors import ConfigError
 from trimtab.live.arithmetic import HostMath
-from trimtab.live.host.clip_detector import ClipDetector
+from trimtab.live.host.recorder import ClipDetector
 from trimtab.live.measure.roles import assign_roles, role_of
 from trimtab.live.measure.sites import find_blocks
 from trimtab.live.measure.state_sums import squares

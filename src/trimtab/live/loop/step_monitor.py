@@ -331,7 +331,7 @@ class StepMonitor:
                 "on this one: restart from the last checkpoint",
                 RunExit.RELAUNCH,
             )
-        if self.gate.has_promoted and self.recorder.is_recording:
+        if self.recorder.is_recording:
             for name in self.gate.pop_promoted():
                 report_promotion(self.recorder.event, self.next_step, name)
 

@@ -246,15 +246,9 @@ class Gate:
             with self.shield.guarding("undo"):
                 self._discard.undo(optimizer)
 
-    @property
-    def has_promoted(self) -> bool:
-        """Whether an optimizer was made fused that nobody has asked for yet."""
-        return bool(self._fused.promoted)
-
     def pop_promoted(self) -> list[str]:
         """Return the optimizers that were made fused since the last call, by name."""
-        promoted = list(self._fused.promoted)
-        self._fused.promoted.clear()
+        promoted, self._fused.promoted = self._fused.promoted, []
         return promoted
 
     def refuse(self, optimizer: Optimizer, why: str) -> None:
@@ -376,7 +370,6 @@ class NoGate:
 
     is_voting = False
     has_left = True
-    has_promoted = False
     decision: Decision | None = None
 
     def is_as_clipped(self, optimizer: Optimizer) -> bool:
