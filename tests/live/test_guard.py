@@ -209,18 +209,6 @@ def test_a_micro_batch_without_tokens_has_no_loss(none: Any, tmp_path: Path) -> 
     assert list(found.present) == [True, False]
 
 
-def test_own_signals_events_and_eval_loss_are_kept(tmp_path: Path) -> None:
-    own = {"eval_loss": torch.tensor(2.5), "max_attention_logit": torch.tensor(17.0)}
-    with watching(tmp_path) as run:
-        run.guard.event("data mix", code=0.3)
-        run.guard.record(loss=2.0, **own)
-        run.optimizer.step()
-    block = journal_of(tmp_path)
-    assert block.column("eval_loss").values[0] == 2.5
-    assert block.column("max_attention_logit").values[0] == 17.0
-    assert block.events[0].facts == {"code": 0.3}
-
-
 def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Path) -> None:
     for first in (0, 10, 4):
         with watching(tmp_path, facts={"step": first}) as run:
@@ -229,19 +217,6 @@ def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Pat
     assert block.step.tolist() == [*range(20), *range(4, 14)]
     assert block.attempt.tolist() == [0] * 20 + [1] * 10
     assert len(events_of(tmp_path, "resume")) == 2
-
-
-def test_nothing_is_left_behind(tmp_path: Path) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with watching(tmp_path, enabled=False) as bare:
-        bare.train(3)
-    with watching(tmp_path) as run:
-        run.train(3)
-    assert not run.optimizer._optimizer_step_pre_hooks
-    assert not run.optimizer._optimizer_step_post_hooks
-    assert not any(module._forward_hooks for module in run.model.modules())
-    assert set(vars(run.optimizer)) == set(vars(bare.optimizer))
-    assert signal.getsignal(signal.SIGTERM) == before
 
 
 class TestEndings:
@@ -334,20 +309,6 @@ def test_steps_go_on_counting_when_the_guard_has_stepped_aside(tmp_path: Path) -
                 run.guard._monitor.shields.numbers.is_down = True
             run.step(*step)
     assert numbers == list(range(10))
-
-
-def test_data_positions_go_on_where_a_resume_says(tmp_path: Path) -> None:
-    with watching(tmp_path, facts={"step": 7}) as run:
-        for step in run.guard.steps(batches(6), accumulate=2, data_position=14):
-            for batch in step:
-                loss = loss_of(run.model, batch)
-                run.guard.record(loss=loss)
-                loss.backward()
-            run.optimizer.step()
-            run.optimizer.zero_grad()
-    block = journal_of(tmp_path)
-    assert block.step.tolist() == [7, 8, 9]
-    assert block.data_position.tolist() == [14, 16, 18]
 
 
 def test_a_step_that_the_scaler_skipped_keeps_its_own_number_and_batch(tmp_path: Path) -> None:

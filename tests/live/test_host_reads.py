@@ -202,5 +202,5 @@ def test_a_planted_read_is_caught(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         measured[0].item()
         return measured
 
-    monkeypatch.setattr(StepMeter, "head", reading)
+    monkeypatch.setattr(StepMeter, "step_sums", reading)
     assert num_reads(count(tmp_path, "observe", steps=10, every=10)) == 10
