@@ -115,10 +115,10 @@ def load_other_moments(optimizer: optim.Optimizer) -> None:
     optimizer.load_state_dict(saved)
 
 
-def prune(moment: torch.Tensor) -> None:
+def prune(moment: torch.Tensor) -> torch.Tensor:
     """Prune at random, as ReLoRA does."""
     dice = torch.Generator().manual_seed(1)
-    moment.mul_(torch.rand(moment.shape, generator=dice) > 0.9)
+    return moment.mul_(torch.rand(moment.shape, generator=dice) > 0.9)
 
 
 MOMENTS: dict[str, Callable[[optim.Optimizer], Any]] = {

@@ -128,6 +128,11 @@ def every_weight(loop: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> N
             parameter.copy_(change(parameter))
 
 
+def swap(loop: Any) -> None:
+    for parameter in loop.model.parameters():
+        parameter.data = parameter.data * 0.99
+
+
 def set_options(loop: Loop, **options: float) -> None:
     for group in loop.optimizers[0].param_groups:
         group.update(options)
@@ -147,7 +152,7 @@ PURPOSES: dict[str, Callable[[Any], Any]] = {
     "freeze": lambda loop: loop.model.embed.requires_grad_(False),
     "shrink": lambda loop: every_weight(loop, lambda p: p * 0.5 + torch.randn_like(p) * 0.01),
     "prune": lambda loop: every_weight(loop, lambda p: p * (p.abs() > 0.05)),
-    "swap": lambda loop: [setattr(p, "data", p.data * 0.99) for p in loop.model.parameters()],
+    "swap": swap,
     "double": lambda loop: loop.model.head.weight.data.mul_(2),
     "larger gradients": lambda loop: [
         p.grad.mul_(30) for p in loop.model.parameters() if p.grad is not None

@@ -111,6 +111,10 @@ class Agreement:
     def reach(self, facts: RankFacts, seconds: float) -> GroupAgreement:
         """Agree with the other ranks; raises ConfigError if that is not possible."""
         self.write(facts)
+        return self.read(facts, seconds)
+
+    def read(self, facts: RankFacts, seconds: float) -> GroupAgreement:
+        """The answer, once all ranks have written; raises ConfigError if there is none."""
         deadline = time.monotonic() + seconds
         answer = self._answer(facts, deadline)
         if answer["error"] is not None:
