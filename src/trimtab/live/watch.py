@@ -77,7 +77,7 @@ class LocalComponents:
     parameters: list[torch.Tensor]
     num_parameters: int
     meter: StepMeter
-    slow: TelemetrySampler
+    sampler: TelemetrySampler
     shields: Shields
     gate: Gate | NoGate
     row_losses: RowLosses
@@ -122,7 +122,7 @@ class LocalComponents:
             telemetry = Telemetry(model, measured, meter.gradients, device)
         else:
             telemetry = EngineTelemetry(engine, meter.gradients, device)
-        slow = TelemetrySampler(
+        sampler = TelemetrySampler(
             telemetry,
             StateHash(model, measured, meter.gradients, device),
             Activations(model, device, found, take_losses),
@@ -142,13 +142,13 @@ class LocalComponents:
                 promote=config.gate.promote,
             )
         return cls(
-            *(optimizers, parameters, num_parameters, meter, slow, shields, gate, row_losses),
+            *(optimizers, parameters, num_parameters, meter, sampler, shields, gate, row_losses),
             clock,
         )
 
     def undo(self) -> None:
         """Remove every trace of a start that failed."""
-        self.slow.close()
+        self.sampler.close()
         self.gate.close()
 
 
@@ -199,7 +199,7 @@ class RankDiscovery:
             error=None if problem is None else str(problem),
             num_optimizers=len(parts.optimizers),
             settings=self._settings,
-            slots=parts.slow.slots,
+            slots=parts.sampler.slots,
             names=hashlib.blake2b(repr(names).encode()).hexdigest(),
             shared=shared,
         )
@@ -330,7 +330,7 @@ def watch(
                 model,
                 parts.optimizers,
                 parts.meter,
-                parts.slow,
+                parts.sampler,
                 parts.gate,
                 recorder,
                 parts.shields,

@@ -17,8 +17,8 @@ class SkipRule(Rule):
     """The rule of every gate, for one that can only skip: what is elsewhere scaled down back to
     the usual norm is discarded."""
 
-    def judge(self, head: Vector, *, may_scale: bool = True) -> Verdict:
-        verdict = super().judge(head, may_scale=False)
+    def judge(self, sums: Vector, *, may_scale: bool = True) -> Verdict:
+        verdict = super().judge(sums, may_scale=False)
         discards = verdict.discards | verdict.is_excess | verdict.is_extreme
         return replace(verdict, discards=discards)
 

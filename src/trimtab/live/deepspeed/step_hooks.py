@@ -165,7 +165,7 @@ class EngineHooks:
         if self._was_asked or listener is None:
             return invalid
         self._was_asked = True
-        listener.entrance(STEP, listener.slow.note_gradients)
+        listener.entrance(STEP, listener.sampler.note_gradients)
         return self._decide(listener, norm, is_scaled=True) or invalid
 
     def _decide(self, listener: "StepMonitor", norm: Any, *, is_scaled: bool) -> bool:

@@ -58,7 +58,7 @@ class StepMonitor:
         model: nn.Module,
         optimizers: Sequence[Optimizer],
         meter: StepMeter,
-        slow: TelemetrySampler,
+        sampler: TelemetrySampler,
         gate: Gate | NoGate,
         recorder: Recorder | NoRecorder,
         shields: Shields,
@@ -74,7 +74,7 @@ class StepMonitor:
     ) -> None:
         """Prepare to watch these optimizers, from `start` on.
 
-        `meter` measures every step, `slow` some of them. `clock` hears of every step, for those
+        `meter` measures every step, `sampler` some of them. `clock` hears of every step, for those
         who measure by time. `rollback` is what a person has asked this launch to do. `join` finds
         the other ranks. `make_hooks` makes what calls this monitor before and after an update.
         """
@@ -87,7 +87,7 @@ class StepMonitor:
         self.rollback = rollback
         self.facts = StepFacts(optimizers, scaler, shields, meter.device, row_losses, rollback)
         self.optimizers = optimizers
-        self.slow = slow
+        self.sampler = sampler
         self._config = config
         self._parallel = [m for m in model.modules() if isinstance(m, DistributedDataParallel)]
         self.hooks = make_hooks(self)
@@ -111,7 +111,7 @@ class StepMonitor:
         self.state_guard = StateGuard()
         """What watches over the trained state, and restores it."""
         self.sync = StepSync(
-            slow,
+            sampler,
             gate,
             recorder,
             shields,
@@ -139,7 +139,7 @@ class StepMonitor:
         self.state_guard = state_guard
         self.sync.add_state_guard(state_guard)
         self._find_ranks()
-        self.slow.arm()
+        self.sampler.arm()
         self.hooks.register(self.optimizers)
         # A handler in Python cannot run while a collective waits: with several ranks a SIGTERM
         # must end the process at once, as without trimtab.
@@ -197,7 +197,7 @@ class StepMonitor:
         if not self._step.is_recorded_here:
             if self.sync.ranks.world > 1:
                 with self.shields.telemetry.guarding("record"):
-                    self.slow.note_loss()
+                    self.sampler.note_loss()
         else:
             if self._moved:
                 self._skips.optimizers_alternate = True  # the others have not moved
@@ -256,7 +256,7 @@ class StepMonitor:
         if self._is_closed or os.getpid() != self._pid:  # a forked child is not the run
             return
         was_watching, self._is_closed = self.is_watching, True
-        self.slow.close()
+        self.sampler.close()
         if self.recorder.is_recording:
             self._end_journal(how, with_records=was_watching)
         with self.shields.host.guarding("exit hooks"):
@@ -361,14 +361,14 @@ class StepMonitor:
         self._skips.note_update(optimizer)
         if optimizer is self.optimizers[-1]:
             shields = self.shields
-            shields.telemetry.call("after the update", self._measure_slowly)
+            shields.telemetry.call("after the update", self._measure_telemetry)
             if self.sync.recorder.is_recording:
                 shields.user.call("options", self._note_changes)
         if len(self._moved) == len(self.optimizers):
             self._close(StepState.APPLIED)
 
-    def _measure_slowly(self) -> None:
-        self._step.has_telemetry = self.slow.after_update(self._step)
+    def _measure_telemetry(self) -> None:
+        self._step.has_telemetry = self.sampler.after_update(self._step)
 
     def _note_changes(self) -> None:
         """Journal what code has changed about the optimizers."""
@@ -398,10 +398,10 @@ class StepMonitor:
             if self.sync.ranks.world > 1:
                 self._exit_hooks.remove()
         if self.sync.ranks.world > 1:
-            shared = self.slow.shared
+            shared = self.sampler.shared
             copies = count_copies(shared, self.sync.ranks.group, self._config.replicas)
             self.meter.gradients.set_copies(shared, copies)
-            self.slow.prepare(self.sync.ranks.group)
+            self.sampler.prepare(self.sync.ranks.group)
         self.resume.world = self.sync.ranks.world
 
     def _measure(self, optimizer: Optimizer) -> Packet:
@@ -450,7 +450,7 @@ class StepMonitor:
         self.sync.flush()
         if self.sync.ranks.world > 1:
             with self.shields.telemetry.guarding("new step"):
-                self.slow.begin_step()
+                self.sampler.begin_step()
         self.clock.step_ended()
 
     def _begin_step(self) -> None:

@@ -1,6 +1,6 @@
 """StepSync: the numbers of a step are added up over ranks, and become records later.
 
-    exchange   head and the telemetry of the step before are added up over ranks, the gate decides
+    exchange   sums and the telemetry of the step before are added up over ranks, the gate decides
     arrivals   the numbers of `lag` exchanges ago, the same on every rank
     act_upon   ranks leave, a gate parts, the guard of the state hears what was found
     deliver    on the first rank `RecordAssembler` makes records of them
@@ -197,7 +197,7 @@ class StepSync:
 
     def __init__(
         self,
-        slow: TelemetrySampler,
+        sampler: TelemetrySampler,
         gate: Gate | NoGate,
         recorder: Recorder | NoRecorder,
         shields: Shields,
@@ -211,7 +211,7 @@ class StepSync:
         self.recorder = recorder
         """What journals; only the first rank's does."""
         self._state_guard = StateGuard()
-        self._slow = slow
+        self._sampler = sampler
         self._gate = gate
         self._shields = shields
         self._config = config
@@ -227,11 +227,11 @@ class StepSync:
         """Whether the state was restored at the last exchange."""
         self.num_exchanges = 0
         """Updates so far, with those of steps that were done again."""
-        self.connect(RankGroup(slots=slow.slots))
+        self.connect(RankGroup(slots=sampler.slots))
 
     def connect(self, group: RankGroup) -> None:
         """Exchange with these ranks, or with none, from here on."""
-        slots = self._slow.connect(group)
+        slots = self._sampler.connect(group)
         self.ranks = RankSync(
             group,
             self._device,
@@ -279,7 +279,7 @@ class StepSync:
             total = total[: 1 + len(STEP_SUMS) + self._state_guard.num_fields]
         elif self.ranks.world > 1:
             with self._shields.telemetry.guarding("exchange"):
-                self._slow.learn(torch.tensor(total) if self._math.is_host else total)
+                self._sampler.learn(torch.tensor(total) if self._math.is_host else total)
         self._last_decision = decision = self._gate.decision
         self._has_restored = False
         packet.step.num_exchanges += 1
@@ -309,15 +309,15 @@ class StepSync:
         for packet in map(self._unpack, self._in_flight.drain()):
             self.deliver(packet)
         if self.ranks.world == 1:
-            telemetry_of, telemetry = self._slow.pop()
+            telemetry_of, telemetry = self._sampler.pop()
             if telemetry_of is not None:
                 self._assembler.add_telemetry(telemetry_of, telemetry.tolist())
         self._assembler.flush(everything=True)
 
     def _pop_telemetry(self) -> tuple[TrainStep | None, torch.Tensor]:
-        return self._shields.telemetry.call("exchange", self._slow.pop) or (
+        return self._shields.telemetry.call("exchange", self._sampler.pop) or (
             None,
-            self._slow.nothing,
+            self._sampler.nothing,
         )
 
     def _findings(self, optimizer: Optimizer) -> tuple[Any, tuple[torch.Tensor, ...]]:
@@ -383,7 +383,7 @@ class StepSync:
             )
             for arrived in map(self._unpack, self._in_flight.drain()):
                 self.deliver(arrived)
-            self.connect(RankGroup(slots=self._slow.slots))
+            self.connect(RankGroup(slots=self._sampler.slots))
 
     def _send(self, packet: Packet, values: Vector) -> None:
         if self._device.type != "meta":  # there are only shapes
@@ -391,7 +391,7 @@ class StepSync:
 
     def _unpack(self, arrived: tuple[Packet, list[float]]) -> Packet:
         packet, values = arrived
-        num_state, num_telemetry = self._state_guard.num_fields, len(self._slow.nothing)
+        num_state, num_telemetry = self._state_guard.num_fields, len(self._sampler.nothing)
         packet.unpack(values, num_state=num_state, num_telemetry=num_telemetry)
         return packet
 
@@ -426,7 +426,7 @@ class StepSync:
             self._on_leave()
         if packet.telemetry_of is not None:
             with self._shields.telemetry.guarding("arrival"):
-                self._slow.receive(packet.telemetry_of, packet.telemetry)
+                self._sampler.receive(packet.telemetry_of, packet.telemetry)
         is_finite = is_finite_step(sums)
         # Two optimizers make two exchanges in a step.
         step = packet.step.step

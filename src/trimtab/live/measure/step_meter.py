@@ -379,10 +379,10 @@ class StepMeter:
         return None
 
 
-def is_finite_step(head: Mapping[str, float]) -> bool:
+def is_finite_step(sums: Mapping[str, float]) -> bool:
     """Return whether the losses and gradients of a step were finite on all ranks."""
-    norm = head["given_norm"] + head["grad_squares"]
-    return math.isfinite(norm) and head["nan"] + head["inf"] == 0
+    norm = sums["given_norm"] + sums["grad_squares"]
+    return math.isfinite(norm) and sums["nan"] + sums["inf"] == 0
 
 
 def ranks_out_of_step(sums: Mapping[str, float]) -> bool:

@@ -141,16 +141,16 @@ class Gate:
         While `harm` is above 0 the state is not what training made of it, and waits for an undo.
         `has_bad_data` is what the first rank knows, and its vote is enough.
         """
-        head = total[1 : 1 + len(STEP_SUMS)]
+        sums = total[1 : 1 + len(STEP_SUMS)]
         verdict: Verdict | None = None
         discards: Scalar | None = None
         if loss is not None and not self.shield.is_down:
             try:
                 if sync.world == 1 and not is_recorded:
-                    discards = self._is_nonfinite(head)
+                    discards = self._is_nonfinite(sums)
                 else:
-                    verdict = self.rule.judge(head[: len(RULE_SUMS)], may_scale=may_scale_down)
-                    discards = self._only_nonfinite_if_unrecorded(head, verdict, sync)
+                    verdict = self.rule.judge(sums[: len(RULE_SUMS)], may_scale=may_scale_down)
+                    discards = self._only_nonfinite_if_unrecorded(sums, verdict, sync)
                 if has_bad_data:
                     discards = self._math.one > 0
                 elif harm is not None:
@@ -204,15 +204,15 @@ class Gate:
         self.decision = Decision(vote=agreed, report=(agreed,), shrink=shrink)
         self._settle(self.decision)
 
-    def is_bad(self, head: Vector, world: int) -> bool:
+    def is_bad(self, sums: Vector, world: int) -> bool:
         """Return whether a step is bad by the numbers of this rank alone; waits for the device."""
         if self.has_left or self.shield.is_down:
             return False
-        if bool(self._is_nonfinite(head)) or bool(head[_NAN] + head[_INF]):
+        if bool(self._is_nonfinite(sums)) or bool(sums[_NAN] + sums[_INF]):
             return True
         with self.shield.guarding("own numbers"):
             # Every rank adds its share of the squares; those of the others are about as large.
-            own = list(head) if self._math.is_host else head.clone()
+            own = list(sums) if self._math.is_host else sums.clone()
             own[_SQUARES] *= world
             return bool(self.rule.judge(own[: len(RULE_SUMS)]).discards)
         return False
@@ -301,17 +301,17 @@ class Gate:
                 end()
 
     def _only_nonfinite_if_unrecorded(
-        self, head: Vector, verdict: Verdict, sync: RankSync
+        self, sums: Vector, verdict: Verdict, sync: RankSync
     ) -> Scalar:
         """An update that no rank recorded is discarded only if it is not finite."""
         if sync.world == 1:
             return verdict.discards
-        nonfinite = self._is_nonfinite(head)
-        return self._math.where(head[_RECORDED] > 0, verdict.discards, nonfinite)
+        nonfinite = self._is_nonfinite(sums)
+        return self._math.where(sums[_RECORDED] > 0, verdict.discards, nonfinite)
 
-    def _is_nonfinite(self, head: Vector) -> Scalar:
+    def _is_nonfinite(self, sums: Vector) -> Scalar:
         """Whether the gradients are not finite, by the norm that was measured or given."""
-        return self._math.negated(is_finite(head[_GIVEN] + head[_SQUARES]))
+        return self._math.negated(is_finite(sums[_GIVEN] + sums[_SQUARES]))
 
     def _prepare(self, optimizer: Optimizer, decision: Decision) -> None:
         if self._math.is_host or not self._fused.reads_flag(optimizer):
@@ -375,7 +375,7 @@ class NoGate:
     def is_as_clipped(self, optimizer: Optimizer) -> bool:
         return True
 
-    def is_bad(self, head: Vector, world: int) -> bool:
+    def is_bad(self, sums: Vector, world: int) -> bool:
         return False
 
     def before(self, optimizer: Optimizer) -> bool:

@@ -207,15 +207,15 @@ class Rule:
             self._counts = _DeviceCounts(most, fading, arithmetic.device)
         self._compute_limits()
 
-    def judge(self, head: Vector, *, may_scale: bool = True) -> Verdict:
-        """Decide about one step from `head`, its sums over all ranks in the order of RULE_SUMS.
+    def judge(self, sums: Vector, *, may_scale: bool = True) -> Verdict:
+        """Decide about one step from `sums`, its sums over all ranks in the order of RULE_SUMS.
 
         A norm that is not that of the gradients as they are now says nothing about how much they
         would have to be scaled: then `may_scale` is False.
         """
         # Quantities of this step.
         numbers = self.arithmetic
-        loss_sum, tokens, num_nan, num_inf, given, num_given, squares, _ = numbers.parts(head)
+        loss_sum, tokens, num_nan, num_inf, given, num_given, squares, _ = numbers.parts(sums)
         norm = numbers.where(num_given > 0, numbers.ratio(given, num_given), numbers.root(squares))
         is_finite = (norm < math.inf) & (num_nan + num_inf == 0)
         # The sum leaves out losses that are not finite, so then it is not that of the whole batch.

@@ -155,9 +155,9 @@ def read_exchange(ranks: RankSync) -> tuple[float, StateFindings, dict[str, floa
     """
     queue = iter(ranks.last_total())
     num_leaving = next(queue)
-    head = {name: next(queue) for name in STEP_SUMS}
+    sums = {name: next(queue) for name in STEP_SUMS}
     findings = StateFindings(**{name: next(queue) for name in FIELDS})
-    return num_leaving, findings, head
+    return num_leaving, findings, sums
 
 
 @dataclass(frozen=True, slots=True)

@@ -473,8 +473,8 @@ class Undo(StateGuard):
         if not is_known or self._pending is not None:
             return
         with self._shield.guarding("examination"):
-            num_leaving, findings, head = read_exchange(self._ranks)
-            proof = self._proof(tracked, findings, is_finite=is_finite_step(head))
+            num_leaving, findings, sums = read_exchange(self._ranks)
+            proof = self._proof(tracked, findings, is_finite=is_finite_step(sums))
             if proof is not None and not num_leaving and not findings.unable:
                 self._decide(proof, findings, tracked)
 
