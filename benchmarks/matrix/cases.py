@@ -96,16 +96,14 @@ PURE = (
         Case(
             name=f"tests without torch, Python {version}",
             python=version,
-            extra="parquet",
             tests=PURE_TESTS,
         )
         for version in PYTHONS
     ),
     Case(
         name="oldest dependencies",
-        extra="parquet",
         # This Typer imports what Click 8.3 warns about; Click 8.1 mixes the outputs in tests.
-        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.16.0", "click==8.2.1", "pyarrow==16.0.0"),
+        pins=("numpy==1.26.0", "rich==13.7.0", "typer==0.16.0", "click==8.2.1"),
         # It also prints a default of None for each option, so that help is longer than a screen.
         tests=(*PURE_TESTS, "-k", "not help_fits_a_screen"),
     ),
@@ -113,11 +111,6 @@ PURE = (
 
 EXTRAS = (
     _extra("yaml", "yaml", WRITE_YAML, Call("trimtab check axolotl.yaml --json", (0, 1))),
-    _extra(
-        "parquet",
-        "pyarrow",
-        Call("trimtab diagnose tests/readers/fixtures/parquet/run.parquet --json", (0, 1)),
-    ),
     _extra(
         "corpus",
         "pyarrow tokenizers trimtab.corpus",
@@ -131,7 +124,6 @@ EXTRAS = (
         Call("trimtab corpus scan tokens.bin --out stats --ray local"),
     ),
     _extra("wandb", "wandb", Call(f"trimtab observe {FINISHED_RUN} --to wandb")),
-    _extra("trackio", "trackio", Call(f"trimtab observe {FINISHED_RUN} --to trackio")),
     _extra(
         "apprise",
         "apprise",

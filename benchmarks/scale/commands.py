@@ -59,9 +59,8 @@ def commands(directory: RunDirectory, steps: int) -> dict[str, Callable[[], Cost
         }.items()
     }
     tries["observe --web: the page of the run"] = lambda: serve(directory)
-    tries["observe --to prometheus"] = lambda: ship(directory, "prometheus", None)
     tries[f"observe --to tensorboard, first {SHIP_SECONDS:.0f} s"] = lambda: ship(
-        directory, "tensorboard", SHIP_SECONDS
+        directory, SHIP_SECONDS
     )
     tries["resume, nothing saved, and close"] = first_resume
     tries["resume and close"] = lambda: resume(
@@ -95,19 +94,13 @@ def serve(directory: RunDirectory) -> Cost:
     )
 
 
-def ship(directory: RunDirectory, sink: str, seconds: float | None) -> Cost:
-    """Send the run from its first record on."""
-    (directory.home / "ship" / f"{sink}.json").unlink(missing_ok=True)
+def ship(directory: RunDirectory, seconds: float) -> Cost:
+    """Send the run to TensorBoard from its first record on, until the time is over."""
+    (directory.home / "ship" / "tensorboard.json").unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as folder:
-        environment = {
-            "TRIMTAB_TENSORBOARD_DIR": folder,
-            "TRIMTAB_PROMETHEUS_TEXTFILE": folder,
-            "TRIMTAB_PROMETHEUS_PORT": "0",
-        }
-        until = "" if seconds is None else f", first {seconds:.0f} s"
         return run(
-            f"observe --to {sink}{until}",
-            ["trimtab", "observe", str(directory.root), "--to", sink],
+            f"observe --to tensorboard, first {seconds:.0f} s",
+            ["trimtab", "observe", str(directory.root), "--to", "tensorboard"],
             stop_after=seconds,
-            environment=environment,
+            environment={"TRIMTAB_TENSORBOARD_DIR": folder},
         )

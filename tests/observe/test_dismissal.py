@@ -3,7 +3,6 @@
 import getpass
 import io
 import json
-from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -13,11 +12,9 @@ from tests.kit.synthetic import add_spike, block_of, falling_loss
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
-from trimtab.core.block import Block
 from trimtab.diagnosis import diagnose
 from trimtab.integrations.alerts.alert import AlertState, RunAlerts
 from trimtab.integrations.incident_news import IncidentNews
-from trimtab.integrations.sinks.prometheus_sink import RunMetrics
 from trimtab.journal import RunDirectory, add_note
 from trimtab.journal.news import INCIDENT, read_news
 from trimtab.observe.observed_run import ObservedRun
@@ -90,9 +87,6 @@ def test_every_output_says_who_dismissed_an_incident_and_counts_it_as_open_nowhe
     assert ship(run, sink)
     assert [facts["text"] for kind, facts in sink.events if "dismissed" in facts] == [WHY]
     news = tuple(event for event in read_news(run) if event.kind == INCIDENT)
-    metrics = RunMetrics("x1", {})
-    metrics.update(replace(Block.empty(), events=news))
-    assert 'trimtab_incidents_open{run="x1"} 0' in metrics.text()
     alerts = RunAlerts("x1", "", {})
     sent = [alert for event in news for alert in alerts.from_event(event)]
     assert sent[-1].state is AlertState.CLOSED

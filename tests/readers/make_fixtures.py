@@ -192,17 +192,6 @@ def lightning(folder: Path) -> None:
         logger.save()
 
 
-def parquet(folder: Path) -> None:
-    """A plain table, and what trackio writes: a run in many."""
-    arrow: Any = importlib.import_module("pyarrow")
-    writer: Any = importlib.import_module("pyarrow.parquet")
-    rows = [{"step": row.step, **row.values(), "note": "x"} for row in ROWS]
-    writer.write_table(arrow.Table.from_pylist(rows), folder / "run.parquet", row_group_size=7)
-    owned = [{"run_id": "1", "run_name": "before", **rows[0]}]
-    owned += [{"run_id": "2", "run_name": "run", **row} for row in rows]
-    writer.write_table(arrow.Table.from_pylist(owned), folder / "runs.parquet")
-
-
 def _pack(source: Path, target: Path) -> None:
     """Databases are mostly empty pages."""
     target.write_bytes(gzip.compress(source.read_bytes(), mtime=0))
@@ -215,7 +204,6 @@ MAKERS: dict[str, Callable[[Path], None]] = {
     "mlflow": mlflow,
     "trackio": trackio,
     "lightning": lightning,
-    "parquet": parquet,
 }
 """Name of the fixture's folder to what fills it."""
 

@@ -150,7 +150,6 @@ REAL = {
     "run.wandb": (FIXTURES / "wandb" / "run-fixture.wandb").read_bytes(),
     "trackio.db": gzip.decompress((FIXTURES / "trackio" / "fixture.db.gz").read_bytes()),
     "mlflow.db": gzip.decompress((FIXTURES / "mlflow" / "mlflow.db.gz").read_bytes()),
-    "run.parquet": (FIXTURES / "parquet" / "run.parquet").read_bytes(),
     "trainer_state.json": (FIXTURES / "hf" / "every_1.json").read_bytes(),
 }
 
@@ -160,7 +159,7 @@ MEMORY_BYTES = 64 << 20
 
 # Small and large numbers, all ones, a NaN, and pieces of the formats themselves.
 WORDS = [bytes(8), b"\xff" * 8, b"\x7f" * 4, (1 << 62).to_bytes(8, "little"), b"\x00\x00\xc0\x7f"]
-WORDS += [b"SQLite format 3\0", b":W&B\xe1\xbe\x00", b"PAR1", b"\x80" * 12, b"\x0a\xff\xff\xff\x0f"]
+WORDS += [b"SQLite format 3\0", b":W&B\xe1\xbe\x00", b"\x80" * 12, b"\x0a\xff\xff\xff\x0f"]
 
 
 def survive(content: bytes, name: str) -> None:

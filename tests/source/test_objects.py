@@ -50,13 +50,6 @@ def test_wrappers_of_files() -> None:
     assert trimtab.diagnose(io.BytesIO(gzip.compress(TEXT.encode()))).source == "BytesIO"
 
 
-def test_the_suffix_of_a_file_still_counts() -> None:
-    file = io.BytesIO(b"not Parquet")
-    file.name = "run.parquet"
-    with pytest.raises(UnreadableLog, match=r"^run\.parquet cannot be read as Parquet"):
-        trimtab.diagnose(file)
-
-
 @pytest.mark.parametrize(
     ("given", "name"),
     [(JUNK, "pasted text"), (io.StringIO(JUNK), "StringIO")],

@@ -33,12 +33,11 @@ from trimtab.readers.log_file import ZSTD_MARK, Progress, no_progress, read_head
 from trimtab.readers.table import Wanted
 from trimtab.readers.trackers.databases import SQLITE
 from trimtab.readers.trackers.mlflow_files import MLFLOW
-from trimtab.readers.trackers.parquet import PARQUET
 from trimtab.readers.trackers.tensorboard import TENSORBOARD
 from trimtab.readers.trackers.wandb import WANDB
 
 # Trackers recognise their files by a mark.
-_TRACKERS = (HF, TENSORBOARD, WANDB, SQLITE, MLFLOW, LIGHTNING, PARQUET)
+_TRACKERS = (HF, TENSORBOARD, WANDB, SQLITE, MLFLOW, LIGHTNING)
 
 FORMATS: Mapping[str, Format] = {
     format.name: format for format in (*_TRACKERS, NOTEBOOK, JSON, JSONL, MLPERF, CSV, GENERAL)
@@ -52,6 +51,7 @@ _HEAD_BYTES = 1 << 20
 
 _FOREIGN = {
     rb"(?s)PK.{0,4090}?(?:\[Content_Types\]\.xml|xl/)": "an Excel workbook; save the sheet as CSV",
+    rb"PAR1": "a Parquet file; in Python, trimtab.diagnose(pandas.read_parquet(FILE)) reads it",
     rb"PK\x03\x04": "a zip archive; unpack it first (PyTorch checkpoints are zip archives too)",
     re.escape(ZSTD_MARK): "zstd data; install the package zstandard, or unpack it first (unzstd)",
     rb"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",

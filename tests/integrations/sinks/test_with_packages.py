@@ -1,14 +1,12 @@
 """The sinks that need a package, with the real one; CI installs them for this file alone."""
 
-import json
 import math
-import sqlite3
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.integrations.alerts.test_channels import an_alert
-from tests.integrations.runs import append, open_incident, ship, wait_until
+from tests.integrations.runs import open_incident, ship, wait_until
 from tests.kit.servers import Receiver, serving
 from tests.kit.synthetic import incident_of
 
@@ -114,33 +112,6 @@ def test_wandb_alerts_go_to_the_users_run_only_if_asked(
     assert [row["loss"] for row in rows] == [1.0] * 6
 
 
-def test_trackio_has_every_point_and_the_incident_as_an_alert(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "trackio"))
-    pytest.importorskip("trackio", reason="pip install -e '.[trackio]'")
-    from trimtab.integrations.sinks.trackio_sink import TrackioSink
-
-    run = RunDirectory(tmp_path / "x1")
-    write(run)
-    assert ship(run, TrackioSink())
-    with JournalWriter(run) as journal:
-        append(journal, 12)
-    assert ship(run, TrackioSink())
-    files = [path for path in tmp_path.rglob("*.db") if path.stem == "trimtab"]
-    (file,) = files
-    with sqlite3.connect(file) as database:
-        rows = database.execute("select step, metrics, run_name from metrics").fetchall()
-        alerts = database.execute("select title, level, step from alerts").fetchall()
-    ticks = sorted(json.loads(metrics)["trimtab/tick"] for _, metrics, _ in rows)
-    assert ticks == list(range(18))
-    assert {name for _, _, name in rows} == {"x1"}
-    assert sorted(step for step, _, _ in rows).count(7) == 2
-    written, judged = ("incident 1: loss spike", "error", 11), ("incident 1: non-finite loss", 12)
-    assert alerts[0] == written  # the journal's; then that of the NaN, which the judge found
-    assert [(title, step) for title, _, step in alerts[1:]] == [judged]
-
-
 def test_apprise_sends_an_alert_and_a_missing_service_is_an_error() -> None:
     pytest.importorskip("apprise", reason="pip install -e '.[apprise]'")
     with serving(receiver := Receiver()):
@@ -167,10 +138,9 @@ def test_a_missing_package_names_its_pip_command(monkeypatch: pytest.MonkeyPatch
     from trimtab.core.errors import MissingExtra
     from trimtab.observe.shipping.shipper import find_sink
 
-    for name in ("wandb", "trackio", "apprise"):
+    for name in ("wandb", "apprise"):
         monkeypatch.setitem(sys.modules, name, None)
-    for name in ("wandb", "trackio"):
-        with pytest.raises(MissingExtra, match=rf'pip install -e "\.\[{name}\]"'):
-            find_sink(name)
+    with pytest.raises(MissingExtra, match=r'pip install -e "\.\[wandb\]"'):
+        find_sink("wandb")
     with pytest.raises(MissingExtra, match=r'pip install -e "\.\[apprise\]"'):
         read_channels({"TRIMTAB_ALERT_URLS": "apprise:json://host"})

@@ -114,7 +114,7 @@ def token_files(folder: Path) -> dict[str, list[bytes]]:
         ".idx": [megatron.with_suffix(".idx").read_bytes()],
         ".npy": [npy.read_bytes()],
         ".jsonl": [rows.read_bytes(), b'{"text": "a b c"}\n'],
-        ".parquet": [path.read_bytes() for path in (TESTS / "readers").rglob("*.parquet")],
+        ".parquet": [path.read_bytes() for path in (TESTS / "kit").rglob("*.parquet")],
     }
     scan(plan_scan([raw], ScanOptions(separator=0)), folder / "scan")
     found[".npz"] = [path.read_bytes() for path in (folder / "scan").rglob("*.npz")]

@@ -50,7 +50,7 @@ print("done", flush=True)
 """
 CHECK = """
 modules = {name.partition(".")[0] for name in sys.modules}
-assert not modules & {"mlflow", "wandb", "trackio", "apprise"}, modules
+assert not modules & {"mlflow", "wandb", "apprise"}, modules
 outside = ("trimtab.integrations", "trimtab.observe")
 assert not any(name.startswith(outside) for name in sys.modules)
 """

@@ -20,7 +20,7 @@ MAX_LOG_BYTES = 2**29
 MAX_NAMES = 2000
 """Names in a folder that are looked at for a list."""
 
-_LOG_SUFFIXES = (".csv", ".jsonl", ".json", ".log", ".txt", ".out", ".wandb", ".db", ".parquet")
+_LOG_SUFFIXES = (".csv", ".jsonl", ".json", ".log", ".txt", ".out", ".wandb", ".db")
 
 
 @dataclass(frozen=True, slots=True)

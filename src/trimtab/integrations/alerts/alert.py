@@ -33,7 +33,7 @@ class AlertState(StrEnum):
 
 
 class AlertLevel(StrEnum):
-    """How bad it is; three levels, as W&B and trackio have them."""
+    """How bad it is; three levels, as W&B has them."""
 
     INFO = "info"
     WARNING = "warning"
