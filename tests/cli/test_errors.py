@@ -36,7 +36,6 @@ ERRORS: list[tuple[str, int, str, str]] = [
     ("diagnose no_loss.csv --set detect=1", 2, "no setting 'detect'", ""),
     ("diagnose no_loss.csv --set threshold_scale=x", 2, "got 'x'", "must be a number"),
     ("diagnose no_loss.csv --set dtype=int3", 2, "unknown dtype 'int3'", "choose from fp32"),
-    ("diagnose no_loss.csv --manifest absent", 2, "absent cannot be read as JSON", ""),
     ("diagnose no_loss.csv --set x", 2, "got 'x'", "for example --set threshold_scale=2"),
     ("diagnose no_loss.csv --set threshold_scale=99", 2, "threshold_scale must be in 0.5..10", ""),
     ("diagnose no_loss.csv --config absent", 2, "cannot be read as TOML", "give a file with"),

@@ -44,10 +44,8 @@ def test_a_nan_that_the_log_hides_is_found(log: Path) -> None:
 PASTED = "".join(f"step {step}: loss {9 - step / 50}\n" for step in range(1, 200))
 
 
-def test_pasted_text_and_what_is_known_of_the_run(tmp_path: Path) -> None:
-    manifest = tmp_path / "facts.json"
-    manifest.write_text('{"seed": 7}')
-    arguments = ["diagnose", "-", "--set", "dtype=bf16", "--manifest", str(manifest), "--json"]
+def test_pasted_text_and_what_is_known_of_the_run() -> None:
+    arguments = ["diagnose", "-", "--set", "dtype=bf16", "--set", "seed=7", "--json"]
     result = runner.invoke(app, arguments, input=PASTED)
     assert result.exit_code == 0, result.output
     assert json.loads(result.output)["source"] == "-"

@@ -49,6 +49,8 @@ def test_progress_is_reported(write: Write, monkeypatch: pytest.MonkeyPatch) -> 
         (b"\0" * 100, "binary data, it begins with NUL bytes"),
         (pickle.dumps({"loss": 1}), "a Python pickle, which is never opened"),
         (b"PK\x03\x04abc", "a zip archive"),
+        (b"\x28\xb5\x2f\xfdabc", "zstd data; unpack it first"),
+        (b"PAR1abc", "a Parquet file; in Python"),
         (b"PK\x03\x04...[Content_Types].xml", "an Excel workbook; save the sheet as CSV"),
         (b"\n<!DOCTYPE html>\n<p>loss 1", "a web page; of a chart of W&B, download the CSV"),
         (b"SQLite format 3\0abc", "an SQLite database"),

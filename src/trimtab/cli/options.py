@@ -60,7 +60,6 @@ def print_json(command: str, values: Mapping[str, Any], *, is_line: bool = False
 
 def json_text(command: str, values: Mapping[str, Any], *, is_line: bool = False) -> str:
     """Return the values of a command with the name of their schema; NaN is a string."""
-    import json
 
     from trimtab.core.jsonable import to_jsonable
 
@@ -112,27 +111,18 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
     return settings
 
 
-def split_facts(pairs: Iterable[str] | None, manifest: Path | None) -> tuple["RunFacts", list[str]]:
-    """Return the facts among the settings and in a manifest, and the other settings.
+def split_facts(pairs: Iterable[str] | None) -> tuple["RunFacts", list[str]]:
+    """Return the facts among the settings, and the other settings.
 
     Raises ConfigError for a fact that cannot be right.
     """
     from trimtab.core.errors import ConfigError
     from trimtab.core.run import SETTINGS, RunFacts
 
-    stated: dict[str, Any] = {}
-    if manifest is not None:
-        try:
-            stated = json.loads(manifest.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"{manifest} cannot be read as JSON: {error}") from error
-        if not isinstance(stated, dict):
-            raise ConfigError(f'{manifest} holds no JSON object; write {{"dtype": "bf16"}}')
     given = list(pairs or ())
     names = {*_FACTS, *SETTINGS}
     facts = [pair for pair in given if pair.partition("=")[0].strip() in names]
-    stated |= parse_settings(facts)
-    found = RunFacts.from_manifest(stated)
+    found = RunFacts.from_manifest(parse_settings(facts))
     if found.dtype not in (None, *_DTYPES):
         raise ConfigError(f"unknown dtype {found.dtype!r}; choose from {', '.join(_DTYPES)}")
     return found, [pair for pair in given if pair not in facts]

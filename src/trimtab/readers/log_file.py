@@ -1,6 +1,6 @@
 """Reads the bytes and the lines of a log file, whatever it holds.
 
-gzip is decompressed, zstd too if its package is installed, UTF-16 becomes UTF-8.
+gzip is decompressed, UTF-16 becomes UTF-8.
 
 Memory is bounded by a block: not by the file, not by what a gzip file may expand to, and not by a
 line that never ends.
@@ -8,12 +8,10 @@ line that never ends.
 
 import codecs
 import gzip
-import importlib
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
@@ -28,7 +26,6 @@ LINE_BYTES = 4 << 20
 """A longer line is left out: the longest rows of real logs (histograms) stay far under 1 MiB."""
 
 GZIP_MARK = b"\x1f\x8b"
-ZSTD_MARK = b"\x28\xb5\x2f\xfd"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
 
 MAX_EXPANSION = 100
@@ -56,13 +53,11 @@ class LogFile:
         """Yield the content in blocks, without NUL bytes."""
         with self._path.open("rb") as file:
             total = os.fstat(file.fileno()).st_size
-            mark = file.peek(4)[:4]
-            is_gzip = mark[:2] == GZIP_MARK
+            is_gzip = file.peek(2)[:2] == GZIP_MARK
             done = 0
             blocks = _plain(file)
-            if is_gzip or mark == ZSTD_MARK:
-                packed = self._gzip_blocks(file) if is_gzip else _zstd_blocks(file)
-                blocks = self._bounded(packed, file)
+            if is_gzip:
+                blocks = self._bounded(self._gzip_blocks(file), file)
             for block in _as_utf8(blocks):
                 text = block.replace(b"\0", b"")
                 self._nul_bytes += len(block) - len(text)
@@ -148,9 +143,6 @@ def read_head(path: Path, size: int) -> tuple[bytes, bool]:
     """Return the first bytes of the content of a file, and whether the file is gzip."""
     with path.open("rb") as file:
         data = file.read(size)
-        if data.startswith(ZSTD_MARK):
-            file.seek(0)
-            return next(_as_utf8(_zstd_blocks(file)), data)[:size], False
     if not data.startswith(GZIP_MARK):
         return b"".join(_as_utf8(iter([data]))), False
     try:
@@ -169,19 +161,6 @@ def _as_utf8(blocks: Iterator[bytes]) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder("utf-16")("replace")
     for block in chain([first], blocks):
         yield decoder.decode(block).encode("utf-8", "replace")
-
-
-def _zstd_blocks(file: BinaryIO) -> Iterator[bytes]:
-    """Yield what a zstd file holds, as far as it is sound; the data itself without the library."""
-    try:
-        zstandard = importlib.import_module("zstandard")
-    except ImportError:
-        yield from _plain(file)
-        return
-    reader = zstandard.ZstdDecompressor().stream_reader(file, read_across_frames=True)
-    with suppress(zstandard.ZstdError):  # cut off or damaged: what comes before is read
-        while block := reader.read(BLOCK_BYTES):
-            yield block
 
 
 def _plain(file: BinaryIO) -> Iterator[bytes]:

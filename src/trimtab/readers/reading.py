@@ -29,7 +29,7 @@ from trimtab.readers.folders import Choice, choose_log, no_log_in
 from trimtab.readers.formats import Format
 from trimtab.readers.general.reader import GENERAL, NOTEBOOK
 from trimtab.readers.json_log import HF, JSON, JSONL, MLPERF
-from trimtab.readers.log_file import ZSTD_MARK, Progress, no_progress, read_head
+from trimtab.readers.log_file import Progress, no_progress, read_head
 from trimtab.readers.table import Wanted
 from trimtab.readers.trackers.databases import SQLITE
 from trimtab.readers.trackers.mlflow_files import MLFLOW
@@ -53,7 +53,7 @@ _FOREIGN = {
     rb"(?s)PK.{0,4090}?(?:\[Content_Types\]\.xml|xl/)": "an Excel workbook; save the sheet as CSV",
     rb"PAR1": "a Parquet file; in Python, trimtab.diagnose(pandas.read_parquet(FILE)) reads it",
     rb"PK\x03\x04": "a zip archive; unpack it first (PyTorch checkpoints are zip archives too)",
-    re.escape(ZSTD_MARK): "zstd data; install the package zstandard, or unpack it first (unzstd)",
+    rb"\x28\xb5\x2f\xfd": "zstd data; unpack it first (unzstd)",
     rb"\x80": "a Python pickle, which is never opened; write the numbers as CSV or JSON lines",
     rb"(?i)(?:\xef\xbb\xbf)?\s*<(?:!doctype )?html\b": (
         "a web page; of a chart of W&B, download the CSV export instead"
@@ -337,7 +337,7 @@ def _formats_by_content(log: _Log) -> list[Format]:
 def _choices_by_suffix(log: _Log) -> list[Choice]:
     if not log.head or _describe_foreign(log.head):
         return []
-    is_packed = log.path.suffix.lower() in (".gz", ".zst")
+    is_packed = log.path.suffix.lower() == ".gz"
     suffix = (log.path.with_suffix("") if is_packed else log.path).suffix.lower()
     return [_choice(log, one) for one in FORMATS.values() if suffix in one.suffixes][:1]
 

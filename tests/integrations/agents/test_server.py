@@ -1,17 +1,14 @@
-"""The server, asked by the real client of the package `mcp`: over stdio and over HTTP."""
+"""The server, asked by the real client of the package `mcp`: over stdio."""
 
 import asyncio
 import contextlib
 import json
 import os
-import socket
 import subprocess
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -42,25 +39,6 @@ async def over_stdio(*folders: Path) -> AsyncIterator[Any]:
     )
     async with mcp.Client(server) as client:
         yield client
-
-
-@contextlib.contextmanager
-def http_server(*folders: Path) -> Iterator[int]:
-    """The port of a server that listens."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    words = [sys.executable, "-m", "trimtab.cli", "mcp", *map(str, folders), "--http", str(port)]
-    process = subprocess.Popen(words, stderr=subprocess.PIPE)
-    try:
-        for _ in range(300):
-            with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-                break
-            time.sleep(0.1)
-        yield port
-    finally:
-        process.terminate()
-        process.communicate(timeout=20)
 
 
 async def ask(client: Any, tool: str, **arguments: Any) -> dict[str, Any]:
@@ -147,51 +125,6 @@ def test_a_run_is_followed_over_stdio_while_it_is_written(tmp_path: Path) -> Non
             await follow(client, write_slowly(tmp_path / "x1", 4))
 
     run(work)
-
-
-@pytest.mark.slow
-def test_a_run_is_followed_over_http_while_it_is_written(tmp_path: Path) -> None:
-    with http_server(tmp_path) as port:
-
-        async def work() -> None:
-            async with mcp.Client(f"http://127.0.0.1:{port}/mcp") as client:
-                await follow(client, write_slowly(tmp_path / "x1", 4))
-
-        run(work)
-
-
-def test_http_is_for_this_machine_and_not_for_web_pages(tmp_path: Path) -> None:
-    def post(port: int, **headers: str) -> int:
-        request = urllib.request.Request(
-            f"http://127.0.0.1:{port}/mcp",
-            data=b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}',
-            headers={
-                "Content-Type": "application/json",
-                "Accept": "application/json, text/event-stream",
-                **headers,
-            },
-        )
-        try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
-                return int(answer.status)
-        except urllib.error.HTTPError as error:
-            return error.code
-
-    with http_server(tmp_path) as port:
-        assert post(port) == 200
-        assert post(port, Origin="http://evil.example") == 403
-        assert post(port, Host="evil.example") in (403, 421)
-        assert post(port, **{"X-Long": "x"}) == 200
-        others = [ip for ip in _own_addresses() if not ip.startswith("127.")]
-        for address in others:
-            with pytest.raises(OSError), socket.create_connection((address, port), 1):
-                pass
-
-
-def _own_addresses() -> list[str]:
-    with contextlib.suppress(OSError):
-        return [str(one[4][0]) for one in socket.getaddrinfo(socket.gethostname(), None)]
-    return []
 
 
 def test_hostile_questions_over_stdio(tmp_path: Path) -> None:

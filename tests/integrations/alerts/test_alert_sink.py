@@ -18,13 +18,11 @@ from tests.kit.servers import Receiver, serving
 from trimtab.core.block import Event
 from trimtab.core.config import ShipConfig
 from trimtab.core.sink import RUN_STATUS, RunStatus
-from trimtab.integrations.alerts import IncidentAlerts
 from trimtab.integrations.alerts.alert import AlertLevel, AlertState, RunAlerts
 from trimtab.integrations.alerts.alert_sink import AlertPolicy, AlertSink
 from trimtab.integrations.alerts.channels import Outbox, read_channels
 from trimtab.journal import JournalWriter, RunDirectory
-from trimtab.journal.news import REPORT_WRITTEN, read_news
-from trimtab.journal.observer_process import Callbacks, ObserverProcess
+from trimtab.journal.news import REPORT_WRITTEN
 from trimtab.observe.run_observer import journal_size
 from trimtab.observe.shipping.log import ShipLog
 from trimtab.observe.shipping.shipper import Shipper
@@ -236,36 +234,6 @@ def test_a_change_of_status_is_an_alert(
     event = Event(kind=RUN_STATUS, tick=5, step=4, facts=facts)
     alerts = RunAlerts("x1", "", {}).from_event(event)
     assert [(alert.matter, alert.state.value) for alert in alerts] == expected
-
-
-def test_on_incident_alerts_from_the_training_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A real observer finds a spike; what it says has what an alert needs."""
-    run = RunDirectory(tmp_path)
-    with serving(receiver := Receiver()):
-        addresses = f"webhook+{receiver.url}/{TOKEN} webhook+http://127.0.0.1:9/{TOKEN}"
-        monkeypatch.setenv("TRIMTAB_ALERT_URLS", addresses)
-        callbacks = Callbacks(IncidentAlerts("x1"))
-        observer = ObserverProcess(run, callbacks, lambda incident: None, stall_seconds=1e9)
-        with JournalWriter(run) as journal:
-            for step in range(300):
-                loss = 9.0 if 200 <= step < 206 else 3.0 + 0.01 * (step % 7)
-                journal.append(step, {"loss": loss, "grad_norm": 1.0, "clock": 1e9 + step})
-        observer.close()
-        wait_until(lambda: len(receiver.posted) >= 2)
-    states = [state for state, _ in titles(receiver)]
-    assert states[0] == "open"
-    assert states[-1] == "closed"
-    assert (
-        len([text for text in caplog.messages if "webhook (address 2) cannot be reached" in text])
-        == 1
-    )
-    assert TOKEN not in caplog.text
-    (opened, *_) = [event.facts for event in read_news(run) if event.kind == "incident"]
-    assert opened["is_alarm"] is True
-    assert "No evidence points to a cause" in opened["explanation"]
-    assert opened["action"]
 
 
 def test_an_old_message_that_cannot_be_sent_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

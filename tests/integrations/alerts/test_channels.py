@@ -1,11 +1,8 @@
 """Messages reach real servers; whatever those do, a deadline holds and no secret is written."""
 
-import json
 import socket
-import stat
 import threading
 import time
-from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -15,7 +12,7 @@ from tests.kit.servers import Receiver, serving
 from trimtab.core.errors import ConfigError
 from trimtab.core.sink import Refused
 from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState
-from trimtab.integrations.alerts.channels import Channel, CommandChannel, read_channels
+from trimtab.integrations.alerts.channels import Channel, read_channels
 from trimtab.observe.shipping.transport import SECRETS, Reply
 
 TOKEN = "T0K3N-xoxb-1234567890"
@@ -124,7 +121,6 @@ def test_a_redirect_is_not_followed() -> None:
         f"telegram://{TOKEN}",
         f"webhook+ftp://host/{TOKEN}",
         f"webhook+http:///{TOKEN}",
-        f"command:/does/not/exist/{TOKEN}",
         f"https://hooks.slack.com/{TOKEN}",
         f"slack+https://hooks.slack.com/{TOKEN}",
     ],
@@ -173,24 +169,3 @@ def test_a_server_that_echoes_a_request_reveals_no_secret(filler: int) -> None:
     assert "the server answers 400" in message
     for secret in (sent, password, TOKEN, "K3Y-9876"):
         assert secret[:8] not in message
-
-
-def test_a_command_gets_the_alert_as_input_and_no_shell(tmp_path: Path) -> None:
-    program, out = tmp_path / "page me; touch pwned", tmp_path / "out.json"
-    program.write_text(f"#!/bin/sh\ncat > {out}\n")
-    program.chmod(program.stat().st_mode | stat.S_IXUSR)
-    CommandChannel("command", str(program)).send(an_alert(title="$(touch pwned); `id`"), 20)
-    assert json.loads(out.read_text())["title"] == "x1: $(touch pwned); `id`"
-    assert not (tmp_path / "pwned").exists()
-
-
-def test_a_command_that_hangs_is_killed_with_its_children(tmp_path: Path) -> None:
-    program, pid = tmp_path / "hang", tmp_path / "pid"
-    program.write_text(f"#!/bin/sh\nsleep 60 &\necho $! > {pid}\nwait\n")
-    program.chmod(0o755)
-    with pytest.raises(TimeoutError):
-        channel(f"command:{program}").send(an_alert(), 1.5)
-    end = time.monotonic() + 5
-    while Path(f"/proc/{pid.read_text().strip()}").exists():
-        assert time.monotonic() < end
-        time.sleep(0.05)

@@ -21,14 +21,6 @@ def test_encodings(write: Write, encoding: str) -> None:
     assert run.block.step.tolist() == list(range(1, 9))
 
 
-def test_zstd_without_its_package_says_what_to_do(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "zstandard", None)
-    with pytest.raises(LogError, match="install the package zstandard"):
-        read_log(write(b"\x28\xb5\x2f\xfd" + b"abc" * 9, "train.log.zst"))
-
-
 def test_the_newest_text_of_a_folder(tmp_path: Path) -> None:
     (tmp_path / "train.out").write_text(LINES)
     run = read_log(tmp_path)

@@ -51,10 +51,6 @@ def diagnose(
             metavar="NAME", help="The run in a file that holds several.", show_default=False
         ),
     ] = None,
-    manifest: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Facts in JSON: dtype, seed, world.", show_default=False),
-    ] = None,
     price: Annotated[
         float | None,
         typer.Option(metavar="DOLLARS", help="What an hour of the job costs.", min=0.0),
@@ -112,7 +108,7 @@ def diagnose(
 
     if since is not None and not brief:
         raise typer.BadParameter("--since belongs to --brief")
-    facts, settings = split_facts(settings, manifest)
+    facts, settings = split_facts(settings)
     directory = output.find_run(paths[0]) if write else RunDirectory.find(paths[0])
     what = str(paths[0]) if len(paths) == 1 else f"{len(paths)} files"
     with progress_bar(what) as progress:

@@ -10,19 +10,11 @@ def mcp(
     folders: Annotated[
         list[Path], typer.Argument(help="Folders of runs and logs; nothing else can be read.")
     ],
-    http: Annotated[
-        int | None,
-        typer.Option(
-            metavar="PORT",
-            min=1,
-            max=65535,
-            help="Listen on this port of 127.0.0.1; default: standard input and output.",
-        ),
-    ] = None,
 ) -> None:
     """Answer agents by the Model Context Protocol: verdicts, changes, curves, notes.
 
-    Agents read the given folders and can add notes. No tool acts on a run. Needs trimtab[mcp].
+    An agent starts it and talks to its standard input and output. Agents read the given folders
+    and can add notes. No tool acts on a run. Needs trimtab[mcp].
 
     Example: trimtab mcp runs
 
@@ -30,4 +22,4 @@ def mcp(
     """
     from trimtab.integrations.agents.server import serve
 
-    serve(folders, http)
+    serve(folders)

@@ -1,7 +1,4 @@
-"""The tools on the Model Context Protocol: stdio for an agent that starts the server, or HTTP.
-
-HTTP listens on 127.0.0.1 alone, and refuses requests that a web page in a browser could make.
-"""
+"""The tools on the Model Context Protocol, over stdio: the agent starts the server."""
 
 import contextlib
 import functools
@@ -19,14 +16,11 @@ try:
     from mcp.server import MCPServer
     from mcp.server.mcpserver.exceptions import ResourceError, ToolError
     from mcp.server.mcpserver.resources import ResourceSecurity
-    from mcp.server.transport_security import TransportSecuritySettings
     from mcp.types import ToolAnnotations
 except ImportError as error:
     raise MissingExtra.of("trimtab mcp needs the package mcp", "mcp") from error
 
-HOST = "127.0.0.1"
 MAX_ERROR_CHARS = 400
-MAX_REQUEST_BYTES = 2**16
 
 INSTRUCTIONS = f"""Judges PyTorch training runs. Ask `verdict` first, then `changes` with its token.
 `act` is what to do now: none, wait, or an action for a person to decide on. No tool acts on a run.
@@ -59,23 +53,9 @@ def make_server(tools: RunTools) -> MCPServer:
     return server
 
 
-def serve(roots: list[Path], port: int | None = None) -> None:
-    """Answer until standard input ends, or on a port of this machine until a signal comes."""
-    server = make_server(RunTools(AllowedFolders(roots)))
-    if port is None:
-        server.run("stdio")
-        return
-    server.run(
-        "streamable-http",
-        host=HOST,
-        port=port,
-        json_response=True,
-        stateless_http=True,
-        max_request_body_size=MAX_REQUEST_BYTES,
-        transport_security=TransportSecuritySettings(
-            allowed_hosts=[f"{HOST}:{port}", f"localhost:{port}"], allowed_origins=[]
-        ),
-    )
+def serve(roots: list[Path]) -> None:
+    """Answer until standard input ends."""
+    make_server(RunTools(AllowedFolders(roots))).run("stdio")
 
 
 def _add(server: MCPServer, tool: Callable[..., str], annotations: ToolAnnotations) -> None:

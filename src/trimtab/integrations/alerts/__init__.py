@@ -1,15 +1,14 @@
 """Alerts: messages to people about a run.
 
-    journal -> AlertSink (in the shipper) ---------.
-                                                   +--> AlertPolicy --> Channel --> people
-    on_incident -> IncidentAlerts (in training) ---'    which, when     how, where
+    journal -> AlertSink (in the shipper) --> AlertPolicy --> Channel --> people
+                                              which, when     how, where
 
 alert.py        Alert, and the alerts of incidents, discarded steps, actions, a stalled or dead run
 alert_sink.py   at most one message per incident and 10 minutes, a digest when many open at once;
-                the sink `alerts`, and alerts from the training process itself
-channels.py     webhook, command, apprise, and what one of them has not sent yet
+                the sink `alerts`, and alerts in your own W&B run
+channels.py     webhook, apprise, and what one of them has not sent yet
 """
 
-from trimtab.integrations.alerts.alert_sink import IncidentAlerts, wandb_alerts
+from trimtab.integrations.alerts.alert_sink import wandb_alerts
 
-__all__ = ["IncidentAlerts", "wandb_alerts"]
+__all__ = ["wandb_alerts"]

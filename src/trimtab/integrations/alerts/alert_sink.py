@@ -1,8 +1,7 @@
-"""Which alerts are sent and when: by the sink `alerts`, or from the training process itself."""
+"""Which alerts are sent and when: by the sink `alerts`, or into your own W&B run."""
 
 import dataclasses
 import logging
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -11,9 +10,8 @@ from trimtab.core.block import Block
 from trimtab.core.incidents import Incident
 from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState, RunAlerts
-from trimtab.integrations.alerts.channels import SEND_SECONDS, Outbox, read_channels
+from trimtab.integrations.alerts.channels import Outbox, read_channels
 from trimtab.integrations.incident_news import IncidentNews
-from trimtab.observe.shipping.transport import SECRETS
 
 REPEAT_SECONDS = 600.0
 """From one message about a matter to the next, unless it got worse or is over. Source: the shortest
@@ -143,44 +141,6 @@ class AlertSink:
                 outbox.add(alert)
         if alerts:
             self._memory.save()
-
-
-class IncidentAlerts:
-    """Sends incidents from the training process: `watch(..., on_incident=IncidentAlerts("x1"))`.
-
-    To the addresses in `TRIMTAB_ALERT_URLS`. `on_incident` runs in a thread of its own, and each
-    message has a hard deadline, so training never waits. The shipper (`ship.to = ["alerts"]`) can
-    do more: it also reports a run that died or stalled.
-    """
-
-    def __init__(self, run: str, link: str = "") -> None:
-        """Read the addresses; raises ConfigError if there are none."""
-        self._run = run
-        self._alerts = RunAlerts(run, link, {})
-        self._channels = read_channels()
-        self._policy = AlertPolicy({})
-        self._failed: set[str] = set()
-        self._lock = threading.Lock()
-
-    def __call__(self, incident: Incident) -> None:
-        """Send what people should read; a failure is logged once per channel."""
-        with self._lock:
-            now = time.time()
-            for alert in self._alerts.from_incident(IncidentNews.from_incident(incident)):
-                messages = [*self._policy.update(alert, now), *self._policy.digest(self._run, now)]
-                for message in messages:
-                    self._send(message)
-
-    def _send(self, message: Alert) -> None:
-        for channel in self._channels:
-            try:
-                channel.send(message, SEND_SECONDS)
-            except Exception as error:
-                if channel.name not in self._failed:
-                    self._failed.add(channel.name)
-                    logging.getLogger("trimtab").warning(
-                        "trimtab: %s cannot be reached: %s", channel.name, SECRETS.describe(error)
-                    )
 
 
 def wandb_alerts(wandb_run: Any) -> Callable[[Incident], None]:

@@ -1,7 +1,6 @@
 """Channels: how alerts reach people, by the addresses in `TRIMTAB_ALERT_URLS`.
 
     webhook+https://host/path   the alert as JSON, to a program of yours
-    command:/path/to/program    no shell, no arguments; the same JSON as its input
     apprise:URL                 Slack, Discord, ntfy, PagerDuty, e-mail and every other service of
                                 apprise, by its own URL (the extra `apprise`)
 
@@ -9,14 +8,10 @@ Addresses are separated by white space. An address is a password, so it comes fr
 only, and is in no file, log or error.
 """
 
-import contextlib
 import dataclasses
-import json
 import logging
 import os
 import re
-import signal
-import subprocess
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -60,12 +55,10 @@ def _channel(address: str, place: int) -> "Channel":
     SECRETS.add(url if protocol else rest)
     if kind == "webhook" and protocol in ("http", "https"):
         return WebhookChannel(f"webhook (address {place})", url)
-    if scheme == "command":
-        return CommandChannel(f"command (address {place})", rest)
     if scheme == "apprise":
         return AppriseChannel(f"apprise (address {place})", rest)
     raise ConfigError(
-        f"address {place} of {VARIABLE} has no known beginning; known: webhook+https:, command:, "
+        f"address {place} of {VARIABLE} has no known beginning; known: webhook+https:, "
         "apprise: (Slack, mail and others; docs/trackers.md)"
     )
 
@@ -79,38 +72,6 @@ class WebhookChannel:
 
     def send(self, alert: Alert, seconds: float) -> None:
         post_json(self._url, alert.to_dict(), seconds).require_success()
-
-
-class CommandChannel:
-    """Runs one program for each alert: no shell, no arguments, the webhook's JSON as its input."""
-
-    def __init__(self, name: str, path: str) -> None:
-        if not os.access(path, os.X_OK):
-            raise ConfigError(
-                "command: takes the path of a program that can be executed; wrap what needs "
-                "arguments in a script"
-            )
-        self.name = name
-        self._path = path
-
-    def send(self, alert: Alert, seconds: float) -> None:
-        """Run it; raises unless it ends with 0 in time, and kills it if it does not."""
-        process = subprocess.Popen(  # noqa: S603 - the user's own program, and no shell
-            [self._path],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            process.communicate(json.dumps(alert.to_dict()).encode(), timeout=seconds)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # and what it has started
-            process.wait()
-            raise TimeoutError(f"the command did not end within {seconds:g} s") from None
-        if process.returncode != 0:
-            raise ConnectionError(f"the command ended with code {process.returncode}")
 
 
 class AppriseChannel:
@@ -151,7 +112,7 @@ class AppriseChannel:
             raise ConnectionError("apprise could not send it" + (f": {reason}" if reason else ""))
 
 
-Channel = WebhookChannel | CommandChannel | AppriseChannel
+Channel = WebhookChannel | AppriseChannel
 """One way to reach people; `send` raises unless the alert was accepted in time."""
 
 
