@@ -26,12 +26,7 @@ class Loop:
     """A user's loop, as the pages of Accelerate have it; batches at `marked` are not finite."""
 
     def __init__(
-        self,
-        accumulate: int = 1,
-        scale: float | None = None,
-        size: int = 48,
-        *,
-        fused: bool = True,
+        self, accumulate: int = 1, scale: float | None = None, size: int = 48, *, fused: bool = True
     ) -> None:
         self.accelerator = Accelerator(cpu=True, gradient_accumulation_steps=accumulate)
         if scale is not None:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.kit.trainer_runs import ONSET, RUNS, STEPS, Job
+from tests.kit.trainer_runs import RUNS, STEPS, Job
 
 from trimtab.live.recover.experiments import Experiments, Laboratory
 
@@ -30,8 +30,7 @@ def in_ci(*trainers: str) -> pytest.MarkDecorator:
         "trainer",
         [
             pytest.param(
-                name,
-                marks=TRL if name in OF_TRL else () if name in trainers else pytest.mark.slow,
+                name, marks=TRL if name in OF_TRL else () if name in trainers else pytest.mark.slow
             )
             for name in RUNS
         ],
@@ -47,17 +46,6 @@ def test_a_bit_that_flips_in_a_weight_is_undone_and_the_run_goes_on(
     assert left.undone[0] <= 20
     assert left.is_finite
     assert left.num_records == STEPS  # every batch was trained on, or discarded, once
-
-
-@in_ci()  # in CI by tests of each trainer's own
-def test_a_step_that_is_not_finite_is_discarded_and_nothing_is_undone(
-    trainer: str, tmp_path: Path
-) -> None:
-    left = RUNS[trainer](Job(folder=tmp_path, fault="nan"))
-    assert left.nan_steps == [ONSET]
-    assert left.num_updates == STEPS - 1
-    assert left.is_finite
-    assert left.undone == []
 
 
 @in_ci("Lightning")

@@ -118,18 +118,11 @@ def test_the_example_of_the_docs_runs(tmp_path: Path, monkeypatch: pytest.Monkey
         (ACME.replace("    name", "    def __init__(self, x): 0\n    name"), "TypeError: Acme"),
         (ACME.replace("return b", "return 1 / 0 or b"), "ZeroDivisionError: division by zero"),
         (ACME.replace("path.is_dir()", "1 / 0"), "ZeroDivisionError"),
-        (
-            ACME.replace("    if path", "    return 7\n        if path"),
-            "TypeError: read returned",
-        ),
+        (ACME.replace("    if path", "    return 7\n        if path"), "TypeError: read returned"),
     ],
 )
 def test_a_broken_plugin_is_reported_and_left_out(
-    tmp_path: Path,
-    write: Write,
-    monkeypatch: pytest.MonkeyPatch,
-    source: str,
-    reason: str,
+    tmp_path: Path, write: Write, monkeypatch: pytest.MonkeyPatch, source: str, reason: str
 ) -> None:
     install_plugin(tmp_path, monkeypatch, READERS, "acme", source, "AcmeReader")
     assert read_log(write(CSV)).notes == ()

@@ -55,10 +55,7 @@ def test_progress_is_reported(write: Write, monkeypatch: pytest.MonkeyPatch) -> 
         (b"\n<!DOCTYPE html>\n<p>loss 1", "a web page; of a chart of W&B, download the CSV"),
         (b"SQLite format 3\0abc", "an SQLite database"),
         (b"\x18\0\0\0\0\0\0\0\xa3\x7f\x4b", "binary data, it begins with the bytes 18 00"),
-        (
-            b"epoch 1 done\nepoch 2 done\n",
-            "name the loss with --loss\n.*'epoch 1 done', 2 like it",
-        ),
+        (b"epoch 1 done\nepoch 2 done\n", "name the loss with --loss\n.*'epoch 1 done', 2 like it"),
         (b"no numbers\nat all\n", "formats for --format: csv, .*, jsonl, "),
     ],
 )

@@ -90,20 +90,10 @@ def training_progress(
     progress of preparing text, and for the number of steps done with the last loss.
     """
     from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import Progress
 
     console = Console(stderr=True)
     bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
         console=console,
         transient=True,
         disable=not (is_first_rank() and shows_progress(console)),

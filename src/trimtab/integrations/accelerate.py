@@ -66,17 +66,11 @@ def watch(
         yield NoGuard(model, step)
         return
 
-    def clip(original: Any, *arguments: Any, **more: Any) -> Any:
-        norm = original(*arguments, **more)
-        if norm is not None:
-            guard.record(grad_norm=norm)
-        return norm
-
     def clip_by_guard(original: Any, max_norm: float) -> Any:
         return accelerator.clip_grad_norm_(model.parameters(), max_norm)  # unscales first
 
     if not is_engine(model):  # which clips by itself, and has stepped when the loop clips
-        adapter.replace(accelerator, "clip_grad_norm_", clip)
+        adapter.replace(accelerator, "clip_grad_norm_", adapter.clip)
     adapter.replace(guard, "clip_grad_norm_", clip_by_guard)
     how = None
     try:

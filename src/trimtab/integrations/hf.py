@@ -119,9 +119,9 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
             return  # it steps within its backward pass; the guard hears loss and norm from it
         replace(trainer, "training_step", self._training_step)
         if hasattr(trainer, "_get_grad_norm"):
-            replace(trainer, "_get_grad_norm", self._clip)
+            replace(trainer, "_get_grad_norm", self._adapter.clip)
         else:
-            replace(trainer.accelerator, "clip_grad_norm_", self._clip)
+            replace(trainer.accelerator, "clip_grad_norm_", self._adapter.clip)
 
     def on_epoch_begin(
         self, args: Any, state: Any, control: Any, train_dataloader: Any = None, **unused: Any
@@ -185,12 +185,6 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
                 loss = undivided_loss(self._trainer, divided, tokens, num_items)
                 guard.record(loss=loss, tokens=tokens, batch=inputs, row_ids=row_ids)
         return divided
-
-    def _clip(self, original: Any, *arguments: Any, **options: Any) -> Any:
-        norm = original(*arguments, **options)
-        if self.guard is not None and norm is not None:
-            self.guard.record(grad_norm=norm)
-        return norm
 
     def _save_checkpoint(self, original: Any, *arguments: Any, **options: Any) -> Any:
         guard, shield, args = self.guard, self._adapter.shield, self._trainer.args

@@ -4,13 +4,12 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from trimtab.core.block import Event
-from trimtab.core.findings import Severity
-from trimtab.core.incidents import Incident, IncidentClass, Transition, symptoms_text
+from trimtab.core.incidents import IncidentClass, Transition, symptoms_text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IncidentNews:
-    """What changed about an incident, from an event or from the incident itself."""
+    """What an event says about an incident."""
 
     number: int
     transition: Transition | None
@@ -54,21 +53,6 @@ class IncidentNews:
             dismissal=f"dismissed by {facts['dismissed']}: {facts.get('text')}"
             if facts.get("dismissed")
             else "",
-        )
-
-    @classmethod
-    def from_incident(cls, incident: Incident) -> Self:
-        """Return the news of an incident as `on_incident` gets it."""
-        transition = None if incident.end is None else Transition.CLOSED
-        return cls(
-            number=incident.number,
-            transition=transition,
-            step=incident.last.step,
-            onset=incident.onset.step,
-            incident_class=incident.incident_class,
-            symptoms=incident.symptoms,
-            is_alarm=any(finding.severity is Severity.ALARM for finding in incident.findings),
-            tone=_tone(incident.incident_class, transition),
         )
 
     @property

@@ -111,7 +111,7 @@ class TitanWatcher:
         if guard is not None:  # starting has put everything back
             self.adapter.replace(trainer, "train_step", self._train_step)
             self.adapter.replace(trainer, "forward_backward_step", self._forward_backward_step)
-            self.adapter.replace(dist_utils, "clip_grad_norm_", self._clip)
+            self.adapter.replace(dist_utils, "clip_grad_norm_", self.adapter.clip)
             if self._checkpoints is not None:
                 self.adapter.replace(trainer.checkpointer, "save", self._checkpoints.save)
                 with self.adapter.shield.guarding("resume"):
@@ -157,12 +157,6 @@ class TitanWatcher:
             value = torch.where(torch.isfinite(value), value, self._shown)
         self._shown = value
         return value
-
-    def _clip(self, original: Any, *arguments: Any, **options: Any) -> Any:
-        norm = original(*arguments, **options)
-        if self.adapter.guard is not None:
-            self.adapter.guard.record(grad_norm=norm)
-        return norm
 
 
 class TitanCheckpoints:

@@ -138,6 +138,13 @@ class TrainerAdapter:
         self._replaced.append((owner, name, vars(owner).get(name)))
         setattr(owner, name, call)
 
+    def clip(self, original: Any, *arguments: Any, **options: Any) -> Any:
+        """Call the trainer's own clipping, and record the norm from before it."""
+        norm = original(*arguments, **options)
+        if self.guard is not None and norm is not None:
+            self.guard.record(grad_norm=norm)
+        return norm
+
     def end(self, how: str | None) -> None:
         """Restore what was replaced, and close the guard; None lets the guard say how."""
         for owner, name, found in reversed(self._replaced):

@@ -71,8 +71,7 @@ def prepared(folder: Path, callback: Any, precision: str = "fp32", **arguments: 
 
 
 @pytest.mark.parametrize(
-    ("precision", "accumulate"),
-    some_of([("fp32", 1), ("bf16", 4), ("fp16", 4)], ("fp16", 4)),
+    ("precision", "accumulate"), some_of([("fp32", 1), ("bf16", 4), ("fp16", 4)], ("fp16", 4))
 )
 def test_observing_has_the_same_bits_and_the_true_numbers(
     precision: str, accumulate: int, tmp_path: Path
@@ -155,10 +154,7 @@ def test_a_protected_run_holds_a_batch_that_is_not_finite(
             seen[state.global_step + 1] = bits_of_state(trainer)
 
     trainer = make_trainer(
-        tmp_path,
-        TrimtabCallback(mode="protect"),
-        data=data,
-        gradient_accumulation_steps=accumulate,
+        tmp_path, TrimtabCallback(mode="protect"), data=data, gradient_accumulation_steps=accumulate
     )
     trainer.add_callback(Look())
     with caplog.at_level(logging.WARNING, "trimtab"):

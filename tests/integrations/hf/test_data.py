@@ -13,10 +13,7 @@ from torch.utils.data import IterableDataset
 from trimtab.integrations.hf import TrimtabCallback
 from trimtab.live.loop.step_facts import StepFacts
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"),
-    pytest.mark.slow,
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*:DeprecationWarning"), pytest.mark.slow]
 
 
 class Stream(IterableDataset[dict[str, torch.Tensor]]):

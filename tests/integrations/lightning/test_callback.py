@@ -44,9 +44,7 @@ class Breaks(Module):
             raise ValueError("a bug of the user")
 
 
-def test_after_an_exception_the_same_callback_trains_again_and_records_once(
-    tmp_path: Path,
-) -> None:
+def test_after_an_exception_the_same_callback_trains_again_and_records_once(tmp_path: Path) -> None:
     callback = watched(tmp_path)
     with pytest.raises(ValueError, match="a bug of the user"):
         Run(make=Breaks).fit([callback])

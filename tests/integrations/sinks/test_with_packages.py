@@ -8,11 +8,7 @@ import pytest
 from tests.integrations.alerts.test_channels import an_alert
 from tests.integrations.runs import open_incident, ship, wait_until
 from tests.kit.servers import Receiver, serving
-from tests.kit.synthetic import incident_of
 
-from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.incidents import Moment
-from trimtab.integrations.alerts import wandb_alerts
 from trimtab.integrations.alerts.channels import read_channels
 from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.observe.shipping.cursor import Cursor
@@ -73,43 +69,6 @@ def test_wandb_has_every_point_of_both_attempts_and_resends_are_ignored(
     assert [row["step"] for row in rows] == [*range(10), *range(5, 12)]
     assert len([row for row in rows if "trimtab/loss" in row or "loss" in row]) == 17
     assert Cursor(run, "wandb").memory.values["run_id"] != "the-users-run"
-
-
-def test_wandb_alerts_go_to_the_users_run_only_if_asked(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wandb = pytest.importorskip("wandb", reason="pip install -e '.[wandb]'")
-    monkeypatch.setenv("WANDB_MODE", "offline")
-    with wandb.init(project="p", dir=str(tmp_path), settings=wandb.Settings(silent=True)) as mine:
-        alerts = []
-        real = mine.alert
-
-        def keep(**given: Any) -> None:
-            alerts.append(given)
-            real(**given)
-
-        monkeypatch.setattr(mine, "alert", keep, raising=False)
-        send = wandb_alerts(mine)
-        moment = Moment(step=900, tick=900, loss=9.0)
-        finding = Finding(
-            detector="loss-spike",
-            symptom=Symptom.LOSS_SPIKE,
-            severity=Severity.ALARM,
-            signal="loss",
-            step=900,
-            tick=900,
-            value=9.0,
-            expected=3.0,
-        )
-        opened = incident_of(moment, findings=(finding,))
-        send(opened)
-        send(opened)
-        for step in range(6):
-            mine.log({"loss": 1.0}, step=step)
-    assert len(alerts) == 1
-    assert len(alerts[0]["title"]) <= 64
-    rows = wandb_history(tmp_path)
-    assert [row["loss"] for row in rows] == [1.0] * 6
 
 
 def test_apprise_sends_an_alert_and_a_missing_service_is_an_error() -> None:

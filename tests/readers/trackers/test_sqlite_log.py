@@ -179,10 +179,7 @@ def test_trackio_of_older_versions_and_bad_rows(tmp_path: Path) -> None:
         ("PRAGMA user_version = 1; CREATE TABLE y (b); DROP TABLE y;", r"\(tables: none\)"),
         (MLFLOW_SCHEMA, "holds no run"),
         (TRACKIO_SCHEMA, "holds no run"),
-        (
-            TRACKIO_SCHEMA + "INSERT INTO metrics VALUES (1, 't', 'run', 0, 'x');",
-            "holds no values",
-        ),
+        (TRACKIO_SCHEMA + "INSERT INTO metrics VALUES (1, 't', 'run', 0, 'x');", "holds no values"),
         (
             "CREATE VIEW metrics AS WITH RECURSIVE n(id) AS (SELECT 1 UNION ALL SELECT id FROM n) "
             "SELECT id, id AS timestamp, id AS run_name, id AS step, id AS metrics FROM n;",

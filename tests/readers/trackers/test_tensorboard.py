@@ -8,13 +8,7 @@ import numpy as np
 import pytest
 from tests.readers.make_fixtures import FIXTURES
 from tests.readers.shapes import Write, assert_reads, values
-from tests.readers.trackers.protobytes import (
-    event,
-    message,
-    record,
-    scalar,
-    tensor,
-)
+from tests.readers.trackers.protobytes import event, message, record, scalar, tensor
 from tests.readers.written import FIRST, ROWS, assert_reads_back
 
 from trimtab.core.errors import NoUsableLoss, UnreadableLog

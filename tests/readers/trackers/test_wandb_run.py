@@ -134,11 +134,7 @@ def test_a_step_that_only_evaluations_have_does_not_lead(write: Write) -> None:
 
 def test_records_in_several_chunks(write: Write) -> None:
     record = history(3, text("loss", "2.5"))
-    parts = [
-        chunks(record[:9], kind=2),
-        chunks(record[9:11], kind=3),
-        chunks(record[11:], kind=4),
-    ]
+    parts = [chunks(record[:9], kind=2), chunks(record[9:11], kind=3), chunks(record[11:], kind=4)]
     whole = HEADER + b"".join(parts)
     assert values(read_log(write(whole)).block, "loss") == [2.5]
     after = chunks(history(4, text("loss", "2")))

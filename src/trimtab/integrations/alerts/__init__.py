@@ -5,10 +5,6 @@
 
 alert.py        Alert, and the alerts of incidents, discarded steps, actions, a stalled or dead run
 alert_sink.py   at most one message per incident and 10 minutes, a digest when many open at once;
-                the sink `alerts`, and alerts in your own W&B run
+                the sink `alerts`
 channels.py     webhook, apprise, and what one of them has not sent yet
 """
-
-from trimtab.integrations.alerts.alert_sink import wandb_alerts
-
-__all__ = ["wandb_alerts"]

@@ -53,10 +53,10 @@ class Alert:
     """The name of the run directory."""
     matter: str
     """The subject within the run: "incident-3", "died", "stalled"."""
-    state: AlertState
     level: AlertLevel
     title: str
     """One line, without the name of the run."""
+    state: AlertState = AlertState.OPEN
     text: str = ""
     """More lines: class, likely cause, what to do."""
     step: int = 0
@@ -117,9 +117,8 @@ class RunAlerts:
             return self._from_discard(event)
         if event.kind == UNDO:
             matter, title = f"undo-{event.tick}", f"{facts.get('updates_lost')} updates were undone"
-            alert = self._alert(
-                step, matter, AlertLevel.WARNING, title, text=str(facts.get("why", ""))
-            )
+            why = str(facts.get("why", ""))
+            alert = self._alert(step, matter, AlertLevel.WARNING, title, text=why)
             return [*self._end_discards(step), alert]
         if event.kind == ROLLBACK_PROPOSED:
             matter, title = f"proposal-{event.tick}", "an older state is better"
@@ -134,7 +133,7 @@ class RunAlerts:
             title = f"a part of trimtab failed: {part}; training goes on"
             return [self._alert(step, f"failure-{event.tick}", AlertLevel.WARNING, title)]
         news = IncidentNews.from_event(event)
-        return [] if news is None else self.from_incident(news)
+        return [] if news is None else self._from_incident(news)
 
     def from_records(self, block: Block) -> list[Alert]:
         """Return the alert that steps are applied again, if these records show it.
@@ -145,17 +144,14 @@ class RunAlerts:
             return self._end_discards(int(block.step[-1]))
         return []
 
-    def from_incident(self, news: IncidentNews) -> list[Alert]:
+    def _from_incident(self, news: IncidentNews) -> list[Alert]:
         """Return the alert of a change of an incident; none if people need not know of it."""
-        if not news.is_alarm:
-            return []
-        dismissed = self._state["dismissed"]
-        if news.number in dismissed:
+        dismissed, matter = self._state["dismissed"], f"incident-{news.number}"
+        if not news.is_alarm or news.number in dismissed:
             return []
         if news.dismissal:
             dismissed.append(news.number)
             title, closed = f"incident {news.number} {news.dismissal}", AlertState.CLOSED
-            matter = f"incident-{news.number}"
             return [self._alert(news.step, matter, AlertLevel.INFO, title, state=closed)]
         kind = news.incident_class.value
         state = AlertState.OPEN
@@ -173,17 +169,8 @@ class RunAlerts:
         title = f"incident {news.number}{words}: {news.what} at step {news.onset}"
         facts = {"class": kind, "symptoms": ", ".join(news.symptoms), "onset": news.onset}
         facts |= {"cause": news.cause, "action": news.action, "checkpoint": news.checkpoint}
-        return [
-            self._alert(
-                news.step,
-                f"incident-{news.number}",
-                level,
-                title,
-                state=state,
-                text="\n".join(lines),
-                facts=facts,
-            )
-        ]
+        more = {"state": state, "text": "\n".join(lines), "facts": facts}
+        return [self._alert(news.step, matter, level, title, **more)]
 
     def _from_status(self, event: Event) -> list[Alert]:
         """Return the alerts of a change of the run's status, the closed matter first."""
@@ -227,26 +214,11 @@ class RunAlerts:
         title, closed = "steps are applied again", AlertState.CLOSED
         return [self._alert(step, "discards", AlertLevel.INFO, title, state=closed)]
 
-    def _alert(
-        self,
-        step: int,
-        matter: str,
-        level: AlertLevel,
-        title: str,
-        *,
-        state: AlertState = AlertState.OPEN,
-        text: str = "",
-        facts: Mapping[str, Any] | None = None,
-    ) -> Alert:
-        return Alert(
-            run=self._run,
-            matter=matter,
-            state=state,
-            level=level,
-            title=title,
-            text=text,
-            step=step,
-            clock=time.time(),
-            facts=facts or {},
-            link=self._link,
-        )
+    def _alert(self, step: int, matter: str, level: AlertLevel, title: str, **more: Any) -> Alert:
+        known: dict[str, Any] = {
+            "run": self._run,
+            "link": self._link,
+            "step": step,
+            "clock": time.time(),
+        }
+        return Alert(matter=matter, level=level, title=title, **known, **more)

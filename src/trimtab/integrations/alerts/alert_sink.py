@@ -1,17 +1,14 @@
-"""Which alerts are sent and when: by the sink `alerts`, or into your own W&B run."""
+"""The sink `alerts`: which alerts are sent, and when."""
 
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.incidents import Incident
-from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
+from trimtab.core.sink import RunStatus, ShippedRun, Sink, SinkMemory
 from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState, RunAlerts
 from trimtab.integrations.alerts.channels import Outbox, read_channels
-from trimtab.integrations.incident_news import IncidentNews
 
 REPEAT_SECONDS = 600.0
 """From one message about a matter to the next, unless it got worse or is over. Source: the shortest
@@ -20,8 +17,6 @@ time in which a person on call can look at a run and answer."""
 DIGEST_COUNT, DIGEST_SECONDS = 5, 60.0
 """More matters than this opened within this many seconds are one message. Source: a run whose
 weights are destroyed opens an incident every few steps."""
-
-WANDB_TITLE_CHARS = 64
 
 log = logging.getLogger("trimtab.ship")
 
@@ -85,7 +80,7 @@ class AlertPolicy:
         return []
 
 
-class AlertSink:
+class AlertSink(Sink):
     """The sink `alerts`: turns events into alerts and sends those that people should read."""
 
     name = "alerts"
@@ -132,33 +127,9 @@ class AlertSink:
         if not all(outbox.is_empty for outbox in self._outboxes):
             raise ConnectionError("some messages could not be sent yet")
 
-    def close(self) -> None:
-        """Do nothing: nothing stays open."""
-
     def _queue(self, alerts: list[Alert]) -> None:
         for alert in alerts:
             for outbox in self._outboxes:
                 outbox.add(alert)
         if alerts:
             self._memory.save()
-
-
-def wandb_alerts(wandb_run: Any) -> Callable[[Incident], None]:
-    """Return a callback that alerts in your own W&B run: `on_incident=wandb_alerts(wandb.run)`.
-
-    Only alerts: metrics of a second writer would cost you points of your own.
-    """
-    levels = {AlertLevel.INFO: "INFO", AlertLevel.WARNING: "WARN", AlertLevel.ERROR: "ERROR"}
-    alerts = RunAlerts(str(wandb_run.name or "run"), "", {})
-    policy = AlertPolicy({})
-
-    def send(incident: Incident) -> None:
-        for alert in alerts.from_incident(IncidentNews.from_incident(incident)):
-            for message in policy.update(alert, time.time()):
-                wandb_run.alert(
-                    title=message.title[:WANDB_TITLE_CHARS],
-                    text=f"{message.title}\n{message.text}",
-                    level=levels[message.level],
-                )
-
-    return send
