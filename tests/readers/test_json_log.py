@@ -163,17 +163,6 @@ def test_deep_nesting_does_not_crash(write: Write, opening: str) -> None:
         assert len(read_log(write(text)).block) >= 1
 
 
-def test_very_long_lines(write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
-    long = '{"step": 2, "loss": 2, "text": "' + "x" * 100_000 + '"}\n'
-    path = write('{"step": 1, "loss": 2.5}\n' + long + '{"step": 3, "loss": 2}\n')
-    assert len(read_log(path).block) == 3
-    monkeypatch.setattr(log_file, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(log_file, "LINE_BYTES", 1 << 12)
-    reading = read_log(path)
-    assert reading.block.step.tolist() == [1, 3]
-    assert "left out: 1." in reading.notes[0]
-
-
 NO_ARRAY = "not a JSON array"
 NO_SERIES = "holds no series of numbers"
 NO_VALUES: list[Any] = [{}, [], {"x": 1.0}, {"inf": 1.0}, {"1": "x"}, None, 3, {"1": {}}]

@@ -31,16 +31,6 @@ def test_several_event_files_of_one_run() -> None:
     assert_reads_back(read_log(OLD_STYLE).block, FIRST)
 
 
-def test_cut_anywhere_in_its_last_event(write: Write) -> None:
-    data = OLD_STYLE.read_bytes()
-    last = len(data) - data.rindex(b"train/lr") + 12 + 18  # header, time, step, lengths
-    for cut in range(1, last - 1):
-        reading = read_log(write(data[:-cut]))
-        assert "Last record cut off, left out: 1." in reading.notes
-        assert reading.block.step.tolist() == [row.step for row in FIRST]
-        assert reading.block.column("lr").present.sum() == len(FIRST) - 1
-
-
 def test_a_bad_byte_is_reported_and_costs_one_value(write: Write) -> None:
     data = bytearray(OLD_STYLE.read_bytes())
     place = data.index(b"train/loss", len(data) // 2)
