@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from trimtab.core.block import Block
-from trimtab.core.sink import RunStatus, ShippedRun, Sink, SinkMemory
+from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.alerts.alert import Alert, AlertLevel, AlertState, RunAlerts
 from trimtab.integrations.alerts.channels import Outbox, read_channels
 
@@ -80,7 +80,7 @@ class AlertPolicy:
         return []
 
 
-class AlertSink(Sink):
+class AlertSink:
     """The sink `alerts`: turns events into alerts and sends those that people should read."""
 
     name = "alerts"
@@ -126,6 +126,9 @@ class AlertSink(Sink):
             outbox.flush(is_last=True)
         if not all(outbox.is_empty for outbox in self._outboxes):
             raise ConnectionError("some messages could not be sent yet")
+
+    def close(self) -> None:
+        """Do nothing: nothing stays open."""
 
     def _queue(self, alerts: list[Alert]) -> None:
         for alert in alerts:

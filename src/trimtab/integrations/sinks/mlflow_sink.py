@@ -25,7 +25,7 @@ from trimtab.core.block import Block
 from trimtab.core.errors import ConfigError
 from trimtab.core.escaping import escape_markdown
 from trimtab.core.signals import CLOCK
-from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, Sink, SinkMemory
+from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import tracker_rows
 from trimtab.journal.directory import read_postmortems
@@ -59,7 +59,7 @@ _STATUS = {
 }
 
 
-class MlflowSink(Sink):
+class MlflowSink:
     """Writes into the run of `MLFLOW_RUN_ID`, or into a run of its own."""
 
     name = "mlflow"
@@ -106,6 +106,9 @@ class MlflowSink(Sink):
             elif (news := IncidentNews.from_event(event)) is not None:
                 self._tag_incident(news)
 
+    def poll(self) -> None:
+        """Do nothing: nothing is due by the clock."""
+
     def finish(self, status: RunStatus) -> None:
         """Attach the post-mortems and describe the run; the status came as an event."""
         stored = True
@@ -119,6 +122,9 @@ class MlflowSink(Sink):
         if lines and not self._given_run:
             text = "\n".join(f"- {escape_markdown(lines[number])}" for number in sorted(lines))
             self._log(tags={"mlflow.note.content": f"Incidents:\n\n{text}"[:MAX_TAG_CHARS]})
+
+    def close(self) -> None:
+        """Do nothing: nothing stays open."""
 
     def _get_run(self, run_id: str) -> dict[str, Any]:
         found = self._rest.get("runs/get", run_id=run_id).require_success().json()

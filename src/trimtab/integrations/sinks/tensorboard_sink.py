@@ -20,7 +20,7 @@ import numpy as np
 
 from trimtab.core.block import Block, Event
 from trimtab.core.escaping import escape_markdown
-from trimtab.core.sink import RunStatus, ShippedRun, Sink, SinkMemory
+from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
 from trimtab.journal.directory import read_postmortems
@@ -34,7 +34,7 @@ VARIABLE = "TRIMTAB_TENSORBOARD_DIR"
 _FILE = re.compile(r"trimtab/attempt-[0-9]{1,9}/events\.out\.tfevents\.trimtab")
 
 
-class TensorBoardSink(Sink):
+class TensorBoardSink:
     """Writes event files."""
 
     name = "tensorboard"
@@ -74,12 +74,18 @@ class TensorBoardSink(Sink):
             self._append(attempt, b"".join(events))
         self._memory.values["attempt"] = self._attempt
 
+    def poll(self) -> None:
+        """Do nothing: nothing is due by the clock."""
+
     def finish(self, status: RunStatus) -> None:
         for path, content in read_postmortems(self._run.home):
             folder, _, file = path.partition("/")
             if file == "postmortem.md":
                 text, name = content.decode("utf-8", "replace"), f"{PREFIX}postmortem/{folder}"
                 self._append(self._attempt, text_event(0, self._clock, name, text))
+
+    def close(self) -> None:
+        """Do nothing: nothing stays open."""
 
     def _append(self, attempt: int, data: bytes) -> None:
         """Append to the file of an attempt; the same bytes at the same place if sent again."""

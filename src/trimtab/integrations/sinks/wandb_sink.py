@@ -11,7 +11,7 @@ from typing import Any
 
 from trimtab.core.block import Block
 from trimtab.core.errors import MissingExtra
-from trimtab.core.sink import RunStatus, ShippedRun, Sink, SinkMemory
+from trimtab.core.sink import RunStatus, ShippedRun, SinkMemory
 from trimtab.integrations.incident_news import IncidentNews
 from trimtab.integrations.sinks.rows import PREFIX, tracker_rows
 
@@ -19,7 +19,7 @@ STEP = f"{PREFIX}step"
 _EXIT_CODES = {RunStatus.ENDED: 0, RunStatus.DIED: 1}
 
 
-class WandbSink(Sink):
+class WandbSink:
     """Logs into a run with the job type `trimtab`, grouped with yours by `WANDB_RUN_GROUP`.
 
     Project, entity, mode and key are those of W&B's own environment variables.
@@ -68,6 +68,9 @@ class WandbSink(Sink):
             if (news := IncidentNews.from_event(event)) is not None:
                 self._wandb_run.summary[f"{PREFIX}incident/{news.number:04d}"] = news.describe()
                 self._wandb_run.summary[f"{PREFIX}incidents"] = news.number
+
+    def poll(self) -> None:
+        """Do nothing: nothing is due by the clock."""
 
     def finish(self, status: RunStatus) -> None:
         """Store the status; the run ends with the sink."""
