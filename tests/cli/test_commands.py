@@ -2,6 +2,7 @@
 
 import json
 import re
+import resource
 import shutil
 import subprocess
 import sys
@@ -176,6 +177,20 @@ def test_help_loads_neither_torch_nor_numpy() -> None:
         "assert not {'torch', 'numpy'} & set(sys.modules), 'heavy imports for --help'\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+
+
+def test_help_takes_no_longer_than_twice_the_libraries_that_print_it() -> None:
+    """A ratio, because the seconds of a busy machine say nothing of the command."""
+    libraries = "import typer, rich.console, rich.table, rich.panel, rich.markdown"
+    command = "from trimtab.cli.main import app\ntry:\n    app(['--help'])\nexcept SystemExit: pass"
+    seconds: dict[str, list[float]] = {libraries: [], command: []}
+    for _ in range(3):
+        for script, spent in seconds.items():
+            before = resource.getrusage(resource.RUSAGE_CHILDREN)
+            subprocess.run([sys.executable, "-c", script], check=True, capture_output=True)
+            after = resource.getrusage(resource.RUSAGE_CHILDREN)
+            spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(seconds[command]) < 2 * min(seconds[libraries])
 
 
 def test_a_reference_shows_what_the_loss_alone_hides(log: Path) -> None:
