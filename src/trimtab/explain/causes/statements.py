@@ -1,13 +1,15 @@
 """Statements: what is said of a cause in one incident: the root cause, the smallest fix, a lesson.
 
-Each cause has one function, from the facts of the incident to its sentences. A number that was not
-recorded is left out together with the words around it.
+A cause has a function, from the facts of the incident to its sentences, or a claim in claims.toml.
+A number that was not recorded is left out together with the words around it.
 """
 
 import math
-from collections.abc import Callable, Mapping
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib import resources
 from typing import NamedTuple
 
 import numpy as np
@@ -389,7 +391,7 @@ class _Claim:
     """A claim about a cause; "{at}" stands for where it began, "{since}" for from where on."""
 
     root_cause: str
-    observations: tuple[str, ...]
+    observations: Sequence[str]
     """What holds its numbers, the most telling first."""
     fix: str
     lesson: str
@@ -404,166 +406,14 @@ class _Claim:
         )
 
 
-_CLAIMS: Mapping[Cause, _Claim] = {
-    Cause.DUPLICATE_BATCH: _Claim(
-        "The loader served a batch again {at}",
-        ("batch_repeated", "batches_come_again"),
-        "Give each loader worker a seed of its own and the sampler its epoch, and restore the data "
-        "position at a resume.",
-        "A model memorizes what it sees twice, so its loss misleads",
-    ),
-    Cause.DATA_MIX_SHIFT: _Claim(
-        "The data is of a different kind {since}",
-        ("text_changed", "loss_level_up"),
-        "Compare the evaluation loss before and after: if it did not move {at}, it was the data.",
-        "A change of the data mix moves the level of the loss",
-    ),
-    Cause.OPTIMIZER_STATE_LOST: _Claim(
-        "The optimizer's state was not loaded {at}, or not all of it",
-        ("v_fell", "m_fell", "count_back"),
-        "Load the optimizer's state together with the weights at each resume.",
-        "A resume without moments is a new warm-up at the full learning rate",
-    ),
-    Cause.ATTENTION_LOGIT_GROWTH: _Claim(
-        "Attention logits grew beyond what a softmax resolves {at}",
-        ("attention_logits_grow", "attention_grows"),
-        "Normalise queries and keys (QK-norm), or lower the learning rate of their weights.",
-        "The largest attention logit grows long before the loss does",
-    ),
-    Cause.OUTPUT_LOGIT_DRIFT: _Claim(
-        "The output logits drifted {at}",
-        ("log_z_grows", "gains_grow"),
-        "Add a z-loss (1e-4) or decay the gain of the last norm.",
-        "The log of the partition function (log Z) drifts long before the loss does",
-    ),
-    Cause.BAD_DEVICE: _Claim(
-        "One rank computes wrong gradients now and then, first {at}",
-        ("gradient_intermittent", "not_repeatable", "bit_flipped"),
-        "Compare the gradient norms of the ranks, and take the one that differs out.",
-        "What comes and goes without a cause in the data is hardware",
-    ),
-    Cause.LOADER_STALL: _Claim(
-        "Steps wait for the data loader {at}",
-        ("waits_for_data", "stalls"),
-        "Prefetch more than one batch; look at the loader, the file system and the slowest rank.",
-        "The time that a step waits for data is lost on every rank",
-    ),
-    Cause.SLOW_RANK: _Claim(
-        "Steps have become slower for good {since}",
-        ("several_ranks", "slower", "stalls"),
-        "Look for a device that throttles, a rank slower than the others, or longer batches.",
-        "One slow rank slows all of them",
-    ),
-    Cause.WRONG_RESUME: _Claim(
-        "The run did not continue {at} from where it was",
-        ("order_broken", "resume_gap", "batches_come_again", "resumes"),
-        "Load weights, moments, random state and data position of one save together.",
-        "The first step after a resume must continue the last one before it",
-    ),
-    Cause.PARAMETERS_NOT_UPDATING: _Claim(
-        "Updates stopped reaching parameters {at}",
-        ("group_frozen", "not_updating", "loss_constant", "v_fell_in_part", "m_fell"),
-        "Check that the optimizer holds the parameters that are trained, and that they require "
-        "gradients.",
-        "A loss can look plausible while nothing is learned",
-    ),
-    Cause.BATCH_SIZE_CHANGE: _Claim(
-        "Batches or sequences changed in size {at}, which is no fault",
-        ("tokens_changed", "noisier"),
-        "None needed; announce planned changes (`trimtab note`).",
-        "The noise of a loss goes as one over the root of the batch size",
-    ),
-    Cause.LOSS_REDUCTION_BUG: _Claim(
-        "The loss is multiplied by a constant {since}",
-        ("loss_multiplied", "gradient_multiplied"),
-        "Average the loss over micro-batches, ranks and tokens, once: k micro-batches must give "
-        "the gradient of one batch k times as large.",
-        "A constant factor in loss and gradient norm is code, not data",
-    ),
-    Cause.WRONG_SCHEDULE: _Claim(
-        "The learning rate did not follow its plan {at}",
-        ("lr_turned_up", "lr_zero"),
-        "Correct the schedule, first its step count after a resume.",
-        "A schedule is right when it has been simulated to its last step",
-    ),
-    Cause.POLICY_STEP_SIZE: _Claim(
-        "The policy moves too far in each step {since}",
-        ("policy_rate_up", "kl_grows", "kl_at_once"),
-        "Lower the learning rate 3 to 10 times; if KL grew first, raise its weight 2 to 5 times.",
-        "A policy that leaves its reference by a multiple in a few steps does not come back",
-    ),
-    Cause.STALE_ROLLOUT_WEIGHTS: _Claim(
-        "The rollout engine has other weights than the policy that is trained {since}",
-        ("gap_grows", "gap_at_once"),
-        "Send the weights to the engine after each step, and compare the log-probabilities of one "
-        "batch in both.",
-        "The gap of log-probabilities is near 0 where engine and trainer have the same weights",
-    ),
-    Cause.SAMPLING_MISMATCH: _Claim(
-        "Rollout and training do not compute the same probabilities {since}",
-        ("gap_at_once",),
-        "Divide the logits by the temperature of the rollouts, and mask the same tokens in both.",
-        "A gap of log-probabilities that appears at once and stays is a setting, not a drift",
-    ),
-    Cause.REWARD_BUG: _Claim(
-        "The reward no longer depends on the responses {since}",
-        ("rewards_equal", "reward_at_once", "held_out_stays"),
-        "Grade ten responses by hand; look for exceptions that count as 0, and for a changed "
-        "answer format.",
-        "Rewards that are all equal teach nothing, whatever the policy does",
-    ),
-    Cause.DATA_DIFFICULTY: _Claim(
-        "The responses to a prompt get equal rewards, and equal rewards teach nothing {since}",
-        ("no_signal", "reward_up_at_once", "held_out_stays"),
-        "Draw prompts that the policy solves in 20 to 80 % of its attempts, or resample groups "
-        "without signal.",
-        "Rollouts of groups without signal are wasted",
-    ),
-    Cause.LENGTH_BIAS: _Claim(
-        "Longer responses are rewarded for their length {since}",
-        ("length_grows", "reward_up_at_once", "held_out_falls"),
-        "Take length out of the reward, and average the loss over tokens.",
-        "A policy finds the cheaper of task and length",
-    ),
-    Cause.LENGTH_LIMIT: _Claim(
-        "Responses are cut at the length limit, and what is cut counts as wrong {since}",
-        ("length_capped", "cut_at_once"),
-        "Raise the limit of the response, or mask truncated responses.",
-        "Above a few percent of truncated responses the reward measures the limit",
-    ),
-    Cause.OFF_POLICY: _Claim(
-        "Rollouts are older than the weights that they train {since}",
-        ("gap_returns", "gap_grows"),
-        "Lower the allowed staleness, or send the weights more often.",
-        "The age of rollouts is a hyperparameter",
-    ),
-    Cause.ADVANTAGE_NORMALISATION: _Claim(
-        "The advantages are not centred, or divided by a spread that is almost 0 {since}",
-        ("advantages_multiplied",),
-        "Subtract the mean of the group, add an epsilon to its spread, and leave out groups whose "
-        "rewards are all equal.",
-        "Advantages have a mean of about 0 and a spread of about 1",
-    ),
-    Cause.WRONG_REFERENCE: _Claim(
-        "The divergence is measured from the wrong reference {since}",
-        ("kl_at_once", "entropy_grows"),
-        "Check that policy and reference agree on one batch before the first step: KL must be 0.",
-        "KL is 0 at step 0 where the reference is right",
-    ),
-    Cause.TEMPLATE_BUG: _Claim(
-        "The prompts are not written as the policy knows them {since}",
-        ("entropy_at_once", "reward_at_once"),
-        "Print one prompt with its special tokens and its mask, and compare it with the template "
-        "of the model; pad on the left.",
-        "An entropy that jumps at one step is a new input, not a new policy",
-    ),
-    Cause.REWARD_HACKING: _Claim(
-        "The policy has found what the reward pays for besides the task {since}",
-        ("held_out_falls", "reward_up_at_once"),
-        "Read the responses with the highest rewards, and close the gap in the verifier.",
-        "A reward that rises while held-out results fall is not the task's",
-    ),
-}
+def _claims() -> Mapping[Cause, _Claim]:
+    text = resources.files(__package__).joinpath("claims.toml").read_text(encoding="utf-8")
+    causes = {cause.id: cause for cause in Cause}
+    return {causes[id]: _Claim(**claim) for id, claim in tomllib.loads(text).items()}
+
+
+_CLAIMS = _claims()
+"""The causes that have no function of their own."""
 
 
 # Where no cause of the catalogue is named
