@@ -22,9 +22,7 @@ from trimtab.core.incidents import (
     transitions_of,
 )
 from trimtab.core.run import Reader, Run, RunFacts
-from trimtab.core.signals import REFERENCE_LOSS
 from trimtab.core.text import digits
-from trimtab.detect.reference import align_to_reference, same_batches
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import flat_loss, has_never_fallen
 from trimtab.journal import JournalRun, RunDirectory
@@ -47,7 +45,6 @@ def diagnose(
     *,
     rules: RuleSet | str | None = None,
     config: Config | None = None,
-    reference: Any = None,
     format: str | None = None,
     loss: str | None = None,
     step: str | None = None,
@@ -71,7 +68,6 @@ def diagnose(
             float column of pandas), a NaN that only fills up a row counts as missing.
         rules: A rule set or its name, "trimtab" or "textbook"; default: as `config` says.
         config: Settings; default: those that a run directory was watched with, else all defaults.
-        reference: A run over the same batches, to compare with step by step; in any such form.
         format: The format of the log; default: recognised by its content.
         loss: The name of the loss in the log; default: found by its name.
         step: The name of the step in the log; default: found by its name.
@@ -91,9 +87,6 @@ def diagnose(
     )
     if facts is not None:
         known = dataclasses.replace(known, facts=known_facts(known.facts, facts))
-    if reference is not None:
-        other = find_source(reference)
-        known = _add_reference(known, other.read(ReadOptions(readers=readers)), other.name)
     if config is None and isinstance(known, JournalRun):
         config = run_config(known.directory)
     judge = Judge(config, rules, detectors, plugins=True)
@@ -232,16 +225,3 @@ def _batch_of(incident: Incident, batches: Sequence[BatchReport]) -> BatchReport
     # Of several for the same onset, the last one is of the latest attempt to close the run.
     nearest = min((abs(b.onset_tick - incident.onset.tick) for b in near), default=0)
     return next((b for b in near[::-1] if abs(b.onset_tick - incident.onset.tick) == nearest), None)
-
-
-def _add_reference(run: Run, reference: Run, name: str) -> Run:
-    """Return the run with what the reference recorded at the same batches."""
-    block = align_to_reference(run.block, reference.block)
-    count = int((block.column(REFERENCE_LOSS).present & same_batches(block)).sum())
-    if not count:
-        raise ConfigError(
-            f"{name} has no batch in common with this run; give a run over the same data in "
-            "the same order"
-        )
-    note = f"compared with {name} at {count:,} of {len(block):,} records"
-    return dataclasses.replace(run, block=block, notes=(*run.notes, note))

@@ -29,7 +29,7 @@ from trimtab.explain.incidents.tracker import IncidentTracker
 from trimtab.journal.batches.batch_report import BatchReport
 from trimtab.rulesets import RuleSet, rule_set
 
-STATE_VERSION = 12
+STATE_VERSION = 13
 
 SAME_PLACE_STEPS = 200
 """An incident within this many steps of one in an earlier attempt has come back. Source: the

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.kit.plugins import install_plugin
-from tests.kit.synthetic import block_of, falling_loss, troubled_run
+from tests.kit.synthetic import troubled_run
 from typer.testing import CliRunner
 
 from trimtab.cli.main import app
@@ -191,27 +191,6 @@ def test_help_takes_no_longer_than_twice_the_libraries_that_print_it() -> None:
             after = resource.getrusage(resource.RUSAGE_CHILDREN)
             spent.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(seconds[command]) < 2 * min(seconds[libraries])
-
-
-def test_a_reference_shows_what_the_loss_alone_hides(log: Path) -> None:
-    healthy = block_of({"loss": falling_loss(900, noise=0.1)})
-    moved = healthy.column("loss").values + np.where(np.arange(900) < 600, 0.0, 0.03)
-    write_csv(healthy, log.parent / "before.csv")
-    write_csv(block_of({"loss": moved}), log.parent / "now.csv")
-    assert runner.invoke(app, ["diagnose", "now.csv"]).exit_code == 0
-    result = runner.invoke(app, ["diagnose", "now.csv", "--reference", "before.csv", "--json"])
-    assert result.exit_code == 1
-    (incident,) = json.loads(result.stdout)["incidents"]
-    (finding,) = incident["incident"]["findings"]
-    assert finding["symptom"] == "left its reference"
-    assert 601 <= finding["step"] <= 611
-
-
-def test_a_reference_without_a_common_step_is_a_usage_error(log: Path) -> None:
-    write_csv(block_of({"loss": np.ones(20)}, first_step=9000), log.parent / "other.csv")
-    result = runner.invoke(app, ["diagnose", "run.csv", "--reference", "other.csv"])
-    assert result.exit_code == 2
-    assert "no batch in common" in result.stderr
 
 
 @pytest.mark.parametrize("command", ["diagnose", "checkpoints list"])

@@ -8,9 +8,7 @@ ALIASES = alias_table().aliases
 WORDED = alias_table().worded
 
 CANONICAL = {
-    value
-    for name, value in vars(signals).items()
-    if name.isupper() and isinstance(value, str) and name != "REFERENCE_OF"
+    value for name, value in vars(signals).items() if name.isupper() and isinstance(value, str)
 }
 """A new one that holds the word loss needs a place in the table, or it may be guessed."""
 

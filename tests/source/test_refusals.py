@@ -112,8 +112,3 @@ def test_tensors_without_numbers_at_hand() -> None:
             trimtab.diagnose(tensor)
     with pytest.raises(trimtab.TrimtabError, match=r"of shape \(3, 2\) does not say"):
         trimtab.diagnose(torch.zeros(3, 2))
-
-
-def test_the_reference_is_named_too() -> None:
-    with pytest.raises(trimtab.TrimtabError, match="an object of type int is no log"):
-        trimtab.diagnose([2.5] * 10, reference=5)

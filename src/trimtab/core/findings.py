@@ -32,7 +32,6 @@ class Symptom(StrEnum):
     STALE_MOMENT = "second moment lags the gradient"
     LEVEL_SHIFT = "loss level rose"
     REFERENCE_GAP = "left its reference"
-    OTHER_BATCH = "batch differs from the reference"
     NO_LEARNING = "no learning"
     MISSING_LOSS = "loss no longer recorded"
     WENT_BACK = "step went back"

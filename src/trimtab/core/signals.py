@@ -136,11 +136,8 @@ only while a rank is suspected."""
 MAX_GRAD_RANK: Final = "max_grad_rank"
 """The rank that has the largest gradient."""
 
-REFERENCE_OF: Final = "reference_"
-"""Prefix of a signal's name: its value for the same batch in another run, or as the user gives it.
-Detectors use `reference_loss`."""
-
-REFERENCE_LOSS: Final = REFERENCE_OF + LOSS
+REFERENCE_LOSS: Final = "reference_loss"
+"""The loss of the same batch in another run, as the user gives it."""
 
 # Reinforcement learning: what a policy gets, how far it moves, what it writes.
 

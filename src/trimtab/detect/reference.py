@@ -1,60 +1,26 @@
 """A run compared with a run over the same batches.
 
-Reference       the detector: where a signal leaves its reference
-Gap             how far one signal has moved away from its reference
+Reference       the detector: where the loss leaves its reference
+Gap             how far the loss has moved away from its reference
 EarlierAttempt  the losses of the attempt before, as a reference
-align_to_reference      the values of another run in columns beside this one
 """
 
 import copy
-import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import islice, pairwise
 from typing import NamedTuple
 
 import numpy as np
 
-from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray, IntArray
+from trimtab.core.block import NO_POSITION, Block, FloatArray, IntArray
 from trimtab.core.detector import Detector
 from trimtab.core.findings import Finding, Severity, Symptom
-from trimtab.core.signals import CLOCKS, FINGERPRINT, LOSS, REFERENCE_LOSS, REFERENCE_OF
-from trimtab.core.state import Stateful, StatefulDict
+from trimtab.core.signals import FINGERPRINT, LOSS, REFERENCE_LOSS
+from trimtab.core.state import Stateful
 from trimtab.detect.loss.norm_spike import logarithms
-from trimtab.detect.tools.baseline import MIN_WINDOW, BaselineSpec, SignalBaseline, trust_in
-from trimtab.detect.tools.series import Point, RunningSums, Series, align, last_rows
-
-# A run beside another one: what the other recorded at the same batch, in extra columns.
-#
-#     run:        step  loss  grad_norm  ...           at the same step in the reference
-#     becomes:    step  loss  grad_norm  ...  reference_loss  reference_grad_norm  ...
-#
-# Batches are the same if their fingerprints are; where one of the two has none, if their steps are.
-
-
-def align_to_reference(run: Block, reference: Block) -> Block:
-    """Return the run with the values that the reference has at the same steps."""
-    if not len(reference):
-        return run
-    latest = last_rows(reference.step)
-    is_known, places = align(run.step, reference.step[latest])
-    rows = latest[places]
-    columns = dict(run.columns)
-    for name, column in reference.columns.items():
-        if name not in run.columns or name in CLOCKS or name.startswith(REFERENCE_OF):
-            continue
-        present = is_known & column.present[rows]
-        columns[REFERENCE_OF + name] = Column(
-            np.where(present, column.values[rows], np.nan), present
-        )
-    return dataclasses.replace(run, columns=columns)
-
-
-def same_batches(beside: Block) -> BoolArray:
-    ours, theirs = beside.column(FINGERPRINT), beside.column(REFERENCE_OF + FINGERPRINT)
-    known = ours.present & theirs.present
-    return np.asarray(~known | (ours.values == theirs.values))
-
+from trimtab.detect.tools.baseline import BaselineSpec, SignalBaseline, trust_in
+from trimtab.detect.tools.series import Point, RunningSums, Series, last_rows
 
 # EarlierAttempt: the losses of the attempt before this one, by step, as a reference.
 #
@@ -123,7 +89,7 @@ def _is_same(one: Batch, other: Batch) -> bool:
     return position == other_position
 
 
-# Gap: how far one signal has moved away from its reference, to one side.
+# Gap: how far the loss has moved away from its reference, to one side.
 #
 # What both runs share, above all the batch, cancels: in public runs with the same data order the
 # difference of two losses scatters 15 to 30 times less than one loss. So a rise of 0.02 is found in
@@ -149,6 +115,10 @@ limit, so there are at most three hits in a row."""
 RECORDS_AT_ONCE = 4096
 """Records that are judged at once."""
 
+BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.001)
+"""For the logarithm of loss / reference. Floor: 0.1 %, for runs that are equal to the last bit
+until they differ."""
+
 
 class Hit(NamedTuple):
     """A gap beyond its limit."""
@@ -162,37 +132,38 @@ class Hit(NamedTuple):
 
 
 class Gap(Stateful):
-    """One side of one signal; a positive gap is a move to that side."""
+    """One side of the loss; a positive gap is a move to that side."""
 
-    def __init__(self, spec: BaselineSpec) -> None:
-        self._baseline = SignalBaseline(spec, lags=True)
+    def __init__(self) -> None:
+        self._baseline = SignalBaseline(BASELINE, lags=True)
         self._sums = RunningSums(len(LENGTHS))
-        self.trust = 1.0
-        """In the values of the signal: a score is multiplied by it."""
         self._hits = 0
         self._calm = 0
         """Scored records since the last hit."""
 
-    def update(self, gaps: FloatArray, steps: IntArray) -> list[tuple[int, Hit]]:
-        """Judge the next gaps; return those beyond their limit, each with its index."""
+    def update(self, gaps: FloatArray, steps: IntArray, trust: float) -> list[tuple[int, Hit]]:
+        """Judge the next gaps; return those beyond their limit, each with its index.
+
+        Scores are multiplied by `trust`.
+        """
         hits = []
         at = 0
         while at < len(gaps):
             if self._calm >= CALM_RECORDS:
                 self._hits = 0
             part = slice(at, at + (CALM_RECORDS - self._calm if self._hits else RECORDS_AT_ONCE))
-            judged, hit = self._judge(gaps[part], steps[part])
+            judged, hit = self._judge(gaps[part], steps[part], trust)
             at += judged
             if hit is not None:
                 hits.append((at - 1, hit))
         return hits
 
-    def _judge(self, gaps: FloatArray, steps: IntArray) -> tuple[int, Hit | None]:
+    def _judge(self, gaps: FloatArray, steps: IntArray, trust: float) -> tuple[int, Hit | None]:
         """Judge gaps up to the first beyond its limit; return how many, and that one."""
         baseline, sums = copy.deepcopy(self._baseline), self._sums.copy()
         scores = baseline.update_many(gaps, steps)
         known = np.flatnonzero(~np.isnan(scores.z))
-        z = np.clip(self.trust * scores.z[known], -HIGHEST, HIGHEST)
+        z = np.clip(trust * scores.z[known], -HIGHEST, HIGHEST)
         means = np.array(sums.add_many(z)) / ROOTS
         limits = (1 + self._hits) * LIMITS
         over = means > limits
@@ -216,142 +187,50 @@ class Gap(Stateful):
         )
 
 
-# Reference: a run compared with another run over the same batches, signal by signal.
+# Reference: the loss compared with that of another run over the same batches.
 #
-# The reference is an earlier attempt at the same steps, another run whose values were laid beside
-# this one (`align_to_reference`), or losses that the user knows and records as `reference_loss`. A
-# finding states that the two differ now, not which of them is wrong.
-
-LOSS_GAP_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.001)
-"""For the logarithm of loss / reference. Floor: 0.1 %, for runs that are equal to the last bit
-until they differ."""
-
-OTHER_GAP_BASELINE = BaselineSpec(falls=False, relative_floor=0.0, absolute_floor=0.02)
-"""For the other signals. Floor: 2 %: runs of the lab in bf16 stay within 2 % of the same runs in
-fp32 (measured)."""
-
-FOLLOWING_RECORDS = 256
-"""Where one signal has left its reference the others follow. Within this many records after the
-last one they are only notes, except for a loss that rises further."""
+# The reference is an earlier attempt at the same steps, or losses that the user knows and records
+# as `reference_loss`. A finding states that the two differ now, not which of them is wrong.
 
 UP, DOWN = 1.0, -1.0
-"""The direction in which a signal left its reference."""
+"""The direction in which the loss left its reference."""
 
 
 class Reference(Detector):
-    """Findings where a signal leaves its reference."""
+    """Findings where the loss leaves its reference."""
 
     name = "reference"
 
     def __init__(self) -> None:
         self._earlier = EarlierAttempt()
-        self._gaps_up = StatefulDict(_new_gap)
-        self._gaps_down = StatefulDict(_new_gap)
-        """By signal."""
-        self._same_batches = 0
-        """In a row, up to the last record."""
-        self._records = 0
-        self._last_gap: int | None = None
-        """The record of the last gap."""
+        self._up, self._down = Gap(), Gap()
 
     def update_many(self, block: Block) -> list[Finding]:
-        before, self._records = self._records, self._records + len(block)
-        earlier = self._earlier.update(block)
-        given = block.column(REFERENCE_LOSS).present
-        if not given.any() and np.isnan(earlier).all():
-            return []
-        same = same_batches(block)
-        gaps: list[Finding] = []
-        for name in compared(list(block.columns)) or [LOSS]:
-            theirs = block.column(REFERENCE_OF + name)
-            references = np.where(given & same & theirs.present, theirs.values, np.nan)
-            if name == LOSS:
-                references = np.where(given, references, earlier)
-            gaps += self._judge_pairs(block, name, references)
-        gaps.sort(key=lambda finding: finding.tick)
-        findings = [self._graded(gap, before + 1 + block.row_of(gap.tick)) for gap in gaps]
-        findings += self._judge_batches(block, given)
-        return sorted(findings, key=lambda finding: finding.tick)
-
-    def _graded(self, gap: Finding, record: int) -> Finding:
-        """Return the finding with its severity: a note if another signal has just left."""
-        is_late = self._last_gap is not None and record - self._last_gap < FOLLOWING_RECORDS
-        self._last_gap = record
-        if is_late and gap.signal != LOSS:
-            return dataclasses.replace(gap, severity=Severity.INFO)
-        return gap
-
-    def _sides(self, name: str, trust: float) -> Iterator[tuple[Gap, float]]:
-        for gaps, way in ((self._gaps_up, UP), (self._gaps_down, DOWN)):
-            if name not in gaps:
-                gaps[name].trust = trust
-            yield gaps[name], way
-
-    def _judge_pairs(self, block: Block, name: str, references: FloatArray) -> list[Finding]:
-        ours = block.column(name)
+        ours, given = block.column(LOSS), block.column(REFERENCE_LOSS)
+        references = np.where(given.present, given.values, self._earlier.update(block))
         usable = ours.finite & (ours.values > 0) & np.isfinite(references) & (references > 0)
         rows = np.flatnonzero(usable)
         if not len(rows):
             return []
-        series, theirs = Series.of(block, name, rows), references[rows]
+        series, theirs = Series.of(block, LOSS, rows), references[rows]
         gaps = logarithms((series.value / theirs).tolist())
-        sides = self._sides(name, trust_in(name, block.qualities))
-        return [
-            _finding(name, way, series.one(at), float(theirs[at]), hit)
-            for side, way in sides
-            for at, hit in side.update(way * gaps, series.step)
+        trust = trust_in(LOSS, block.qualities)
+        findings = [
+            _finding(way, series.one(at), float(theirs[at]), hit)
+            for side, way in ((self._up, UP), (self._down, DOWN))
+            for at, hit in side.update(way * gaps, series.step, trust)
         ]
-
-    def _judge_batches(self, block: Block, given: np.ndarray) -> list[Finding]:
-        ours, theirs = block.column(FINGERPRINT), block.column(REFERENCE_OF + FINGERPRINT)
-        findings = []
-        for at in np.flatnonzero(given & ours.present & theirs.present).tolist():
-            point = Point.at(block, at, ours.values[at])
-            other = float(theirs.values[at])
-            if point.value != other:
-                findings += self._other_batch(point, other)
-            else:
-                self._same_batches += 1
-        return findings
-
-    def _other_batch(self, point: Point, theirs: float) -> list[Finding]:
-        """Report where batches stop being the same; two runs with different data are no pair."""
-        were_same, self._same_batches = self._same_batches, 0
-        if were_same < MIN_WINDOW:
-            return []
-        return [
-            point.finding(
-                self.name,
-                Symptom.OTHER_BATCH,
-                Severity.ALARM,
-                FINGERPRINT,
-                expected=theirs,
-            )
-        ]
+        return sorted(findings, key=lambda finding: finding.tick)
 
 
-def compared(names: Sequence[str]) -> list[str]:
-    """Return the signals that have a reference, in an order that does not depend on the log."""
-    return sorted(
-        name.removeprefix(REFERENCE_OF)
-        for name in names
-        if name.startswith(REFERENCE_OF) and name != REFERENCE_OF + FINGERPRINT
-    )
-
-
-def _new_gap(name: str) -> Gap:
-    return Gap(LOSS_GAP_BASELINE if name == LOSS else OTHER_GAP_BASELINE)
-
-
-def _finding(name: str, way: float, point: Point, theirs: float, hit: Hit) -> Finding:
-    is_good_news = name == LOSS and way == DOWN
+def _finding(way: float, point: Point, theirs: float, hit: Hit) -> Finding:
     usual = theirs * math.exp(way * hit.expected)
     room = hit.limit / math.sqrt(hit.records) * hit.scale
     return point.finding(
         Reference.name,
         Symptom.REFERENCE_GAP,
-        Severity.WARN if is_good_news else Severity.ALARM,
-        name,
+        Severity.WARN if way == DOWN else Severity.ALARM,
+        LOSS,
         expected=usual,
         limit=usual * math.exp(way * room),
         facts={"score": hit.score, "records": float(hit.records), "reference": theirs},

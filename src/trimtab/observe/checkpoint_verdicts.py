@@ -131,7 +131,6 @@ _PASSING_SYMPTOMS = HARMLESS | {
     Symptom.UPDATE_SPIKE,
     Symptom.OVERFLOWS,
     Symptom.REPEATED_BATCH,
-    Symptom.OTHER_BATCH,
     Symptom.ODD_TOKENS,
     Symptom.TEXT_CHANGED,
     Symptom.STATE_RESET,

@@ -23,10 +23,6 @@ def diagnose(
     rules: RuleSet = None,
     config: ConfigFile = None,
     settings: Settings = None,
-    reference: Annotated[
-        Path | None,
-        typer.Option(metavar="RUN", help="A run over the same batches."),
-    ] = None,
     log_format: Annotated[
         str | None,
         typer.Option(
@@ -116,7 +112,6 @@ def diagnose(
             [StandardInput() if path == DASH else path for path in paths],
             rules=rules,
             config=load_config(config, settings),
-            reference=reference,
             format=log_format,
             loss=loss,
             step=step,

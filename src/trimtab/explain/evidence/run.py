@@ -67,9 +67,9 @@ def resume_gap(resumed: Observed, loss: SignalView, context: IncidentContext) ->
 
 
 @observation(
-    "Step, data position or batches are not those expected",
-    source="counters; fingerprints of a reference",
-    symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK, Symptom.OTHER_BATCH),
+    "Step or data position are not those expected",
+    source="counters",
+    symptoms=(Symptom.WENT_BACK, Symptom.DATA_BACK),
     signal="step",
 )
 def order_broken(context: IncidentContext) -> YesNo:
