@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -84,21 +83,6 @@ def test_a_detector_needs_nothing_but_update() -> None:
         findings = [item for piece in pieces for item in detectors.update(piece)]
         assert [item.step for item in findings] == [7, 2500]
         assert {item.symptom for item in findings} == {"loss repeated"}
-
-
-def test_the_detector_of_the_docs_finds_what_it_says() -> None:
-    page = (Path(__file__).parents[2] / "docs" / "extending.md").read_text(encoding="utf-8")
-    page = page.split("\n## A detector\n")[1]
-    names: dict[str, Any] = {}
-    exec(page.split("```python\n")[1].split("```")[0], names)
-    reward = np.where(np.arange(200) < 150, 3.0, 0.3)
-    for size in (1, 200):
-        detectors = detector_set(names["RewardCollapse"]())
-        pieces = block(200, reward=reward).cut(size)
-        findings = [item for piece in pieces for item in detectors.update(piece)]
-        found = [item.step for item in findings if item.detector == "reward-collapse"]
-        assert found == list(range(150, 200))
-        assert not detectors.failures
 
 
 def test_two_detectors_with_one_name_are_refused() -> None:

@@ -55,19 +55,6 @@ def test_a_spike_of_rare_tokens_is_told_from_a_hard_batch_by_the_tokens() -> Non
     assert first(spiked(**usual)).cause is Cause.RARE_TOKENS
 
 
-def test_a_run_of_one_rank_has_no_cause_between_ranks() -> None:
-    weights = noisy(40.0, 1e-4, 3)
-    weights[AT:] *= 1.5
-    run = spiked(**{"param_norm/mlp": weights, "param_norm/attention": weights * 2})
-    between = {Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK}
-    for world, expected in ((1, set()), (8, between)):
-        diagnosis = first(run, RunFacts.from_manifest({"world": world}))
-        assert diagnosis.ranking is not None
-        named = {candidate.cause for candidate in diagnosis.ranking.candidates}
-        assert named & between <= expected
-        assert (Cause.REPLICAS_OUT_OF_SYNC in named) == (world > 1)
-
-
 def test_without_the_tokens_both_are_named_with_the_signal_that_would_decide() -> None:
     diagnosis = first(spiked())
     assert diagnosis.ranking is not None

@@ -161,15 +161,6 @@ def test_a_loss_that_is_back_after_a_batch_that_was_memorized_is_recovered() -> 
         assert incident.incident_class in (IncidentClass.RECOVERED, IncidentClass.SILENT)
 
 
-def test_non_finite_losses_that_stay_are_dead() -> None:
-    loss = losses()
-    loss[ONSET:] = np.nan
-    incident, changes = judged(loss, alarm(ONSET, Symptom.NONFINITE_LOSS))
-    assert incident.incident_class is IncidentClass.DEAD
-    assert incident.end is None
-    assert [change.tick for change in changes] == [ONSET, ONSET + 2]  # at the third one
-
-
 def test_non_finite_weights_are_dead_and_restored_ones_are_judged_by_the_loss() -> None:
     loss = losses(1200)
     loss[ONSET:] += 0.5
@@ -272,11 +263,6 @@ def test_an_alarm_that_the_loss_follows_is_classified_by_the_loss() -> None:
     assert incident.incident_class is IncidentClass.LINGERING
     loss[ONSET + 60 :] -= 0.4
     assert judged(loss, *found)[0].incident_class is IncidentClass.RECOVERED
-
-
-def test_no_learning_is_a_plateau_from_its_first_records_on() -> None:
-    incident, _ = judged(losses(), alarm(ONSET, Symptom.NO_LEARNING), until=ONSET + 10)
-    assert incident.incident_class is IncidentClass.PLATEAU
 
 
 def test_a_loss_far_above_that_does_not_learn_is_divergent_and_no_plateau() -> None:

@@ -132,7 +132,7 @@ _STATEMENTS: dict[Cause, _Statement] = {}
 def say(cause: Cause, case: Case) -> Said:
     """Return what is said of a cause in an incident."""
     statement = _STATEMENTS.get(cause)
-    return statement(case) if statement else _CLAIMS[cause](case)
+    return statement(case) if statement else _CLAIMS[cause.id](case)
 
 
 def _of(cause: Cause) -> Callable[[_Statement], _Statement]:
@@ -406,14 +406,13 @@ class _Claim:
         )
 
 
-def _claims() -> Mapping[Cause, _Claim]:
-    text = resources.files(__package__).joinpath("claims.toml").read_text(encoding="utf-8")
-    causes = {cause.id: cause for cause in Cause}
-    return {causes[id]: _Claim(**claim) for id, claim in tomllib.loads(text).items()}
-
-
-_CLAIMS = _claims()
-"""The causes that have no function of their own."""
+_CLAIMS: Mapping[str, _Claim] = {
+    id: _Claim(**claim)
+    for id, claim in tomllib.loads(
+        resources.files(__package__).joinpath("claims.toml").read_text(encoding="utf-8")
+    ).items()
+}
+"""By the id of a cause that has no function of its own, or by what happened."""
 
 
 # Where no cause of the catalogue is named
@@ -430,27 +429,8 @@ def say_nothing_fits(case: Case) -> Said:
     )
 
 
-BATCH_NOT_FINITE = _Claim(
-    "The batch {at} itself holds NaN or infinity",
-    ("batch_nonfinite",),
-    "Look at this batch and fix what prepares it; check batches for finiteness in the loader.",
-    "A NaN in the data looks like one of the model",
-)
+BATCH_NOT_FINITE = _CLAIMS["batch not finite"]
 """What is said where an experiment has shown it of the batch itself."""
-
-_MISSING_LOSS = _Claim(
-    "The loss is no longer recorded {since}, while the run continues",
-    (),
-    "Fix the logging first: nothing can be judged without a loss.",
-    "A run that records no loss cannot be watched",
-)
-_REFERENCE_GAP = _Claim(
-    "Not known: the run diverged from its reference {at}. If both saw the same batches, the data "
-    "is not the cause",
-    (),
-    "Compare the settings and states of the two runs {at}.",
-    "A reference on the same data shows a shift that a single run hides",
-)
 
 
 def _slow(case: Case) -> Said:
@@ -486,9 +466,9 @@ def _no_learning(case: Case) -> Said:
 
 
 BY_SYMPTOM: Mapping[str, _Statement] = {
-    Symptom.MISSING_LOSS: _MISSING_LOSS,
+    Symptom.MISSING_LOSS: _CLAIMS["missing loss"],
     Symptom.SLOW: _slow,
-    Symptom.REFERENCE_GAP: _REFERENCE_GAP,
+    Symptom.REFERENCE_GAP: _CLAIMS["reference gap"],
     Symptom.NO_LEARNING: _no_learning,
 }
 """Where nothing known fits, but a finding says what happened."""
