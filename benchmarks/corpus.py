@@ -1,7 +1,7 @@
 """Tokens per second of a scan beside a bare `np.bincount`, and 2e9 tokens in bounded memory.
 
-`scripts/bench corpus speed`: some minutes. That a scan has the same result in processes, in jobs
-that are killed and on Ray, and that spreading resumes exactly, is tested in tests/corpus.
+`scripts/bench corpus speed`: some minutes. That a scan has the same result in processes and in jobs
+that are killed, and that spreading resumes exactly, is tested in tests/corpus.
 """
 
 import json

@@ -43,9 +43,6 @@ class Call:
 
 
 DIAGNOSE = Call(f"trimtab diagnose {LOG} --json", (1,))
-WRITE_TOKENS = Call(
-    "python -c \"import numpy; numpy.arange(4096, dtype=numpy.uint16).tofile('tokens.bin')\""
-)
 WRITE_TABLE = Call(
     'python -c "import pyarrow as a, pyarrow.parquet as p; '
     "p.write_table(a.table({'input_ids': [[1, 2, 3], [4, 5]]}), 'tokens.parquet')\""
@@ -116,12 +113,6 @@ EXTRAS = (
         "pyarrow tokenizers trimtab.corpus",
         WRITE_TABLE,
         Call("trimtab corpus scan tokens.parquet --out stats"),
-    ),
-    _extra(
-        "ray",
-        "ray",
-        WRITE_TOKENS,
-        Call("trimtab corpus scan tokens.bin --out stats --ray local"),
     ),
     _extra("wandb", "wandb", Call(f"trimtab observe {FINISHED_RUN} --to wandb")),
     _extra(

@@ -80,7 +80,7 @@ ERRORS: list[tuple[str, int, str, str]] = [
     ("corpus scan t.bin --out s --dtype float32", 2, "float32", ""),
     ("corpus scan t.bin --out s --vocab-size 0", 2, "vocab", ""),
     ("corpus scan t.bin --out s --separator -1", 2, "separator", ""),
-    ("corpus scan t.bin --out s --ray local --processes 2", 2, "ray", ""),
+    ("corpus scan t.bin --out s --shard 0/2 --processes 2", 2, "--shard", ""),
     ("corpus merge folder", 3, "folder holds no shards", "run `trimtab corpus scan` first"),
     ("corpus show folder", 3, "no merged result", "run `trimtab corpus merge` first"),
     ("corpus show junk.txt", 3, "not a readable result", "give the --out folder"),

@@ -6,7 +6,7 @@ token_files.py  files of token ids
 row_files.py    files with rows of text or token ids
 counting.py     the counting, on numpy arrays
 statistics.py   what is counted, duplicate documents in bounded memory; parts add up
-scanning.py     scan and merge: in this process, in several, on Ray
+scanning.py     scan and merge: in this process, or in several
 results.py      results on disk, and what they mean: rare tokens, repeats, duplicates
 spread.py       which rows hold rare tokens; an order of an epoch in which no batch has one twice
 order.py        whether the data is well shuffled, and the rows of a step
@@ -23,15 +23,7 @@ from trimtab.corpus.options import ScanOptions
 from trimtab.corpus.order import FileRows, OrderCheck, check_order, open_rows
 from trimtab.corpus.plan import ScanPlan, plan_scan
 from trimtab.corpus.results import ScanResult, Summary, load_result, load_summary
-from trimtab.corpus.scanning import (
-    Runner,
-    merge_folder,
-    run_here,
-    run_processes,
-    run_ray,
-    scan,
-    scan_one,
-)
+from trimtab.corpus.scanning import Runner, merge_folder, run_here, run_processes, scan, scan_one
 from trimtab.corpus.spread import RareRows, find_rare_rows, find_rare_windows
 
 __all__ = [
@@ -56,7 +48,6 @@ __all__ = [
     "plan_scan",
     "run_here",
     "run_processes",
-    "run_ray",
     "scan",
     "scan_one",
     "spread_rare",

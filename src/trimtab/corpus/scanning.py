@@ -1,4 +1,4 @@
-"""scan: all shards of a plan, here, in several processes or on a Ray cluster; merge: their sum.
+"""scan: all shards of a plan, here or in several processes; merge: their sum.
 
 A shard that has its result file is not scanned again, and each shard is added up once. So a scan
 that was killed is simply started again.
@@ -10,11 +10,10 @@ from dataclasses import replace
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from trimtab.core.errors import CorpusError, MissingExtra
+from trimtab.core.errors import CorpusError
 from trimtab.corpus.counting import (
     CHUNK,
     CONTEXT,
@@ -206,47 +205,6 @@ def run_processes(num_processes: int) -> Runner:
                     yield running.pop(future), future.result()
 
     return run
-
-
-def run_ray(address: str = "auto") -> Runner:
-    """Return a runner on a Ray cluster: by address, the running one ("auto"), a new one ("local").
-
-    Every node needs trimtab and the files, at the same paths.
-    """
-
-    def run(plan: ScanPlan, shards: Sequence[int]) -> Iterator[ShardStatistics]:
-        try:
-            import ray
-        except ModuleNotFoundError as error:
-            raise MissingExtra.of("Ray is not installed", "ray") from error
-        # A cluster that the caller has connected to stays connected afterwards.
-        mine = not ray.is_initialized()
-        if mine:
-            ray.init(address=address, log_to_driver=False)
-        try:
-            yield from _ray_tasks(ray, plan, shards)
-        finally:
-            if mine:
-                ray.shutdown()
-
-    return run
-
-
-def _ray_tasks(ray: Any, plan: ScanPlan, shards: Sequence[int]) -> Iterator[ShardStatistics]:
-    task = ray.remote(scan_shard)
-    shared = ray.put(plan)
-    left = iter(shards)
-    running: dict[Any, int] = {}
-    while True:
-        # The cluster may grow while it works.
-        workers = max(int(ray.cluster_resources().get("CPU", 1)), 1)
-        for index in islice(left, max(_WAITING * workers - len(running), 0)):
-            running[task.remote(shared, index)] = index
-        if not running:
-            return
-        done, _ = ray.wait(list(running))
-        for reference in done:
-            yield running.pop(reference), ray.get(reference)
 
 
 OnShard = Callable[[int, int], None]

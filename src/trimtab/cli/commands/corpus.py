@@ -172,13 +172,6 @@ def scan(
         typer.Option(metavar="I/N", help="Scan only shard I of N, from 0 on: a job of an array."),
     ] = None,
     processes: Annotated[int, typer.Option(help="Processes on this machine.")] = 1,
-    ray: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="Scan on a Ray cluster: an address, auto, or local (starts one on this machine).",
-        ),
-    ] = None,
     dtype: Annotated[str, typer.Option(help="Token ids of a raw .bin file.")] = "uint16",
     separator: Annotated[
         int | None, typer.Option(help="The token that ends a document in a flat file.")
@@ -209,8 +202,8 @@ def scan(
     from trimtab.cli.progress import progress_bar
     from trimtab.core.errors import ConfigError
 
-    if ray is not None and (processes != 1 or shard is not None):
-        raise ConfigError("--ray, --processes and --shard exclude each other")
+    if processes != 1 and shard is not None:
+        raise ConfigError("--processes and --shard exclude each other")
     index, num_shards = _parse_shard(shard)
     options = corpus.ScanOptions(
         dtype=dtype,
@@ -226,11 +219,7 @@ def scan(
         state = "scanned" if corpus.scan_one(plan, index, out) else "was scanned before"
         typer.echo(f"shard {index} of {num_shards} {state}", err=True)
         return
-    runner: corpus.Runner = corpus.run_here
-    if ray is not None:
-        runner = corpus.run_ray(ray)
-    elif processes > 1:
-        runner = corpus.run_processes(processes)
+    runner: corpus.Runner = corpus.run_processes(processes) if processes > 1 else corpus.run_here
     with progress_bar() as progress:
         result = corpus.scan(
             plan, out, runner=runner, on_shard=lambda n, total: progress("Scanning", n, total)
