@@ -123,7 +123,7 @@ EXTRAS = (
     _extra("torch", "torch", Call("python examples/plain_loop.py"), torch=NEWEST_TESTED_TORCH),
     _extra(
         "lab",
-        "torch tokenizers torchdata trimtab.lab.demo",
+        "torch tokenizers trimtab.lab.demo",
         Call("trimtab lab list"),
         Call("trimtab demo"),
         torch=NEWEST_TESTED_TORCH,

@@ -132,7 +132,7 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         *((None, *error) for error in ERRORS),
         *(("torch", *error) for error in WITH_TORCH),
-        *(("torchdata", *error) for error in WITH_LAB),
+        *(("tokenizers", *error) for error in WITH_LAB),
     ],
 )
 def test_an_error_says_what_was_found_and_what_to_do(

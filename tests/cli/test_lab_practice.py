@@ -7,7 +7,6 @@ import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
-pytest.importorskip("torchdata")
 
 from rich.console import Console
 from tests.lab.conftest import SMALL_BYTES

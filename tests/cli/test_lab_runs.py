@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("torchdata")
 pytest.importorskip("tokenizers")
 
 from typer.testing import CliRunner, Result

@@ -91,7 +91,6 @@ def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flip: int
 ) -> None:
     pytest.importorskip("tokenizers")
-    pytest.importorskip("torchdata")
     from trimtab.lab import demo
 
     if flip != demo.FLIP_STEP:  # a short one, in which both faults are one incident

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from trimtab.lab.corpus.data import TokenCorpus
     from trimtab.lab.scenarios.scenario import Scenario
 
-PACKAGES = ("torch", "tokenizers", "torchdata")
+PACKAGES = ("torch", "tokenizers")
 collect_ignore_glob = [] if all(map(importlib.util.find_spec, PACKAGES)) else ["*"]
 
 

@@ -1,7 +1,7 @@
 """Small runs of the trainer, and comparisons of two runs."""
 
 import contextlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +9,6 @@ import numpy as np
 import torch
 from tests.lab.conftest import SMALL_BYTES
 from torch import Tensor
-from torch.distributed.checkpoint import state_dict_loader
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
 from trimtab.core.block import Block
 from trimtab.journal import RunDirectory, read_journal
@@ -90,13 +87,6 @@ def per_step(block: Block, signal: str) -> dict[int, float]:
     return {step: value for step, value, present in rows if present}
 
 
-def weights(run_dir: Path, step: int) -> Mapping[str, Tensor]:
-    """All tensors of a checkpoint, unsharded, for any engine that wrote it."""
-    path = run_dir / "checkpoints" / f"step-{step:08d}"
-    stored = FileSystemReader(path).read_metadata().state_dict_metadata
-    state = {}
-    for name, entry in stored.items():
-        assert isinstance(entry, TensorStorageMetadata), f"{name} would be unpickled"
-        state[name] = torch.empty(entry.size, dtype=entry.properties.dtype)
-    state_dict_loader.load(state, checkpoint_id=path)
-    return state
+def checkpoint(run_dir: Path, step: int) -> dict[str, Any]:
+    path = run_dir / "checkpoints" / f"step-{step:08d}.pt"
+    return dict(torch.load(path, weights_only=True))

@@ -9,7 +9,6 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """The folder of the built site."""
     built = ROOT / "build" / "site"
     if not (built / "index.html").exists():
         pytest.skip("the site is not built; scripts/docs builds it")

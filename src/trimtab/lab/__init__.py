@@ -15,7 +15,7 @@ import importlib.util
 
 from trimtab.core.errors import MissingExtra
 
-_PACKAGES = ("torch", "tokenizers", "torchdata")
+_PACKAGES = ("torch", "tokenizers")
 """What the extra `lab` installs; the lab needs all of them."""
 
 

@@ -13,7 +13,7 @@ import trimtab
 from trimtab.core.block import Block
 from trimtab.core.config import Config, Mode
 from trimtab.journal import RunDirectory, read_journal
-from trimtab.lab.corpus.data import DataConfig, TokenCorpus, WindowDataset, make_loader
+from trimtab.lab.corpus.data import DataConfig, Loader, TokenCorpus, WindowDataset
 from trimtab.lab.corpus.tokens import CorpusConfig, prepare_corpus
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
@@ -98,7 +98,7 @@ def _train(corpus: TokenCorpus, run_dir: Path, mode: Mode) -> Iterator[float]:
         batch_loss=batch_loss,
         facts={"seed": SEED},
     ) as guard:
-        for number, loaded in enumerate(islice(make_loader(data), STEPS)):
+        for number, loaded in enumerate(islice(Loader(data), STEPS)):
             mask = torch.full(loaded.targets.shape, float(number != NAN_STEP))
             batch = {"input_ids": loaded.tokens, "labels": loaded.targets, "loss_mask": mask}
             if number == FLIP_STEP:

@@ -29,7 +29,6 @@ BITS = [(0.0, 23), (0.6, 28), (1.0, 30)]
 
 
 def _flipped_bits(one: Arrays, other: Arrays) -> list[tuple[str, int, int]]:
-    """Which bits differ: tensor, element, bit."""
     found = []
     for name in sorted(differing(one, other)):
         bits = one[name].ravel().view(np.uint32) ^ other[name].ravel().view(np.uint32)

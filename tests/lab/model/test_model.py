@@ -1,22 +1,17 @@
-"""What the model computes, its size by name, and that shards and the meta device give the same."""
+"""What the model computes, and its size by name."""
 
 import math
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from tests.lab.models import TINY, gradients, make, measured, rows
 from torch import Tensor
-from torch.multiprocessing.spawn import start_processes
 
 from trimtab.core.errors import ConfigError
 from trimtab.lab.model.gpt import Gpt
-from trimtab.lab.model.optimizer import OptimizerConfig, make_optimizer
 from trimtab.lab.model.sizes import SIZES, ModelConfig
 
 
@@ -87,21 +82,11 @@ def test_qk_norm_bounds_attention_logits() -> None:
 
 
 def test_measuring_does_not_change_the_trained_bits() -> None:
-    model = make(z_loss=1e-4)
+    model = make()
     before = gradients(model)
     model.measure = True
     after = gradients(model)
     assert all(torch.equal(before[name], after[name]) for name in before)
-
-
-def test_a_model_from_the_meta_device_is_the_same() -> None:
-    with torch.device("meta"):
-        model = Gpt(TINY)
-    assert all(parameter.is_meta for parameter in model.parameters())
-    model.to_empty(device="cpu")
-    model.init_weights(torch.Generator().manual_seed(0))
-    direct = make().state_dict()
-    assert all(torch.equal(value, direct[name]) for name, value in model.state_dict().items())
 
 
 RICH = ModelConfig(
@@ -111,8 +96,6 @@ RICH = ModelConfig(
     heads=4,
     tied_head=False,
     qk_norm=True,
-    embedding_norm=True,
-    z_loss=1e-4,
     mup_base_width=32,
 )
 """Every option that may be on at the same time."""
@@ -125,57 +108,6 @@ def test_a_measured_step_never_reads_the_device() -> None:
         tokens = torch.zeros(2, 8, dtype=torch.int64)
     model.measure = True
     model(tokens, tokens).loss.backward()
-
-
-def _train_sharded(rank: int, world_size: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.fsdp import fully_shard
-
-    dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/rendezvous", rank=rank, world_size=world_size
-    )
-    mesh = init_device_mesh("cpu", (world_size,))
-    with torch.device("meta"):
-        model = Gpt(RICH)
-    for block in model.blocks:
-        fully_shard(block, mesh=mesh)
-    fully_shard(model, mesh=mesh)
-    model.to_empty(device="cpu")
-    model.init_weights(torch.Generator().manual_seed(0))
-    model.measure = True
-    state = {key: value.full_tensor() for key, value in model.state_dict().items()}
-    losses = _losses_of_three_steps(model, slice(rank, rank + 1))
-    dist.all_reduce(losses)
-    if rank == 0:
-        torch.save((state, losses / world_size), f"{folder}/trained.pt")
-    dist.destroy_process_group()
-
-
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
-def test_two_sharded_ranks_start_and_train_like_one_process() -> None:
-    import torch.distributed.fsdp  # imported before the fork, for both ranks
-
-    with tempfile.TemporaryDirectory() as folder:
-        start_processes(_train_sharded, (2, folder), nprocs=2, start_method="fork")
-        state, losses = torch.load(Path(folder, "trained.pt"), weights_only=True)
-    model = make(RICH)
-    for key, value in model.state_dict().items():
-        assert torch.equal(value, state[key]), key
-    torch.testing.assert_close(losses, _losses_of_three_steps(model, slice(None)))
-
-
-def _losses_of_three_steps(model: Gpt, mine: slice) -> Tensor:
-    optimizer = make_optimizer(model, OptimizerConfig(lr=1e-2))
-    tokens, targets = (part[mine] for part in rows())
-    losses = []
-    for _ in range(3):
-        loss = model(tokens, targets).loss
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        losses.append(loss.detach())
-    return torch.stack(losses)
 
 
 MEANT = {"0.15M": 150e3, "1M": 1e6, "3M": 3e6, "10M": 10e6, "x1": 50e6}
@@ -206,8 +138,6 @@ def test_the_init_follows_the_width_only_where_the_classic_one_is_too_large() ->
         ({"width": 30}, "even multiple of heads"),
         ({"layers": 0}, "layers must be at least 1"),
         ({"vocab_size": 0}, "vocab_size must be"),
-        ({"z_loss": -1.0}, "z_loss must be"),
-        ({"z_loss": math.nan}, "z_loss must be"),
         ({"init_std": 0.0}, "init_std must be positive"),
         ({"mup_base_width": 24}, "multiple of the head size 16"),
     ],

@@ -29,7 +29,7 @@ def demo(
     one only observed, one in the mode "recover", and what happened is written up. It takes about
     a minute.
 
-    Needs torch, tokenizers and torchdata: the `lab` extra.
+    Needs torch and tokenizers: the `lab` extra.
 
     Example: trimtab demo
 

@@ -39,7 +39,7 @@ def train(
             "--set",
             metavar="NAME=VALUE",
             help="Any other field of TrainConfig (docs/lab.md), for example dtype=fp16, lr=3e-3, "
-            "engine=fsdp2; may be repeated.",
+            "engine=ddp; may be repeated.",
         ),
     ] = None,
     resume: Annotated[
@@ -50,7 +50,7 @@ def train(
 
     Under torchrun: torchrun --standalone --nproc_per_node=2 -m trimtab.cli lab train ...
 
-    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+    Needs the `lab` extra of trimtab: torch and tokenizers.
 
     Example: trimtab lab train runs/first --size 1M --steps 200
 
@@ -107,7 +107,7 @@ def _flag(value: Any) -> bool:
 def list_kinds() -> None:
     """List the faults, natural instabilities and hard negatives of the lab.
 
-    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+    Needs the `lab` extra of trimtab: torch and tokenizers.
 
     Example: trimtab lab list
 
@@ -252,7 +252,7 @@ def run(
 ) -> None:
     """Train a model with a fault in it, and show what happened.
 
-    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+    Needs the `lab` extra of trimtab: torch and tokenizers.
 
     Example: trimtab lab run F02 --seed 3
 
@@ -290,7 +290,7 @@ def rl(
 
     Takes half a minute to a minute on one core. `docs/rl.md` lists the faults.
 
-    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+    Needs the `lab` extra of trimtab: torch and tokenizers.
 
     Example: trimtab lab rl R04 --seed 3
 
@@ -329,7 +329,7 @@ def suite(
     Faults are built both mild and severe. Each run has its journal and a truth.json, and the clean
     twin of each run is built too. --kinds and --seeds choose runs; both are comma-separated lists.
 
-    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+    Needs the `lab` extra of trimtab: torch and tokenizers.
 
     Example: trimtab lab suite suites/small
 

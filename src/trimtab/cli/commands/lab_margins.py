@@ -19,7 +19,7 @@ def margins(
     Clipping, warm-up, beta2, pre-norm, weight decay, bf16, QK-norm; 29 sets at three learning
     rates. One seed of all takes about a quarter of an hour on one core; the same command goes on.
 
-    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+    Needs the `lab` extra of trimtab: torch and tokenizers.
 
     Example: trimtab lab margins --minutes 20
 

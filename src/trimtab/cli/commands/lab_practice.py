@@ -49,7 +49,7 @@ def practice(
     The run may have a fault, or only look as if it had one. Your answer and all others are carried
     out on the real run. Then you write a post-mortem and compare it with trimtab's.
 
-    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+    Needs the `lab` extra of trimtab: torch and tokenizers.
 
     Example: trimtab lab practice --seed 12
 

@@ -52,7 +52,7 @@ def x1(
     held-out loss, checkpoints by the clock with a verdict each. Without a terminal a line every ten
     steps says how far it is.
 
-    Needs the `lab` extra of trimtab: torch, tokenizers and torchdata.
+    Needs the `lab` extra of trimtab: torch and tokenizers.
 
     Example: trimtab lab x1 --fault F02 --at 300
 

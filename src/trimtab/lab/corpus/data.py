@@ -1,4 +1,4 @@
-"""Batches by data position: the same global batch for any number of workers and ranks.
+"""Batches by data position: the same global batch for any number of ranks.
 
 position p                   rows p * B ... p * B + B - 1 of an endless sequence of windows, which
                              is one seeded permutation of all windows per epoch
@@ -9,21 +9,18 @@ A batch depends on its position alone, so a resume only needs the position.
 
 import hashlib
 import json
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
-from torch.utils.data import Dataset
-from torchdata.stateful_dataloader import StatefulDataLoader  # type: ignore[import-untyped]
 
 from trimtab.core.errors import ConfigError
 from trimtab.lab.corpus.text import Source
@@ -96,10 +93,6 @@ def file_checksum(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-_ENDLESS = range(2**62)
-"""The positions of a loader; the training loop decides when to stop, across epochs."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataConfig:
     """How a corpus becomes batches."""
@@ -129,8 +122,6 @@ class Batch:
     """The token that follows each of them."""
     position: int
     """Data position: the index of the global batch, the same on all ranks."""
-    source_shares: Mapping[Source, float]
-    """Share of each source in the global batch, the same on all ranks."""
 
     def numel(self) -> int:
         return self.tokens.numel()
@@ -144,7 +135,7 @@ class Batch:
         return replace(self, tokens=self.tokens.pin_memory(), targets=self.targets.pin_memory())
 
 
-class WindowDataset(Dataset[Batch]):
+class WindowDataset:
     """Fixed-length windows over the tokens of a split; `dataset[position]` is a batch.
 
     Each window lies within one source. Its last target is the first token of the next window, so
@@ -170,7 +161,6 @@ class WindowDataset(Dataset[Batch]):
         rows = config.batch_size // world_size
         self._share = slice(rank * rows, (rank + 1) * rows)
         tokens = corpus.tokens(split)
-        self._sources = tuple(tokens)
         counts = [max(len(array) - 1, 0) // config.length for array in tokens.values()]
         self.windows = sum(counts)
         """Windows in an epoch."""
@@ -185,19 +175,16 @@ class WindowDataset(Dataset[Batch]):
             for begin, count in zip(begins, counts, strict=True)
         ]
         self._starts = np.concatenate(starts)
-        self._labels = np.repeat(np.arange(len(counts)), counts)
         self._orders: dict[int, npt.NDArray[np.int64]] = {}
 
     def __getitem__(self, position: int) -> Batch:
         windows = self._windows_at(position)
         starts = self._starts[windows[self._share], np.newaxis]
         both = self._tokens[starts + np.arange(self.config.length + 1)].astype(np.int64)
-        shares = np.bincount(self._labels[windows], minlength=len(self._sources)) / len(windows)
         return Batch(
             tokens=torch.from_numpy(both[:, :-1].copy()),
             targets=torch.from_numpy(both[:, 1:].copy()),
             position=position,
-            source_shares=dict(zip(self._sources, shares.tolist(), strict=True)),
         )
 
     def _windows_at(self, position: int) -> npt.NDArray[np.int64]:
@@ -220,34 +207,25 @@ class WindowDataset(Dataset[Batch]):
         return self._orders[epoch]
 
 
-class Loader(Protocol):
-    """An endless stream of batches with a position: a torchdata `StatefulDataLoader`."""
+class Loader:
+    """An endless stream of the batches of a dataset; its state is the next position.
 
-    def __iter__(self) -> Iterator[Batch]: ...
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the position, which is the same on all ranks and for any number of ranks."""
-        ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
-
-
-def make_loader(dataset: WindowDataset, *, workers: int = 0, pin_memory: bool = False) -> Loader:
-    """Yield the batches of a dataset in the order of their positions.
-
-    A saved state can be loaded with any number of ranks, but only with the same number of workers.
+    A saved state can be loaded with any number of ranks.
     """
-    with warnings.catch_warnings():
-        # torchdata 0.11 calls a function that torch 2.13 deprecates; users cannot change that.
-        warnings.filterwarnings("ignore", "'set_vital' is deprecated")
-        loader: Loader = StatefulDataLoader(
-            dataset,
-            batch_size=None,  # the dataset makes whole batches
-            sampler=_ENDLESS,
-            num_workers=workers,
-            pin_memory=pin_memory,
-            # A separate generator: the loader draws a seed for its workers, which must not come
-            # from the generator that the run depends on.
-            generator=torch.Generator().manual_seed(dataset.config.seed),
-        )
-    return loader
+
+    def __init__(self, dataset: WindowDataset, *, pin_memory: bool = False) -> None:
+        self._dataset = dataset
+        self._pins = pin_memory
+        self._position = 0
+
+    def __iter__(self) -> Iterator[Batch]:
+        while True:
+            batch = self._dataset[self._position]
+            self._position += 1
+            yield batch.pin_memory() if self._pins else batch
+
+    def state_dict(self) -> dict[str, int]:
+        return {"position": self._position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._position = state["position"]

@@ -1,30 +1,20 @@
 """Gpt: pre-norm, RMSNorm, SwiGLU, rotary positions.
 
-    tokens -> embed -> [norm_embed]
+    tokens -> embed
            -> x + attention(norm_attention(x)) -> x + mlp(norm_mlp(x))     once per block
            -> norm -> head (or the embedding, transposed) -> loss
 
 Parameter names: `embed.weight`, `blocks.0.attention.qkv.weight`, `blocks.0.mlp.up.weight`,
-`blocks.0.norm_mlp.weight`, `norm.weight`, `head.weight`. There is no dropout and no bias. The model
-has no buffers, so it can be built on the meta device, sharded, and initialised afterwards:
-
-    with torch.device("meta"):
-        model = Gpt(SIZES["x1"])
-    for block in model.blocks:
-        fully_shard(block)
-    fully_shard(model)
-    model.to_empty(device="cuda")
-    model.init_weights(torch.Generator().manual_seed(0))
+`blocks.0.norm_mlp.weight`, `norm.weight`, `head.weight`. There is no dropout and no bias.
 """
 
 import math
 from contextlib import nullcontext
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from trimtab.lab.model.sizes import ModelConfig
 
@@ -49,8 +39,7 @@ class RMSNorm(nn.Module):
 
 def rotary_table(length: int, head_size: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """Cosine and sine of the angle of each position and channel pair: (length, head_size / 2)."""
-    # Recomputed by each layer, in a few microseconds: a buffer would be lost on the meta device and
-    # fix the maximum length, and FSDP2 would round a table passed to a block to bf16.
+    # Recomputed by each layer, in a few microseconds: a buffer would fix the maximum length.
     pairs = torch.arange(0, head_size, 2, dtype=torch.float32, device=device) / head_size
     positions = torch.arange(length, dtype=torch.float32, device=device)
     angles = torch.outer(positions, _ROTARY_BASE**-pairs)
@@ -106,7 +95,7 @@ def max_attention_logit(query: Tensor, key: Tensor) -> Tensor:
     return logits.masked_fill(future, -torch.inf).amax()
 
 
-# Named tuples, not dataclasses: DDP, FSDP2 and torch.compile find the tensors inside them.
+# Named tuples, not dataclasses: DDP and torch.compile find the tensors inside them.
 class Signals(NamedTuple):
     """What a forward pass measured, still on the device."""
 
@@ -122,9 +111,9 @@ class Output(NamedTuple):
     """The output of a forward pass."""
 
     loss: Tensor
-    """The training loss: the cross-entropy, plus the z-loss if the config has one."""
+    """What is trained on: the cross-entropy, unless a fault makes something else of it."""
     cross_entropy: Tensor
-    """Mean cross-entropy over all tokens that are not masked, in fp32; NaN if all are."""
+    """What is logged: the mean over all tokens that are not masked, in fp32; NaN if all are."""
     logits: Tensor
     """Scores of the next token: (batch, length, vocab_size)."""
     signals: Signals | None
@@ -151,7 +140,6 @@ class TransformerBlock(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.post_norm = config.post_norm
-        self.checkpoint_activations = config.checkpoint_activations
         self.norm_attention = RMSNorm(config.width)
         self.attention = Attention(config)
         self.norm_mlp = RMSNorm(config.width)
@@ -159,16 +147,6 @@ class TransformerBlock(nn.Module):
 
     def forward(self, x: Tensor, measure: bool) -> tuple[Tensor, Tensor | None]:
         """Return the residual stream after the block; the largest attention logit if measured."""
-        if not (self.checkpoint_activations and torch.is_grad_enabled()):
-            return self._run(x, measure)
-        # Inside the block, so that FSDP2's hooks do not run twice. Nothing here draws random
-        # numbers, so there is no generator state to preserve.
-        out: tuple[Tensor, Tensor | None] = checkpoint(
-            self._run, x, measure, use_reentrant=False, preserve_rng_state=False
-        )
-        return out
-
-    def _run(self, x: Tensor, measure: bool) -> tuple[Tensor, Tensor | None]:
         if self.post_norm:
             gathered, peak = self.attention(x, measure)
             x = self.norm_attention(x + gathered)
@@ -181,7 +159,7 @@ class TransformerBlock(nn.Module):
 class Gpt(nn.Module):
     """A small GPT with the architecture of large ones.
 
-    Equal configs and generators give bit-identical weights on every device and number of ranks.
+    Equal configs and generators give bit-identical weights on every device.
     Without a generator, torch's global one is used.
     """
 
@@ -194,7 +172,6 @@ class Gpt(nn.Module):
         # torch's default init would spend time and random numbers on values that are discarded.
         with torch.device("meta"):
             self.embed = nn.Embedding(config.vocab_size, config.width)
-            self.norm_embed = RMSNorm(config.width) if config.embedding_norm else None
             self.blocks = nn.ModuleList(TransformerBlock(config) for _ in range(config.layers))
             self.norm = RMSNorm(config.width)
             # A tied head is not a module: `to_empty` and checkpoints would make two tensors of it.
@@ -207,12 +184,14 @@ class Gpt(nn.Module):
 
     @torch.no_grad()
     def init_weights(self, generator: torch.Generator | None = None) -> None:
-        """Fill all parameters, sharded or not; the generator must be on the CPU."""
+        """Fill all parameters; the generator must be on the CPU."""
         for name, parameter in self.named_parameters():
             if "norm" in name:
                 parameter.fill_(1.0)
             else:
-                _fill_normal(parameter, self._std(name), generator)
+                # Drawn on the CPU: bit-identical on every device.
+                values = torch.empty(parameter.shape, device="cpu")
+                parameter.copy_(values.normal_(std=self._std(name), generator=generator))
 
     def _std(self, name: str) -> float:
         """Standard deviation of a matrix's initial weights."""
@@ -229,8 +208,6 @@ class Gpt(nn.Module):
     def forward(self, tokens: Tensor, targets: Tensor) -> Output:
         """Predict each next token; both inputs are (batch, length); targets of -100 are masked."""
         x = self.embed(tokens)
-        if self.norm_embed is not None:
-            x = self.norm_embed(x)
         peaks: list[Tensor] = []
         for block in self.blocks:
             x, peak = block(x, self.measure)
@@ -246,9 +223,7 @@ class Gpt(nn.Module):
         """Return the loss, and the signals if measuring is on."""
         # fp32: a softmax over thousands of tokens in half precision loses small probabilities.
         scores, wanted = logits.float().flatten(0, 1), targets.flatten()
-        loss = cross_entropy = F.cross_entropy(scores, wanted)
-        if self.config.z_loss:
-            loss = cross_entropy + self.config.z_loss * scores.logsumexp(-1).square().mean()
+        loss = F.cross_entropy(scores, wanted)
         signals = None
         if peaks:
             with torch.no_grad():
@@ -257,16 +232,4 @@ class Gpt(nn.Module):
                     max_log_z=scores.logsumexp(-1).abs().amax(),
                     token_losses=F.cross_entropy(scores, wanted, reduction="none").view_as(targets),
                 )
-        return Output(loss=loss, cross_entropy=cross_entropy, logits=logits, signals=signals)
-
-
-def _fill_normal(parameter: Tensor, std: float, generator: torch.Generator | None) -> None:
-    # Drawn unsharded and on the CPU: bit-identical on every device and number of ranks.
-    values = torch.empty(parameter.shape, device="cpu").normal_(std=std, generator=generator)
-    if hasattr(parameter, "device_mesh"):
-        # Imported here because it takes most of a second, and only sharded models need it.
-        from torch.distributed.tensor import DTensor, distribute_tensor
-
-        shard = cast(DTensor, parameter)
-        values = distribute_tensor(values, shard.device_mesh, shard.placements)
-    parameter.copy_(values)
+        return Output(loss=loss, cross_entropy=loss, logits=logits, signals=signals)

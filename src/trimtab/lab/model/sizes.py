@@ -34,20 +34,14 @@ class ModelConfig:
     post_norm: bool = False
     """Normalise after each residual sum instead of before each layer, as in the original
     transformer. Deep models hardly learn this way; it is here to show that."""
-    embedding_norm: bool = False
-    """A norm after the embedding (BLOOM). For models above about 1B parameters."""
     qk_norm: bool = False
     """Normalise queries and keys, which bounds attention logits by the square root of the head
     size times the gains (ViT-22B). For models above about 1B parameters."""
-    z_loss: float = 0.0
-    """Weight of the mean of (log Z)^2 in the loss; PaLM used 1e-4. 0 is off."""
     init_std: float | None = None
     """Standard deviation of the initial weights; None derives it from the width (`base_std`)."""
     mup_base_width: int | None = None
     """The width at which learning rate and init were tuned (muP); None is off. Larger models have
     more heads of the same size, so the attention scale does not change."""
-    checkpoint_activations: bool = False
-    """Recompute each block in the backward pass instead of keeping its activations."""
 
     def __post_init__(self) -> None:
         for name in ("vocab_size", "width", "layers", "heads"):
@@ -56,10 +50,6 @@ class ModelConfig:
             self.width % (2 * self.heads) == 0,
             f"width {self.width} must be an even multiple of heads {self.heads}: "
             "rotary positions rotate channels in pairs",
-        )
-        _require(
-            math.isfinite(self.z_loss) and self.z_loss >= 0,
-            f"z_loss must be finite and not negative, got {self.z_loss}",
         )
         _require(
             self.init_std is None or self.init_std > 0,
@@ -102,7 +92,7 @@ class ModelConfig:
         mlp = 3 * self.width * self.mlp_width
         blocks = self.layers * (attention + mlp + 2 * self.width)
         tables = (1 if self.tied_head else 2) * self.vocab_size * self.width
-        return tables + blocks + self.width * (1 + self.embedding_norm)
+        return tables + blocks + self.width
 
 
 def _require(condition: bool, message: str) -> None:

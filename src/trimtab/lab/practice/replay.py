@@ -291,10 +291,11 @@ class ExerciseReplay:
         intervention = RemedyAndFault(
             onset=exercise.decision_step, severity=0.0, seed=0, remedy=remedy, fault=fault
         )
-        name = f"step-{start:08d}"
+        name = f"step-{start:08d}.pt"
         with tempfile.TemporaryDirectory() as folder, without_log():
             run_dir = Path(folder)
-            shutil.copytree(self._run_dir / "checkpoints" / name, run_dir / "checkpoints" / name)
+            (run_dir / "checkpoints").mkdir()
+            shutil.copy(self._run_dir / "checkpoints" / name, run_dir / "checkpoints")
             outcome = train(
                 config, run_dir, resume=True, cache_dir=self._cache_dir, intervention=intervention
             )

@@ -1,17 +1,11 @@
 """Checkpoints: the full state of a run, so that a resumed run is bit-identical.
 
-    RUN/checkpoints/step-00000100/
-        __0_0.distcp ... .metadata    weights, optimizer state, random state: torch's DCP
-        run.json                      step, schedule, loss scale, data position, settings
-
-A folder gets its final name only once it is complete. Any number of ranks and any engine can load a
-checkpoint. DCP would unpickle everything that is not a tensor, so it gets tensors only; the rest is
-JSON, which keeps every bit of a float.
+RUN/checkpoints/step-00000100.pt has weights, optimizer state, random state, schedule, loss scale,
+data position and settings; it is read without unpickling objects. A file gets its final name only
+once it is complete. One process and any number of ranks can load it.
 """
 
 import json
-import shutil
-import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,16 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict import (
-    StateDictOptions,
-    get_model_state_dict,
-    get_optimizer_state_dict,
-    set_model_state_dict,
-    set_optimizer_state_dict,
-)
 from torch.optim.lr_scheduler import LambdaLR
 
 from trimtab.core.errors import ConfigError, LabError
@@ -81,12 +65,6 @@ class RunClock:
             self._probed = None
 
 
-_FLAT = StateDictOptions(flatten_optimizer_state_dict=True)
-"""Optimizer state by parameter name: `state.norm.weight.exp_avg`. Groups and order may change."""
-
-_RUN = "run.json"
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRun:
     """The parts of a run that change from step to step."""
@@ -106,49 +84,40 @@ def latest(folder: Path) -> Path | None:
     return max(folder.glob("step-*"), default=None)  # padded with zeros: names sort like numbers
 
 
-def save(folder: Path, step: int, run: LabRun, ranks: LabRanks) -> Path:
-    """Write the state after `step` steps; all ranks must call this, after at least one step."""
-    path, draft = folder / f"step-{step:08d}", folder / f".draft-{step:08d}"
-    if ranks.rank == 0:
-        shutil.rmtree(draft, ignore_errors=True)  # left by a run that was killed while writing
-        draft.mkdir(parents=True)
-    ranks.barrier()
-    with _ignore_single_process_warning():
-        state_dict_saver.save(_tensors(run), checkpoint_id=draft)
+def save(folder: Path, step: int, run: LabRun, ranks: LabRanks) -> None:
+    """Write the state after `step` steps; all ranks must call this."""
     if ranks.rank == 0:
         state = {
             "step": step,
+            "model": run.model.state_dict(),
+            "optimizer": run.optimizer.state_dict()["state"],
+            # One random state for all ranks: all have the same seed, and the loop draws no numbers.
+            "random": torch.get_rng_state(),
             "scheduler": run.scheduler.state_dict(),
             "scaler": run.scaler.state_dict(),
             "loader": run.loader.state_dict(),
-            "identity": run.identity,
+            "identity": _plain(run.identity),
         }
-        (draft / _RUN).write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
-        shutil.rmtree(path, ignore_errors=True)  # from an earlier attempt at the same step
-        draft.rename(path)
+        folder.mkdir(parents=True, exist_ok=True)
+        draft = folder / f"draft-{step:08d}.pt"
+        torch.save(state, draft)
+        draft.rename(folder / f"step-{step:08d}.pt")
     ranks.barrier()
-    return path
 
 
 def load(path: Path, run: LabRun) -> int:
-    """Load a checkpoint into the parts of a run; return the number of steps it has done.
-
-    Call it before the run is watched: DCP steps a fresh optimizer once to create its state.
-    """
-    state = _read(path)
-    _compare(state["identity"], json.loads(json.dumps(run.identity)))
-    model, optimizer = _model_state(run), _optimizer_state(run)
-    random = torch.get_rng_state()
-    wanted = {"model": model, "optimizer": _only_tensors(optimizer), "random": random}
+    """Load a checkpoint into the parts of a run; return the number of steps it has done."""
     try:
-        with _ignore_single_process_warning():
-            state_dict_loader.load(wanted, checkpoint_id=path)
-    except CheckpointException as error:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        identity = state["identity"]
+    except Exception as error:  # torch has no error of its own for a torn or a foreign file
         raise LabError(f"{path} cannot be loaded: {error}") from error
-    # Tensors were filled in place; other values are those that this optimizer was created with.
-    set_model_state_dict(run.model, model)
-    set_optimizer_state_dict(run.model, run.optimizer, optimizer, options=_FLAT)
-    torch.set_rng_state(random)
+    _compare(identity, _plain(run.identity))
+    run.model.load_state_dict(state["model"])
+    # The options of the groups are those that this optimizer was created with.
+    groups = run.optimizer.state_dict()["param_groups"]
+    run.optimizer.load_state_dict({"state": state["optimizer"], "param_groups": groups})
+    torch.set_rng_state(state["random"])
     run.scheduler.load_state_dict(state["scheduler"])
     # The scheduler sets learning rates only at its next step; the optimizer needs them before.
     for group, lr in zip(run.optimizer.param_groups, run.scheduler.get_last_lr(), strict=True):
@@ -158,41 +127,9 @@ def load(path: Path, run: LabRun) -> int:
     return int(state["step"])
 
 
-@contextmanager
-def _ignore_single_process_warning() -> Iterator[None]:
-    """DCP warns when it runs in a single process, which is intended here."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "torch.distributed is disabled")
-        yield
-
-
-def _tensors(run: LabRun) -> dict[str, Any]:
-    # One random state for all ranks: all have the same seed, and the loop draws no numbers.
-    return {
-        "model": _model_state(run),
-        "optimizer": _only_tensors(_optimizer_state(run)),
-        "random": torch.get_rng_state(),
-    }
-
-
-def _model_state(run: LabRun) -> dict[str, Any]:
-    return get_model_state_dict(run.model)
-
-
-def _optimizer_state(run: LabRun) -> dict[str, Any]:
-    return get_optimizer_state_dict(run.model, run.optimizer, options=_FLAT)
-
-
-def _only_tensors(state: dict[str, Any]) -> dict[str, Tensor]:
-    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        state: dict[str, Any] = json.loads((path / _RUN).read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise LabError(f"{path} is not a checkpoint of the lab: {error}") from error
-    return state
+def _plain(identity: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = json.loads(json.dumps(identity))
+    return plain
 
 
 def _compare(saved: dict[str, Any], wanted: dict[str, Any]) -> None:

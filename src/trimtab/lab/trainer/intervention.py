@@ -27,7 +27,7 @@ ChangeBatch = Callable[[int, Batch], Batch]
 """Takes the step and its batch; returns the batch that the run receives."""
 
 
-class WrappedLoader:
+class WrappedLoader(Loader):
     """A loader whose batches pass through `wrap` on the way to the run.
 
     Its state is that of the loader inside: what a checkpoint saves does not depend on `wrap`.
@@ -40,10 +40,10 @@ class WrappedLoader:
     def __iter__(self) -> Iterator[Batch]:
         return iter(self._wrap(self._loader))
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, int]:
         return self._loader.state_dict()
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: dict[str, int]) -> None:
         self._loader.load_state_dict(state)
 
 

@@ -29,9 +29,9 @@ from trimtab.lab.corpus.data import (
     Batch,
     CorpusSplit,
     DataConfig,
+    Loader,
     TokenCorpus,
     WindowDataset,
-    make_loader,
 )
 from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.model.gpt import Gpt, Signals
@@ -300,7 +300,7 @@ def build_run(
         # Small gradients underflow in fp16, so the loss is scaled up. With other dtypes the scaler
         # is disabled and its calls in the loop do nothing.
         scaler=torch.amp.GradScaler(ranks.device.type, enabled=config.dtype is Dtype.FP16),
-        loader=make_loader(data, pin_memory=ranks.device.type == "cuda"),
+        loader=Loader(data, pin_memory=ranks.device.type == "cuda"),
         identity=config.identity(),
         clock=RunClock(config.accumulate),
     )

@@ -38,10 +38,6 @@ class Engine(StrEnum):
     """One process."""
     DDP = "ddp"
     """Every rank has the whole model; gradients are averaged."""
-    FSDP2 = "fsdp2"
-    """Every rank has a shard of each tensor; whole layers exist only while they are used."""
-    HSDP = "hsdp"
-    """FSDP2 inside each group of ranks, DDP between the groups."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
