@@ -89,7 +89,6 @@ class Browser:
             time.sleep(0.05)
 
     def screenshot(self, path: Path, *, whole: bool = True) -> None:
-        """Write a picture of the page."""
         found = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=whole)
         path.write_bytes(base64.b64decode(found["data"]))
 

@@ -159,7 +159,6 @@ class Paper(NamedTuple):
 
 
 def count(modes: Iterable[str] = MODES) -> Paper:
-    """Train on the pretended device and count."""
     with pretend_device() as device, tempfile.TemporaryDirectory() as folder:
         kinds = count_steps(device, Path(folder), modes)
         launches = {}

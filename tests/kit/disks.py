@@ -51,7 +51,6 @@ class Costs:
 
 @contextmanager
 def disk_that_can_hang(folder: Path) -> Iterator[Path]:
-    """An ext4 of its own, in a file."""
     image, place = folder / "image", folder / "disk"
     with image.open("wb") as file:
         file.truncate(64 * 2**20)

@@ -88,7 +88,6 @@ def started(run_dir: Path, how: str) -> Iterator[Any]:
 
 
 def run(run_dir: str, how: str) -> None:
-    """Train, and end this process."""
     torch.set_num_threads(1)  # a parent that ran backward left a thread pool
     faulthandler.disable()
     # A busy machine makes any run stall for a second: only where nothing else tells the end.

@@ -37,7 +37,6 @@ def head(loss: float, norm: float, tokens: float = 100.0) -> list[float]:
 
 
 def decide(rule: Rule, loss: float, norm: float) -> Outcome:
-    """Let the rule judge one step and learn from it."""
     numbers = head(loss, norm)
     on_device = torch.tensor(numbers, dtype=torch.float32)
     verdict = rule.judge(numbers if rule.arithmetic.is_host else on_device)
@@ -75,7 +74,6 @@ def steps_of(run: RealRun) -> list[tuple[float, float]]:
 
 
 def healthy_runs() -> list[RealRun]:
-    """The healthy real runs that have a gradient norm."""
     return [r for r in real_runs() if r.label == "healthy" and r.block.column("grad_norm").recorded]
 
 

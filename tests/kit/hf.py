@@ -202,7 +202,6 @@ def _tokenizer() -> Any:
 
 
 def read_in_order(trainer: Any) -> None:
-    """Let a Trainer read its data as it is."""
     trainer._get_train_sampler = lambda *unused: torch.utils.data.SequentialSampler(
         trainer.train_dataset
     )

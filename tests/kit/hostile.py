@@ -364,7 +364,6 @@ def read_with_commands(place: Place) -> str:
 
 
 def write_with_commands(place: Place) -> str:
-    """Write into it: `diagnose --write`, `note`."""
     return command("diagnose", place.run, "--write") + command("note", place.run, "x")
 
 

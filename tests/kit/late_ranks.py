@@ -267,7 +267,6 @@ def _wrong_end(schedule: LateSchedule, endings: list[Ending]) -> str:
 
 
 def follow_late_schedule(schedule: LateSchedule, folder: Path) -> list[End]:
-    """Follow a schedule on all of its ranks."""
     return ends_of_ranks(
         follow_schedule,
         schedule.world,

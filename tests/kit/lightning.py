@@ -72,7 +72,6 @@ class Run:
     """Further arguments of the Trainer."""
 
     def fit(self, callbacks: Sequence[L.Callback] = (), **fit: Any) -> tuple[Outcome, L.Trainer]:
-        """Train; returns what is left of it."""
         torch.manual_seed(7)
         module = self.make()
         trainer = L.Trainer(**(self._arguments() | self.trainer), callbacks=list(callbacks))

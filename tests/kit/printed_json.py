@@ -25,7 +25,6 @@ def validate(command: str, printed: Mapping[str, Any]) -> None:
 def call(
     command: str, *arguments: object, code: int = 0, env: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Call a command with `--json` and return its valid output."""
     words = [*command.split(), *map(str, arguments), "--json"]
     result = CliRunner(env=env).invoke(app, words)
     assert result.exit_code == code, result.output

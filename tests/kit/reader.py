@@ -86,7 +86,6 @@ def lost_and_lower(document: Document) -> Iterator[str]:
 
 
 def over_a_limit_that_it_is_under(document: Document) -> Iterator[str]:
-    """A finding that is over its limit has a value over it."""
     for cells in re.findall(r"(?m)^\|((?: [^|]* \|){7})$", document.text):
         step, _, signal, value, expected, limit, _ = (c.strip() for c in cells.split("|")[:-1])
         if not step.isdigit() or not (value and expected and limit):

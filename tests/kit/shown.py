@@ -190,7 +190,6 @@ def _card(card: str) -> Shown:
 
 
 def _text(page: str) -> str:
-    """Return the texts of a page, one to a line."""
     page = re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
     page = re.sub(r"</?(?:code|strong|em|wbr)[^>]*>", "", page)
     lines = html.unescape(re.sub(r"<[^>]+>", "\n", page)).split("\n")

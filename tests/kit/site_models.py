@@ -2,16 +2,18 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from tests.kit.check_objects.architectures import LAYERS as LAYERS
+from tests.kit.check_objects.architectures import build
 from trimtab.lab.model.gpt import Gpt
 from trimtab.lab.model.sizes import ModelConfig
 
-WIDTH, HEADS, LAYERS, VOCABULARY, LENGTH = 32, 4, 3, 101, 24
+WIDTH, HEADS, VOCABULARY, LENGTH = 32, 4, 101, 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,6 @@ class EagerAttention(nn.Module):
         self.c_proj = nn.Linear(WIDTH, WIDTH)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Attend causally."""
         batch, length, _ = x.shape
         q, k, v = (
             part.view(batch, length, HEADS, -1).transpose(1, 2)
@@ -109,7 +110,6 @@ class Layer(nn.Module):
         self.add_module(mlp, nn.Sequential(*hidden))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Add both to the residual stream."""
         attention, mlp = (self.get_submodule(name) for name in self.names)
         x = x + attention(self.norm1(x))
         out: torch.Tensor = x + mlp(self.norm2(x))
@@ -131,7 +131,6 @@ class NanoGpt(nn.Module):
         )
 
     def forward(self, x: torch.Tensor) -> tuple[torch.Tensor, None]:
-        """Return logits and no loss."""
         wte, wpe, h, ln_f = self.transformer.values()
         y = wte(x) + wpe(torch.arange(x.shape[1]))
         for block in h:  # type: ignore[attr-defined]
@@ -151,7 +150,6 @@ class Titan(nn.Module):
         self.output = nn.Linear(WIDTH, VOCABULARY, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits."""
         y = self.tok_embeddings(x)
         for layer in self.layers.values():
             y = layer(y)
@@ -173,7 +171,6 @@ class Timm(nn.Module):
         self.head = nn.Linear(WIDTH, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return the scores of the classes."""
         y = self.patch_embed(x).flatten(2).transpose(1, 2)
         scores: torch.Tensor = self.head(self.norm(self.blocks(y)).mean(dim=1))
         return scores
@@ -194,7 +191,6 @@ class Plain(nn.Module):
         self.readout = nn.Linear(WIDTH, VOCABULARY)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Return logits."""
         mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1])
         logits: torch.Tensor = self.readout(self.encoder(self.embed(x), mask=mask))
         return logits
@@ -202,104 +198,42 @@ class Plain(nn.Module):
 
 def architectures() -> list[Architecture]:
     """Return all of them; needs transformers."""
-    import transformers as hf  # here because it takes seconds
-
-    small: dict[str, Any] = {
-        "vocab_size": VOCABULARY,
-        "hidden_size": WIDTH,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "intermediate_size": 2 * WIDTH,
-    }
-    grouped = small | {"num_key_value_heads": 2, "head_dim": WIDTH // HEADS}
-    still = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-
-    def decoder(name: str, make: Callable[[], nn.Module], **more: list[str]) -> Architecture:
-        expected = _sites(
-            "model.embed_tokens", "model.layers.{}", ".self_attn", ".mlp", "model.norm", "lm_head"
-        )
-        return Architecture(name=name, make=make, expected=expected | more)
-
-    def gpt2() -> nn.Module:
-        none = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        sizes = {"n_embd": WIDTH, "n_layer": LAYERS, "n_head": HEADS, "vocab_size": VOCABULARY}
-        model: nn.Module = hf.GPT2LMHeadModel(hf.GPT2Config(**sizes, **none))
-        return model
-
-    def t5() -> nn.Module:
-        sizes = {"d_model": WIDTH, "d_kv": 8, "d_ff": 64, "num_layers": LAYERS, "num_heads": HEADS}
-        config = hf.T5Config(**sizes, vocab_size=VOCABULARY, dropout_rate=0.0)
-        config.decoder_start_token_id = 0
-        model: nn.Module = hf.T5ForConditionalGeneration(config)
-        return model
-
     stacks = [f"{stack}.block.{n}" for stack in ("encoder", "decoder") for n in range(LAYERS)]
     crossed = [f"decoder.block.{n}.layer.1.EncDecAttention" for n in range(LAYERS)]
     feeds = [f"{b}.layer.{1 + b.startswith('decoder')}.DenseReluDense" for b in stacks]
+    decoder = _sites(
+        "model.embed_tokens", "model.layers.{}", ".self_attn", ".mlp", "model.norm", "lm_head"
+    )
+    known: dict[str, dict[str, list[str]]] = {
+        **dict.fromkeys(("Llama", "Mistral", "Qwen3"), decoder),
+        "Mixtral": decoder | {"router": _layers("model.layers.{}.mlp.gate")},
+        "GPT-2": _sites(
+            "transformer.wte", "transformer.h.{}", ".attn", ".mlp", "transformer.ln_f", "lm_head"
+        ),
+        "BERT": _sites(
+            "bert.embeddings",
+            "bert.encoder.layer.{}",
+            ".attention.self",
+            ".output.dense",
+            "cls.predictions.transform.LayerNorm",
+            "cls.predictions.decoder",
+        ),
+        "ViT": _sites(
+            "vit.embeddings", "vit.layers.{}", ".attention", ".mlp", "vit.layernorm", "classifier"
+        ),
+        "T5": {
+            "embedding": ["shared"],
+            "block": stacks,
+            "attention": [f"{b}.layer.0.SelfAttention" for b in stacks] + crossed,
+            "mlp": feeds,
+            "final_norm": ["decoder.final_layer_norm"],
+            "logits": ["lm_head"],
+        },
+    }
     return [
-        decoder("Llama", lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**grouped))),
-        decoder("Mistral", lambda: hf.MistralForCausalLM(hf.MistralConfig(**grouped))),
-        decoder("Qwen3", lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**grouped))),
-        decoder(
-            "Mixtral",
-            lambda: hf.MixtralForCausalLM(hf.MixtralConfig(**grouped, num_local_experts=4)),
-            router=_layers("model.layers.{}.mlp.gate"),
-        ),
-        Architecture(
-            name="GPT-2",
-            make=gpt2,
-            expected=_sites(
-                "transformer.wte",
-                "transformer.h.{}",
-                ".attn",
-                ".mlp",
-                "transformer.ln_f",
-                "lm_head",
-            ),
-        ),
-        Architecture(
-            name="BERT",
-            make=lambda: hf.BertForMaskedLM(hf.BertConfig(**small, **still)),
-            expected=_sites(
-                "bert.embeddings",
-                "bert.encoder.layer.{}",
-                ".attention.self",
-                ".output.dense",
-                "cls.predictions.transform.LayerNorm",
-                "cls.predictions.decoder",
-            ),
-        ),
-        Architecture(
-            name="ViT",
-            make=lambda: hf.ViTForImageClassification(
-                hf.ViTConfig(
-                    **{k: v for k, v in small.items() if k != "vocab_size"},
-                    **still,
-                    image_size=32,
-                    patch_size=8,
-                    num_labels=10,
-                )
-            ),
-            expected=_sites(
-                "vit.embeddings",
-                "vit.layers.{}",
-                ".attention",
-                ".mlp",
-                "vit.layernorm",
-                "classifier",
-            ),
-        ),
-        Architecture(
-            name="T5",
-            make=t5,
-            expected={
-                "embedding": ["shared"],
-                "block": stacks,
-                "attention": [f"{b}.layer.0.SelfAttention" for b in stacks] + crossed,
-                "mlp": feeds,
-                "final_norm": ["decoder.final_layer_norm"],
-                "logits": ["lm_head"],
-            },
+        *(
+            Architecture(name=name, make=partial(build, name), expected=expected)
+            for name, expected in known.items()
         ),
         Architecture(
             name="nanoGPT, eager",

@@ -24,7 +24,6 @@ def make_documents(seed: int = 0, *, count: int = 40, vocab: int = 300) -> list[
 
 
 def flat(documents: Sequence[Document], separator: int | None = SEPARATOR) -> Document:
-    """All documents, each followed by the separator."""
     end = np.array([] if separator is None else [separator], dtype=np.int64)
     return np.concatenate([part for document in documents for part in (document, end)])
 

@@ -174,7 +174,6 @@ def undos(run_dir: Path) -> list[Event]:
 
 
 def refusals(run_dir: Path) -> list[Event]:
-    """Return the harm that was not undone."""
     return events_of(run_dir, "harm not undone")
 
 

@@ -73,7 +73,6 @@ class Run:
     optimizer: Any
 
     def step(self, batch: torch.Tensor, *, factor: float = 1.0, **options: Any) -> torch.Tensor:
-        """Take a step on a batch, with the loss times a factor."""
         return take_step(self.guard, self.optimizer, factor * loss_of(self.model, batch), **options)
 
     def train(
@@ -160,7 +159,6 @@ def steps_with(run_dir: Path, name: str) -> list[int]:
 
 
 def discarded_steps(run_dir: Path) -> list[int]:
-    """The steps that the journal gives as discarded."""
     block = journal_of(run_dir)
     flags = np.nan_to_num(block.column("discarded").values)
     steps: list[int] = block.step[flags > 0].tolist()
@@ -173,7 +171,6 @@ def events_of(run_dir: Path, *kinds: str) -> list[Event]:
 
 
 def warnings_of(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """What trimtab has logged as a warning or worse."""
     return [
         without_paths(record.getMessage())
         for record in caplog.records

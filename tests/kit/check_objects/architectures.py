@@ -1,6 +1,5 @@
 """Well-known architectures of `transformers`, small and with random weights, ready to train."""
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -51,99 +50,61 @@ def images(seed: int = 0) -> list[Batch]:
     ]
 
 
-def _decoder(**more: Any) -> dict[str, Any]:
-    return {
-        "vocab_size": VOCAB,
-        "hidden_size": WIDTH,
-        "intermediate_size": 2 * WIDTH,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-        "max_position_embeddings": 2 * LENGTH,
-        "pad_token_id": 0,
-        "bos_token_id": 1,
-        "eos_token_id": 2,
-        **more,
-    }
+_SIZES = {
+    "vocab_size": VOCAB,
+    "hidden_size": WIDTH,
+    "intermediate_size": 2 * WIDTH,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": 4,
+}
+_DECODER = _SIZES | {
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2 * LENGTH,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+_HEADS = _DECODER | {"head_dim": 16}
+_GPT2 = {"vocab_size": VOCAB, "n_positions": 2 * LENGTH, "n_embd": WIDTH, "n_layer": LAYERS}
+_MAMBA = {"vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": LAYERS, "state_size": 8}
+_T5 = {"vocab_size": VOCAB, "d_model": WIDTH, "d_kv": 16, "d_ff": 2 * WIDTH, "num_layers": LAYERS}
+_VIT = {name: size for name, size in _SIZES.items() if name != "vocab_size"}
+
+MODELS: dict[str, tuple[str, str, dict[str, int]]] = {
+    "Llama": ("LlamaForCausalLM", "LlamaConfig", _DECODER),
+    "GPT-2": ("GPT2LMHeadModel", "GPT2Config", _GPT2 | {"n_head": 4}),
+    "Qwen2": ("Qwen2ForCausalLM", "Qwen2Config", _DECODER),
+    "Qwen3": ("Qwen3ForCausalLM", "Qwen3Config", _HEADS),
+    "Mixtral": ("MixtralForCausalLM", "MixtralConfig", _HEADS | {"num_local_experts": 4}),
+    "Gemma 2": ("Gemma2ForCausalLM", "Gemma2Config", _HEADS),
+    "OLMo 2": ("Olmo2ForCausalLM", "Olmo2Config", _DECODER),
+    "Mamba": ("MambaForCausalLM", "MambaConfig", _MAMBA),
+    "ViT": (
+        "ViTForImageClassification",
+        "ViTConfig",
+        _VIT | {"image_size": 32, "patch_size": 8, "num_labels": 10},
+    ),
+    "T5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        _T5 | {"num_heads": 4, "decoder_start_token_id": 0},
+    ),
+    "BERT": ("BertForMaskedLM", "BertConfig", _SIZES),
+    "Phi": ("PhiForCausalLM", "PhiConfig", _DECODER | {"num_key_value_heads": 4}),
+    "Mistral": ("MistralForCausalLM", "MistralConfig", _HEADS),
+}
+"""By name: model and config in `transformers`, and the sizes."""
+NAMES = tuple(MODELS)
 
 
 def build(name: str, seed: int = 0) -> nn.Module:
     """Return a small model of an architecture, initialised as `transformers` does."""
-    import transformers as hf
+    import transformers as hf  # here because it takes seconds
 
     torch.manual_seed(seed)
-    makers: dict[str, Callable[[], nn.Module]] = {
-        "Llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**_decoder())),
-        "Qwen2": lambda: hf.Qwen2ForCausalLM(hf.Qwen2Config(**_decoder())),
-        "Qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**_decoder(head_dim=16))),
-        "Mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**_decoder(head_dim=16))),
-        "Mixtral": lambda: hf.MixtralForCausalLM(
-            hf.MixtralConfig(**_decoder(num_local_experts=4, head_dim=16))
-        ),
-        "Gemma 2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(**_decoder(head_dim=16))),
-        "OLMo 2": lambda: hf.Olmo2ForCausalLM(hf.Olmo2Config(**_decoder())),
-        "Phi": lambda: hf.PhiForCausalLM(hf.PhiConfig(**_decoder(num_key_value_heads=4))),
-        "GPT-2": lambda: hf.GPT2LMHeadModel(
-            hf.GPT2Config(
-                vocab_size=VOCAB, n_positions=2 * LENGTH, n_embd=WIDTH, n_layer=LAYERS, n_head=4
-            )
-        ),
-        "Mamba": lambda: hf.MambaForCausalLM(
-            hf.MambaConfig(
-                vocab_size=VOCAB, hidden_size=WIDTH, num_hidden_layers=LAYERS, state_size=8
-            )
-        ),
-        "T5": lambda: hf.T5ForConditionalGeneration(
-            hf.T5Config(
-                vocab_size=VOCAB,
-                d_model=WIDTH,
-                d_kv=16,
-                d_ff=2 * WIDTH,
-                num_layers=LAYERS,
-                num_heads=4,
-                decoder_start_token_id=0,
-            )
-        ),
-        "BERT": lambda: hf.BertForMaskedLM(
-            hf.BertConfig(
-                vocab_size=VOCAB,
-                hidden_size=WIDTH,
-                num_hidden_layers=LAYERS,
-                num_attention_heads=4,
-                intermediate_size=2 * WIDTH,
-            )
-        ),
-        "ViT": lambda: hf.ViTForImageClassification(
-            hf.ViTConfig(
-                hidden_size=WIDTH,
-                num_hidden_layers=LAYERS,
-                num_attention_heads=4,
-                intermediate_size=2 * WIDTH,
-                image_size=32,
-                patch_size=8,
-                num_labels=10,
-            )
-        ),
-    }
-    return makers[name]()
-
-
-NAMES = (
-    "Llama",
-    "GPT-2",
-    "Qwen2",
-    "Qwen3",
-    "Mixtral",
-    "Gemma 2",
-    "OLMo 2",
-    "Mamba",
-    "ViT",
-    "T5",
-    "BERT",
-    "Phi",
-    "Mistral",
-)
-"""Every architecture that `build` knows."""
+    model, config, sizes = MODELS[name]
+    built: nn.Module = getattr(hf, model)(getattr(hf, config)(**sizes))
+    return built
 
 
 def data(name: str, seed: int = 0) -> list[Batch]:

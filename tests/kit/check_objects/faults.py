@@ -46,12 +46,10 @@ def with_model(model: nn.Module, lr: float = 1e-3) -> Setup:
 
 
 def in_model(**options: Any) -> Callable[[], Setup]:
-    """Return a fault that is an option of the model."""
     return lambda: healthy(replace(Options(), **options))
 
 
 def changed(change: Callable[[Setup], None]) -> Callable[[], Setup]:
-    """Return a healthy run with one change."""
 
     def make() -> Setup:
         setup = healthy()

@@ -80,7 +80,6 @@ class SmallGpt(nn.Module):
                 nn.init.normal_(part.weight, std=0.02 / math.sqrt(2 * self.options.layers))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return the logits of each next token."""
         x = self.embed(tokens) + self.position(torch.arange(tokens.shape[1], device=tokens.device))
         for place, block in enumerate(self.blocks):
             x = block(x)
@@ -91,7 +90,6 @@ class SmallGpt(nn.Module):
 
 
 def next_token_loss(model: nn.Module, batch: Any) -> Tensor:
-    """Return the mean loss of the next tokens."""
     tokens = batch["input_ids"]
     logits = model(tokens)[:, :-1].flatten(0, 1)
     return F.cross_entropy(logits.float(), batch["labels"][:, 1:].flatten())

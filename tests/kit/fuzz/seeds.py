@@ -54,7 +54,6 @@ def configs() -> list[bytes]:
 
 
 def sealed_segments() -> list[bytes]:
-    """Sealed files of journals."""
     files = (TESTS / "journal" / "fixtures").rglob("*.seg")
     return [path.read_bytes() for path in (*files, OLD / "journal" / "00000000.seg")]
 
@@ -87,14 +86,12 @@ def news_files() -> list[bytes]:
 
 
 def verdict_files() -> list[bytes]:
-    """`verdicts.json` with a proven checkpoint."""
     verdict = {"serial": 0, "verdict": "proven", "reason": "healthy", "in_doubt": False}
     content = {"version": 1, "tick": 9, "checkpoints": {"step-00000081": verdict}}
     return [json.dumps(content).encode()]
 
 
 def checkpoint_files() -> list[bytes]:
-    """`checkpoints.json`, and the manifest of a checkpoint."""
     manifest = OLD / "checkpoints" / "step-00000081" / "trimtab-manifest.json"
     return [(OLD / "checkpoints.json").read_bytes(), manifest.read_bytes()]
 
