@@ -102,7 +102,6 @@ WITH_LAB = [
     ("lab train r --set measure=no", 2, "--set measure=no", "give true or false"),
     ("lab train r --set length=1.5", 2, "--set length=1.5", "as an integer"),
     ("lab train r --set dtype=int8", 2, "'int8' is not a valid Dtype", "--set dtype"),
-    ("lab suite s --shape x", 2, "got 'x'", "--shape is one of small, deep, broad"),
     ("lab suite s --kinds F02,cooldwon", 2, "cooldwon", "did you mean cooldown?"),
     ("lab suite s --kinds f13W", 2, "f13W", "did you mean F13w"),
     ("lab suite s --kinds ?", 2, "unknown kind '?'", "`trimtab lab list`"),

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 from tests.kit.cases import some_of
-from tests.lab.training import journal, per_step, timeless
+from tests.lab.training import journal, timeless
 
-from trimtab.core import signals
 from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS
-from trimtab.lab.scenarios.scenario import Grade, ModelShape, Scenario, SuiteSplit
+from trimtab.lab.scenarios.scenario import Grade, Scenario, SuiteSplit
 from trimtab.lab.scenarios.suite import (
     INDEX,
     TRUTH,
@@ -63,15 +62,6 @@ def test_a_suite_has_exactly_the_kinds_and_seeds_asked_for() -> None:
     assert {run.seed for run in make_suite(["F02"])} == set(range(5))
     assert {run.kind for run in make_suite(seeds=[7])} == {*KINDS, CLEAN}
     assert make_suite([CLEAN], [3]) == [Scenario(kind=CLEAN, seed=3)]
-
-
-def test_a_suite_of_another_shape_has_its_own_names_and_twins() -> None:
-    small, deep, broad = (make_suite(["cooldown"], [31], shape) for shape in ModelShape)
-    assert [run.name for run in deep] == ["clean-plain-seed31-deep", "cooldown-severe-seed31-deep"]
-    shapes = [run.config().model for run in (small[1], deep[1], broad[1])]
-    assert [(shape.layers, shape.vocab_size) for shape in shapes] == [(2, 512), (4, 512), (2, 1024)]
-    assert broad[1].config().batch_size == 2 * small[1].config().batch_size
-    assert "shape" not in small[1].description()  # a suite built before shapes is still complete
 
 
 def test_twins_are_added_once() -> None:
@@ -135,31 +125,6 @@ def test_the_same_scenario_gives_the_same_bits_and_the_same_truth(
     assert timeless(journal(one)) == timeless(journal(two))
     assert read_truth(one) == read_truth(two)
     assert read_truth(one)["facts"]
-
-
-# F01 changes a batch, F12 only its loss, F18d repeats batches; F02 and F03 do what two of them do.
-@pytest.mark.parametrize(
-    "kind", some_of(["F01", "F02", "F03", "F12", "F18d"], "F01", "F12", "F18d")
-)
-def test_the_data_positions_in_the_truth_are_those_of_the_changed_batches(
-    kind: str, trial: Trial
-) -> None:
-    scenario = Scenario(kind=kind, seed=1, steps=STEPS, severity=1.0)
-    run_dir = trial(scenario)
-    run, twin = (journal(folder) for folder in (run_dir, trial(scenario.twin())))
-    truth = read_truth(run_dir)
-    positions = truth["facts"]["data_positions"]
-    found, usual = (per_step(block, signals.FINGERPRINT) for block in (run, twin))
-    changed = [step for step in found if found[step] != usual[step]]
-    if kind == "F12":  # its batches do not change, only their loss
-        losses = per_step(run, signals.LOSS)
-        changed = [step for step, loss in losses.items() if loss != loss and step < truth["end"]]
-    if kind in ("F03", "F18d"):  # the truth has the batches that were repeated
-        again = [found[step] for step in changed]
-        assert set(again) == {usual[position] for position in positions}
-    else:
-        assert changed == positions
-    assert changed[0] == truth["onset"] == scenario.onset
 
 
 def test_a_trial_writes_a_run_directory_and_its_truth(trial: Trial) -> None:

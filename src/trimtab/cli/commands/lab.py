@@ -317,11 +317,8 @@ def suite(
         str | None,
         typer.Option(help="Only these seeds, e.g. 31,32. Default: 0 to 4; hard negatives 0 to 8."),
     ] = None,
-    shape: Annotated[
-        str, typer.Option(help="Shape of the models: small, deep (4 layers) or broad (vocabulary).")
-    ] = "small",
     fast: Annotated[
-        bool, typer.Option(help="Each fault once, in minutes; not with --kinds, --seeds, --shape.")
+        bool, typer.Option(help="Each fault once, in minutes; not with --kinds and --seeds.")
     ] = False,
 ) -> None:
     """Build the labelled runs that trimtab is measured on, or a part of them.
@@ -339,19 +336,13 @@ def suite(
 
     from trimtab.cli.progress import progress_bar
 
-    if fast and (kinds is not None or seeds is not None or shape != "small"):
-        raise typer.BadParameter(
-            "--fast has a fixed choice of runs; leave out --kinds and --seeds, and --shape"
-        )
+    if fast and (kinds is not None or seeds is not None):
+        raise typer.BadParameter("--fast has a fixed choice of runs; leave out --kinds and --seeds")
     wanted_kinds, wanted_seeds = _names(kinds), _seeds(seeds)
     started = time.monotonic()
-    from trimtab.lab.scenarios.scenario import ModelShape
     from trimtab.lab.scenarios.suite import build_suite, fast_suite, make_suite
 
-    if shape not in set(ModelShape):
-        raise typer.BadParameter(f"--shape is one of {', '.join(ModelShape)}, got {shape!r}")
-    wanted_shape = ModelShape(shape)
-    scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds, wanted_shape)
+    scenarios = fast_suite() if fast else make_suite(wanted_kinds, wanted_seeds)
     with progress_bar() as progress:
         on_text, on_run = partial(progress, "Preparing text"), partial(progress, "Runs")
         num_trained = build_suite(scenarios, out, on_text=on_text, on_run=on_run)

@@ -47,9 +47,6 @@ class OptimizerConfig:
     weight_decay: float = 0.1
     """Weight decay of matrices. Norms and embeddings are not decayed: a gain has no reason to be
     near 0, and the row of a rare token would shrink at every step without that token."""
-    fused: bool = True
-    """One kernel for all parameters: 3.5 times as fast as `foreach` (CPU, 10M parameters), and the
-    only implementation that can discard a step on the device."""
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.lr) and self.lr > 0):
@@ -59,13 +56,15 @@ class OptimizerConfig:
 
 
 def make_optimizer(model: Gpt, config: OptimizerConfig) -> torch.optim.AdamW:
-    """AdamW over all parameters of the model, sharded or not."""
+    """AdamW over all parameters of the model."""
     return torch.optim.AdamW(
         parameter_groups(model, lr=config.lr, weight_decay=config.weight_decay),
         lr=config.lr,
         betas=(config.beta1, config.beta2),
         eps=config.epsilon,
-        fused=config.fused,
+        # 3.5 times as fast as `foreach` (CPU, 10M parameters), and the only implementation that can
+        # discard a step on the device.
+        fused=True,
     )
 
 

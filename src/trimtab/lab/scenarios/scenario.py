@@ -52,26 +52,6 @@ class Grade(StrEnum):
     SEVERE = "severe"
 
 
-class ModelShape(StrEnum):
-    """The shape of the model, and of its batch: detectors were tuned on the small one alone."""
-
-    SMALL = "small"
-    """2 layers, 512 tokens."""
-    DEEP = "deep"
-    """4 layers."""
-    BROAD = "broad"
-    """A vocabulary of 1,024 tokens, and batches of twice as many windows."""
-
-    @property
-    def layers(self) -> int:
-        return 4 if self is ModelShape.DEEP else 2
-
-    @property
-    def breadth(self) -> int:
-        """Factor of the vocabulary and of the seed's batch size."""
-        return 2 if self is ModelShape.BROAD else 1
-
-
 _SMALLEST = 128
 """Width up to which models learn faster with 3e-3 than with 1e-3 (`TrainConfig.optimizer`)."""
 
@@ -128,19 +108,16 @@ class Setting:
             length=64,
         )
 
-    def config(self, base: Base, steps: int, shape: ModelShape = ModelShape.SMALL) -> TrainConfig:
+    def config(self, base: Base, steps: int) -> TrainConfig:
         """Return the settings of a run without an intervention."""
         clipped = self.regime is Regime.CLIPPED
-        vocab_size = shape.breadth * VOCAB_SIZE
         return TrainConfig(
-            model=ModelConfig(
-                vocab_size=vocab_size, width=self.width, layers=shape.layers, heads=4
-            ),
+            model=ModelConfig(vocab_size=VOCAB_SIZE, width=self.width, layers=2, heads=4),
             steps=steps,
             optimizer=OptimizerConfig(lr=self.lr, beta2=0.95 if clipped else 0.999),
             dtype=Dtype.FP16 if base is Base.FP16 else Dtype.FP32,
             engine=Engine.DDP if base is Base.RANKS else Engine.ALONE,
-            batch_size=shape.breadth * self.batch_size,
+            batch_size=self.batch_size,
             length=self.length,
             clip=1.0 if clipped else None,
             seed=self.seed,
@@ -167,7 +144,6 @@ class Scenario:
     """None draws one from the range of the grade."""
     mode: Mode = Mode.OBSERVE
     """The mode of the guard; the suite only observes."""
-    shape: ModelShape = ModelShape.SMALL
     size: str = ""
     """One of the lab's named models in bf16, in place of the small one that the seed draws."""
     at: int | None = None
@@ -183,16 +159,15 @@ class Scenario:
 
     @property
     def vocab_size(self) -> int:
-        return SIZES[self.size].vocab_size if self.size else self.shape.breadth * VOCAB_SIZE
+        return SIZES[self.size].vocab_size if self.size else VOCAB_SIZE
 
     @property
     def name(self) -> str:
         kind = f"{CLEAN}-{self.base}" if self.kind == CLEAN else f"{self.kind}-{self.grade}"
         mode = "" if self.mode is Mode.OBSERVE else f"-{self.mode}"
-        shape = "" if self.shape is ModelShape.SMALL else f"-{self.shape}"
         size = f"-{self.size}" if self.size else ""
         at = "" if self.at is None else f"-at{self.at}"
-        return f"{kind}-seed{self.seed}{mode}{shape}{size}{at}"
+        return f"{kind}-seed{self.seed}{mode}{size}{at}"
 
     @property
     def setting(self) -> Setting:
@@ -230,7 +205,7 @@ class Scenario:
         return kind_named(self.kind)(onset=self.onset, severity=severity, seed=self.seed)
 
     def config(self) -> TrainConfig:
-        config = self.setting.config(self.required_base, self.steps, self.shape)
+        config = self.setting.config(self.required_base, self.steps)
         if self.size:
             is_fp16 = self.required_base is Base.FP16
             config = dataclasses.replace(
@@ -251,7 +226,6 @@ class Scenario:
             seed=self.seed,
             base=self.required_base,
             steps=self.steps,
-            shape=self.shape,
             size=self.size,
             at=self.at if is_resumed else None,
         )
@@ -273,8 +247,6 @@ class Scenario:
             "onset": None,
             "end": None,
         }
-        if self.shape is not ModelShape.SMALL:
-            known["shape"] = self.shape
         if self.size:
             known["size"] = self.size
         intervention = self.intervention()

@@ -25,7 +25,7 @@ from trimtab.core.errors import LabError
 from trimtab.core.jsonable import to_jsonable
 from trimtab.lab.corpus.tokens import CorpusConfig, Progress, prepare_corpus
 from trimtab.lab.scenarios.catalogue import CLEAN, FAULTS, HARMLESS, KINDS
-from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, ModelShape, Scenario
+from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, Scenario
 from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import EVERY_TENTH, OnTrainStep, TrainOutcome, train, train_in_parts
@@ -163,19 +163,16 @@ _FAST_SEEDS = (1, 2)
 
 
 def make_suite(
-    kinds: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    shape: ModelShape = ModelShape.SMALL,
+    kinds: Sequence[str] | None = None, seeds: Sequence[int] | None = None
 ) -> list[Scenario]:
     """List each kind with each seed, and the clean twins; faults are both mild and severe.
 
     Args:
         kinds: Names from the catalogue, or `clean`; None is every kind.
         seeds: None is seeds 0 to 4, for hard negatives 0 to 8.
-        shape: The shape of all models.
     """
     return with_twins(
-        Scenario(kind=kind, seed=seed, grade=grade, shape=shape)
+        Scenario(kind=kind, seed=seed, grade=grade)
         for kind in (KINDS if kinds is None else kinds)
         for grade in (tuple(Grade) if kind in FAULTS else (Grade.SEVERE,))
         for seed in ((_HARMLESS_SEEDS if kind in HARMLESS else _SEEDS) if seeds is None else seeds)
