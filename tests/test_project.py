@@ -79,11 +79,6 @@ def test_a_planted_upward_import_breaks_the_contract(tmp_path: Path) -> None:
         assert f"{module} -> trimtab.judge" in broken.stdout
 
 
-def test_no_utils() -> None:
-    names = {path.stem for path in (ROOT / "src").rglob("*.py")}
-    assert not names & {"utils", "util", "common", "misc", "helpers"}
-
-
 def test_tests_and_benchmarks_share_only_the_kit() -> None:
     imports = re.compile(r"^\s*(?:from|import) ((?:tests|benchmarks)[\w.]*)", re.M)
     for folder, forbidden in (

@@ -11,13 +11,11 @@ import json
 import logging
 import os
 import shutil
-import signal
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import torch
@@ -25,6 +23,7 @@ from typer.testing import CliRunner
 
 import trimtab
 from tests.kit.observing import run_shipper
+from tests.kit.watched_run import Hang, time_limit
 from trimtab.cli.main import app
 from trimtab.core.config import ShipConfig
 from trimtab.core.errors import TrimtabError
@@ -413,26 +412,6 @@ DOORS: dict[str, Callable[[Place], str]] = {
 }
 
 
-class NoAnswer(BaseException):
-    """A door took too long; no OSError such as TimeoutError, which readers of files handle."""
-
-
-@contextlib.contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise NoAnswer in the main thread after a while."""
-
-    def ring(number: int, frame: FrameType | None) -> None:
-        raise NoAnswer(f"no answer within {seconds} s")
-
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-
-
 def attack(
     name: str,
     place: Place,
@@ -450,7 +429,7 @@ def attack(
         try:
             with time_limit(seconds):
                 printed = enter(place)
-        except (Exception, NoAnswer) as error:
+        except (Exception, Hang) as error:
             problems.append(f"{door}: raised {type(error).__name__}: {error}")
             printed = ""
         finally:
