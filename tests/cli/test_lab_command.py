@@ -48,8 +48,6 @@ def test_train_resume_and_report(cache: Path, tmp_path: Path) -> None:
     code, output = _call(cache, run, *again, "--resume")
     assert code == 0, output
     assert "trained to step 4 from step 4" in output
-    code, output = _call(cache, run, *again, "--resume", "--set", "engine=ddp")
-    assert (code, "torchrun --standalone" in output) == (2, True)
 
 
 def test_the_progress_bar_shows_the_loss_in_a_terminal_only(cache: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from trimtab.lab.trainer.intervention import (
 )
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
-from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
+from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
 ONSET = 8
 STEPS = 14
@@ -165,7 +165,6 @@ def settings_for(base: Base, **settings: Any) -> TrainConfig:
         "model": ModelConfig(vocab_size=512, width=32, layers=2, heads=2),
         "steps": STEPS,
         "dtype": Dtype.FP16 if base is Base.FP16 else Dtype.FP32,
-        "engine": Engine.DDP if base is Base.RANKS else Engine.ALONE,
         "eval_steps": ONSET,
         "checkpoint_steps": ONSET if base is Base.RESUME else STEPS,
         "measure": True,

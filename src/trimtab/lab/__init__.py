@@ -2,7 +2,7 @@
 
 corpus/      the standard library's source as labelled token windows, by data position
 model/       a small GPT, its named sizes, AdamW
-trainer/     the training loop, its engines and checkpoints; interventions and injection points
+trainer/     the training loop, its ranks and checkpoints; interventions and injection points
 faults/      the fault catalogue; settings that are unstable by nature; harmless look-alikes
 scenarios/   the registry of all kinds; reproducible runs with their truth; the suite
 practice/    exercises: look at a run, decide what to do, see the result of every answer

@@ -30,16 +30,11 @@ def find(rank: int, fault: str) -> tuple[str, ...]:
     return check(**setup, off=ONLY_RANKS).ids
 
 
-def test_ranks_with_the_same_data_are_found_on_every_rank() -> None:
-    assert run_ranks(find, 2, "same data") == [("PF072",), ("PF072",)]
-
-
-def test_ranks_with_unequal_targets_are_found() -> None:
-    assert run_ranks(find, 2, "few targets") == [("PF052",), ("PF052",)]
-
-
-def test_ranks_with_their_own_data_have_no_finding() -> None:
-    assert run_ranks(find, 2, "none") == [(), ()]
+@pytest.mark.parametrize(
+    ("fault", "ids"), [("same data", ("PF072",)), ("few targets", ("PF052",)), ("none", ())]
+)
+def test_what_only_ranks_can_show_is_found_on_every_rank(fault: str, ids: tuple[str, ...]) -> None:
+    assert run_ranks(find, 2, fault) == [ids, ids]
 
 
 def over_all_targets(model: nn.Module, batch: Any) -> Tensor:

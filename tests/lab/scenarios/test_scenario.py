@@ -10,7 +10,7 @@ from trimtab.lab.model.sizes import SIZES
 from trimtab.lab.scenarios.catalogue import CLEAN, KINDS
 from trimtab.lab.scenarios.scenario import Grade, Regime, Scenario, Setting, SuiteSplit
 from trimtab.lab.trainer.intervention import Base
-from trimtab.lab.trainer.train_config import Dtype, Engine
+from trimtab.lab.trainer.train_config import Dtype
 
 SEEDS = range(200)
 SUITE_SEEDS = range(5)
@@ -41,18 +41,18 @@ def test_both_regimes_are_in_both_splits(seeds: range) -> None:
 
 
 @pytest.mark.parametrize(
-    ("base", "dtype", "engine"),
+    ("base", "dtype"),
     [
-        (Base.PLAIN, Dtype.FP32, Engine.ALONE),
-        (Base.FP16, Dtype.FP16, Engine.ALONE),
-        (Base.RANKS, Dtype.FP32, Engine.DDP),
-        (Base.RESUME, Dtype.FP32, Engine.ALONE),
+        (Base.PLAIN, Dtype.FP32),
+        (Base.FP16, Dtype.FP16),
+        (Base.RANKS, Dtype.FP32),
+        (Base.RESUME, Dtype.FP32),
     ],
 )
-def test_a_base_determines_dtype_and_engine(base: Base, dtype: Dtype, engine: Engine) -> None:
+def test_a_base_determines_the_dtype(base: Base, dtype: Dtype) -> None:
     scenario = Scenario(kind=CLEAN, seed=3, base=base)
     config = scenario.config()
-    assert (config.dtype, config.engine) == (dtype, engine)
+    assert config.dtype is dtype
     assert scenario.stop == (scenario.onset if base is Base.RESUME else None)
     assert config.checkpoint_steps == (scenario.stop or scenario.steps)
 

@@ -1,4 +1,4 @@
-"""The trainer on real ranks: reproducible bits, and the same run under every engine."""
+"""The trainer on real ranks: reproducible bits, and the same run for any number of them."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from tests.lab.training import checkpoint, journal, per_step, run_until, small, 
 from trimtab.core.errors import ConfigError
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import train
-from trimtab.lab.trainer.train_config import Dtype, Engine
+from trimtab.lab.trainer.train_config import Dtype
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 
@@ -24,7 +24,7 @@ def _train(rank: int, settings: dict[str, Any], run_dir: Path, cache: Path, stop
 
 @pytest.mark.slow  # in CI the faults of ranks train with DDP
 def test_the_same_seed_gives_the_same_journal_on_two_ranks(tmp_path: Path, cache: Path) -> None:
-    settings = {"engine": Engine.DDP, "accumulate": 2, "measure": True, "steps": 6}
+    settings = {"accumulate": 2, "measure": True, "steps": 6}
     for name in ("one", "two"):
         run_ranks(_train, 2, settings, tmp_path / name, cache, 6)
     one, two = (timeless(journal(tmp_path / name)) for name in ("one", "two"))
@@ -37,8 +37,7 @@ def test_a_run_may_change_its_ranks(tmp_path: Path, cache: Path) -> None:
     settings: dict[str, Any] = {"dtype": Dtype.FP32, "accumulate": 2, "steps": 20}
     train(small(**settings), tmp_path / "alone", cache_dir=cache)
     for stop, world in ((4, 2), (8, 4), (20, 2)):
-        legs = settings | {"engine": Engine.DDP}
-        run_ranks(_train, world, legs, tmp_path / "ranks", cache, stop)
+        run_ranks(_train, world, settings, tmp_path / "ranks", cache, stop)
     for signal in ("loss", "grad_norm", "lr", "eval_loss"):
         mine, other = (per_step(journal(tmp_path / name), signal) for name in ("ranks", "alone"))
         assert mine.keys() == other.keys(), signal
@@ -56,7 +55,5 @@ def _refuse(rank: int, settings: dict[str, Any], run_dir: Path, cache: Path) -> 
 
 
 def test_impossible_settings_are_refused_on_all_ranks(tmp_path: Path, cache: Path) -> None:
-    errors = run_ranks(_refuse, 2, {}, tmp_path, cache)
-    assert all("alone cannot use 2 ranks" in error for error in errors)
-    errors = run_ranks(_refuse, 2, {"engine": Engine.DDP, "batch_size": 3}, tmp_path, cache)
+    errors = run_ranks(_refuse, 2, {"batch_size": 3}, tmp_path, cache)
     assert all("must be divisible by 2 ranks" in error for error in errors)

@@ -2,7 +2,6 @@
 
 import json
 import operator
-import os
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -38,8 +37,8 @@ def train(
         typer.Option(
             "--set",
             metavar="NAME=VALUE",
-            help="Any other field of TrainConfig (docs/lab.md), for example dtype=fp16, lr=3e-3, "
-            "engine=ddp; may be repeated.",
+            help="Any other field of TrainConfig (docs/lab.md), for example dtype=fp16, lr=3e-3; "
+            "may be repeated.",
         ),
     ] = None,
     resume: Annotated[
@@ -73,18 +72,15 @@ def make_config(size: str, steps: int, settings: dict[str, Any]) -> "TrainConfig
     from trimtab.core.errors import ConfigError
     from trimtab.lab.model.optimizer import OptimizerConfig
     from trimtab.lab.model.sizes import SIZES
-    from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
+    from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
     kinds: dict[str, Callable[[Any], Any]] = {
         "dtype": Dtype,
-        "engine": Engine,
         "lr": float,
         "clip": float,
         "measure": _flag,
         **dict.fromkeys(_COUNTS, operator.index),
     }
-    if "WORLD_SIZE" in os.environ:  # torchrun sets it
-        settings = {"engine": Engine.DDP, **settings}
     given: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in kinds:

@@ -20,7 +20,7 @@ from trimtab.lab.model.optimizer import OptimizerConfig
 from trimtab.lab.model.sizes import SIZES, ModelConfig
 from trimtab.lab.scenarios.catalogue import CLEAN, kind_named
 from trimtab.lab.trainer.intervention import Base, Intervention
-from trimtab.lab.trainer.train_config import Dtype, Engine, TrainConfig
+from trimtab.lab.trainer.train_config import Dtype, TrainConfig
 
 _Value = TypeVar("_Value")
 
@@ -116,7 +116,6 @@ class Setting:
             steps=steps,
             optimizer=OptimizerConfig(lr=self.lr, beta2=0.95 if clipped else 0.999),
             dtype=Dtype.FP16 if base is Base.FP16 else Dtype.FP32,
-            engine=Engine.DDP if base is Base.RANKS else Engine.ALONE,
             batch_size=self.batch_size,
             length=self.length,
             clip=1.0 if clipped else None,

@@ -7,7 +7,6 @@ The index is written once all runs are complete:
     SUITE/F02-severe-seed3/              a run directory with its truth.json
 """
 
-import dataclasses
 import json
 import multiprocessing
 import os
@@ -29,7 +28,6 @@ from trimtab.lab.scenarios.scenario import CORPUS_BYTES, Grade, Scenario
 from trimtab.lab.trainer.intervention import Base
 from trimtab.lab.trainer.local_ranks import run_ranks
 from trimtab.lab.trainer.train import EVERY_TENTH, OnTrainStep, TrainOutcome, train, train_in_parts
-from trimtab.lab.trainer.train_config import Engine
 
 TRUTH = "truth.json"
 _WORLD = 2
@@ -81,7 +79,7 @@ def relaunch(
     fault, as after its cause was fixed."""
     torch.set_num_threads(1)
     outcome = train(
-        dataclasses.replace(scenario.twin().config(), engine=Engine.ALONE),
+        scenario.twin().config(),
         folder / scenario.name,
         relaunch_before=before,
         cache_dir=cache_dir,

@@ -13,10 +13,8 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from trimtab.core.errors import ConfigError
 from trimtab.lab.model.gpt import Gpt, Output
 from trimtab.lab.model.sizes import ModelConfig
-from trimtab.lab.trainer.train_config import Engine
 
 Forward = Callable[[Tensor, Tensor], Output]
 """What the loop calls: takes tokens and targets, returns the loss."""
@@ -64,20 +62,11 @@ def join_ranks() -> Iterator[LabRanks]:
             dist.destroy_process_group()
 
 
-def build_model(
-    config: ModelConfig, engine: Engine, ranks: LabRanks, seed: int
-) -> tuple[Gpt, Forward]:
+def build_model(config: ModelConfig, ranks: LabRanks, seed: int) -> tuple[Gpt, Forward]:
     """Return the model with its initial weights, and the callable to use for its forward pass."""
-    if engine is Engine.ALONE and ranks.size > 1:
-        raise ConfigError(f"engine alone cannot use {ranks.size} ranks; use ddp")
-    if engine is Engine.DDP and not dist.is_initialized():
-        raise ConfigError(
-            "engine ddp needs ranks; start it with: "
-            "torchrun --standalone --nproc_per_node=2 -m trimtab.cli lab train ..."
-        )
     generator = torch.Generator().manual_seed(seed)
     model = Gpt(config, generator=generator).to(ranks.device)
-    if engine is Engine.DDP:
+    if ranks.size > 1:
         on_gpu = [ranks.device] if ranks.device.type == "cuda" else None
         return model, DistributedDataParallel(model, device_ids=on_gpu)
     return model, model

@@ -1,7 +1,7 @@
 """The reference trainer: one loop that reads top to bottom, watched by trimtab.
 
     corpus -> batches ---.
-    model -> engine      |
+    model -> DDP, if any |
     AdamW, schedule      |-> [ evaluate ] -> forward, backward -> clip -> step -> [ checkpoint ]
     checkpoint, if any --'
 
@@ -290,7 +290,7 @@ def build_run(
     """Build the parts of a run before its first step, and the callable for its forward pass."""
     windows = DataConfig(batch_size=config.micro_batch_size, length=config.length, seed=config.seed)
     data = WindowDataset(corpus, windows, rank=ranks.rank, world_size=ranks.size)
-    model, forward = build_model(config.model, config.engine, ranks, config.seed)
+    model, forward = build_model(config.model, ranks, config.seed)
     model.measure = config.measure
     optimizer = make_optimizer(model, config.optimizer)
     run = checkpoints.LabRun(

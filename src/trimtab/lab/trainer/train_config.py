@@ -14,8 +14,8 @@ from trimtab.lab.model.sizes import ModelConfig
 _LONGEST_WARMUP = 2000
 """Steps of warm-up that published runs agree on (GPT-3, Llama, OLMo)."""
 
-_MAY_CHANGE = frozenset({"engine", "checkpoint_steps", "eval_steps", "eval_batches", "measure"})
-"""Settings that may differ after a resume: where the run is computed and how it is observed."""
+_MAY_CHANGE = frozenset({"checkpoint_steps", "eval_steps", "eval_batches", "measure"})
+"""Settings that may differ after a resume: how the run is observed."""
 
 
 class Dtype(StrEnum):
@@ -31,15 +31,6 @@ class Dtype(StrEnum):
         return torch.autocast(device.type, types[self.value], enabled=self is not Dtype.FP32)
 
 
-class Engine(StrEnum):
-    """How a model is spread over ranks."""
-
-    ALONE = "alone"
-    """One process."""
-    DDP = "ddp"
-    """Every rank has the whole model; gradients are averaged."""
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainConfig:
     """The settings of a training run; the defaults are those of large runs, scaled down."""
@@ -53,8 +44,6 @@ class TrainConfig:
     after 300 steps of 512 tokens (10M: 5.26, 5.18, 5.30); 1M learns faster with 3e-3."""
     dtype: Dtype = Dtype.BF16
     """bf16 has the range of fp32, so nothing overflows and no loss scale is needed."""
-    engine: Engine = Engine.ALONE
-    """How the model is spread over ranks."""
     batch_size: int = 8
     """Windows per step, over all ranks and micro-batches."""
     length: int = 128
