@@ -27,7 +27,7 @@ def main() -> None:
         for contender in contenders:
             count = 0
             for run in runs:
-                alarms = nonfinite_counts(run.block, contender.watch(run.block).run)
+                alarms = nonfinite_counts(run.block, contender.watch(run.block))
                 count += score(run, np.flatnonzero(alarms).tolist()).num_false
             rows.append((split, contender.name, len(runs), f"{points:,}", rate_of(count, points)))
     header = ("split", "detector", "runs", "points", "false episodes: count; per 10,000 [95 %]")

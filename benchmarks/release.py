@@ -49,7 +49,6 @@ MEASUREMENTS = (
     Measurement("agents live"),
     Measurement("judge report"),
     Measurement("rl report"),
-    Measurement("planted_layers"),
     Measurement("recover flips --flips 300 --folder FOLDER"),
     Measurement("recover faults --seeds 5 --folder FOLDER"),
     Measurement("recover schedules --schedules 500 --seconds 600 --folder FOLDER"),

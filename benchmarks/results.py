@@ -24,10 +24,10 @@ last one that changed `src`. Bars are goals; where one is missed, the figure sta
 """
 HEADLINE = ("headline", "measured", "bar", "others")
 GROUPS = {
-    "Finding": ("Detection", "Judge", "Reinforcement", "Planted", "Resume"),
+    "Finding": ("Detection", "Judge", "Reinforcement", "Resume"),
     "Explaining": ("Causes", "Verdicts", "Post-mortems"),
     "Acting": ("Recover", "The gate", "A real size"),
-    "Checking beforehand": ("Check", "Corpus", "Margins"),
+    "Checking beforehand": ("Check", "Corpus"),
     "Cost": ("Cost", "Journal", "Sending", "Pages"),
     "Reading": ("Readers",),
     "For agents": ("Agents",),

@@ -13,8 +13,7 @@ import numpy as np
 
 from benchmarks.agents.answers import Answer, Tool
 from benchmarks.agents.cases import ACT
-from benchmarks.detect.peers.olmo_core import SKIP, olmo_core_contender
-from benchmarks.detect.peers.published import published_rules
+from benchmarks.detect.peers import OLMO_SCORE, PEERS, SKIP, ZSCORE
 from trimtab.core.block import Block, BoolArray, FloatArray
 from trimtab.core.errors import TrimtabError
 from trimtab.core.signals import LOSS
@@ -160,8 +159,7 @@ def ask_marin(path: Path) -> Answer:
 def ask_rule(path: Path, name: str) -> Answer:
     """Return what one of the rules of `scripts/bench detect` says."""
     block = _block(path)
-    rules = {rule.name: rule for rule in (*published_rules(), olmo_core_contender())}
-    alarms = rules[name].watch(block).run
+    alarms = next(rule for rule in PEERS if rule.name == name).watch(block)
     return alarm_answer(block.step, alarms)
 
 
@@ -177,8 +175,8 @@ def contenders() -> dict[str, Tool]:
         ),
         "OLMo-core, 6 sigma of 128": partial(ask_rule, name=SKIP),
         "Marin's Grafana alert": ask_marin,
-        "z-score 3 of 30 (W&B automation)": partial(ask_rule, name="W&B z-score 3 / 30"),
-        "z-score 7 of 1000 (OLMo 2)": partial(ask_rule, name="OLMo 2 spike score 7 sigma / 1000"),
+        "z-score 3 of 30 (W&B automation)": partial(ask_rule, name=ZSCORE),
+        "z-score 7 of 1000 (OLMo 2)": partial(ask_rule, name=OLMO_SCORE),
     }
 
 

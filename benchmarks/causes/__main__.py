@@ -1,10 +1,9 @@
-"""Fit or measure the causes: `scripts/bench causes fit|measure SUITE...`, `... stories|gallery`.
+"""Fit or measure the causes: `scripts/bench causes fit|measure SUITE...`, `... stories`.
 
 fit        weights from all runs of the suites, written beside the code that uses them
 measure    the weights as they are on these suites (`--cross` to fit without each seed instead),
            printed: to build a suite takes hours
 stories    the same on published incidents, the playbook's examples and public logs, into RESULTS.md
-gallery    the published incidents as the list INCIDENTS.md
 """
 
 import argparse
@@ -19,7 +18,6 @@ from tests.kit.public_runs import DATA
 from benchmarks.causes import scores, stories
 from benchmarks.causes.cases import Case, Cases, read_cases
 from benchmarks.causes.fitting import fit, leave_one_seed_out
-from benchmarks.causes.gallery import write_gallery
 from benchmarks.results import publish
 from trimtab.explain.causes import ranking
 from trimtab.explain.causes.ranking import Ranking, Weights, all_weights, rank
@@ -34,15 +32,12 @@ LOOKED_AT = range(31, 36)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run one command."""
     parser = argparse.ArgumentParser(prog="scripts/bench causes", description=__doc__)
-    parser.add_argument("command", choices=("fit", "measure", "stories", "gallery"))
+    parser.add_argument("command", choices=("fit", "measure", "stories"))
     parser.add_argument("suites", nargs="*", type=Path, metavar="SUITE")
     parser.add_argument("--cross", action="store_true", help="leave one seed out at a time")
     chosen = parser.parse_args(arguments)
     if chosen.command == "stories":
         publish("Causes outside the lab", "scripts/bench causes stories", *stories.report(DATA))
-        return
-    if chosen.command == "gallery":
-        write_gallery(DATA / "stories")
         return
     if not chosen.suites:
         parser.error("give the folder of a suite that `trimtab lab suite` has built")

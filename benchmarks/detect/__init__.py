@@ -1,8 +1,7 @@
-"""The scoreboard of detection: every detector over the same material, one table.
+"""The scoreboard of detection: every detector over the same public runs, one table.
 
-material.py    real runs and injected faults        contenders.py  what a detector must offer
-injections.py  the shapes of the faults             ours.py        trimtab's judge
-measure.py     contenders x material -> results     peers/         the others, a file a family
-figures.py     results -> rates and recalls         tables.py      figures -> Markdown
-dominance.py   who beats whom on what               cost.py        what judging costs
+contenders.py  what a detector must offer       measure.py   contenders x runs -> results
+ours.py        trimtab's judge                  figures.py   results -> rates and recalls
+peers.py       the others                       bars.py      what trimtab asks of itself
+injections.py  faults put into healthy runs     cost.py      what judging costs
 """

@@ -3,11 +3,18 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.detect.figures import event_recall, fault_recall, llama_early
-from benchmarks.detect.injections import DRIFT, DRIFT_LOSS, SHIFT, SHIFT_LOSS, SMALL
+from benchmarks.detect.figures import event_recall, llama_early
+from benchmarks.detect.injections import (
+    DRIFT,
+    DRIFT_LOSS,
+    LOSS_ONLY,
+    SHIFT,
+    SHIFT_LOSS,
+    SMALL,
+    WITH_NORM,
+)
 from benchmarks.detect.intervals import share_of
-from benchmarks.detect.material import LOSS_ONLY, WITH_NORM
-from benchmarks.detect.measure import Result
+from benchmarks.detect.measure import ForkResult, Result
 from benchmarks.results import table
 
 MOST_FALSE = 2
@@ -57,26 +64,31 @@ def bars_of(result: Result) -> Iterator[Bar]:
     early, spikes = llama_early(result)
     yield _share("Llama-3.1-8B: alarm before the peak", early, spikes, 0.90)
     for kind in SPIKES:
-        recall = fault_recall(result, kind, WITH_NORM)
-        soon = within(recall.delays, 1)
-        yield _share(f"{kind}, with norm: at most 1 step after it began", soon, recall.total, 1.0)
-    loss_only = fault_recall(result, SPIKES[0], LOSS_ONLY)
-    before = loss_only.num_early or 0
-    yield _share(f"{SPIKES[0]}, loss only: before the peak", before, loss_only.total, 0.90)
-    small = fault_recall(result, SMALL, WITH_NORM)
-    yield _share(f"{SMALL}, with norm: found", small.found, small.total, 0.95)
+        forks = _faults(result, kind)
+        soon = within([fork.delay for fork in forks], 1)
+        yield _share(f"{kind}, with norm: at most 1 step after it began", soon, len(forks), 1.0)
+    forks = _faults(result, SPIKES[0], LOSS_ONLY)
+    before = sum(fork.is_early for fork in forks)
+    yield _share(f"{SPIKES[0]}, loss only: before the peak", before, len(forks), 0.90)
+    forks = _faults(result, SMALL)
+    found = sum(fork.delay is not None for fork in forks)
+    yield _share(f"{SMALL}, with norm: found", found, len(forks), 0.95)
     for kind, rise, share in ((SHIFT, 0, 0.95), (DRIFT, RISE_STEPS, 0.90)):
-        recall = fault_recall(result, kind, WITH_NORM)
+        forks = _faults(result, kind)
         for what, delays, steps in (
-            ("warning", recall.warnings, rise + WARN_STEPS),
-            ("alarm", recall.delays, rise + ALARM_STEPS),
+            ("warning", [fork.warned for fork in forks], rise + WARN_STEPS),
+            ("alarm", [fork.delay for fork in forks], rise + ALARM_STEPS),
         ):
             said = f"{kind}, with norm: {what} within {steps} steps"
-            yield _share(said, within(delays, steps), recall.total, share)
+            yield _share(said, within(delays, steps), len(forks), share)
 
 
-def within(delays: Sequence[int], steps: int) -> int:
-    return sum(delay <= steps for delay in delays)
+def _faults(result: Result, kind: str, variant: str = WITH_NORM) -> list[ForkResult]:
+    return [fork for fork in result.forks if fork.kind == kind and fork.variant == variant]
+
+
+def within(delays: Sequence[int | None], steps: int) -> int:
+    return sum(delay is not None and delay <= steps for delay in delays)
 
 
 def _share(what: str, count: int, total: int, asked: float) -> Bar:

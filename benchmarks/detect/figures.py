@@ -1,4 +1,4 @@
-"""Results in numbers: rates, recalls and delays, as the tables and the checks read them."""
+"""Results in numbers: rates, recalls and delays."""
 
 import statistics
 from collections.abc import Sequence
@@ -7,35 +7,23 @@ from dataclasses import dataclass
 import numpy as np
 
 from benchmarks.detect.intervals import poisson_interval
-from benchmarks.detect.measure import ForkResult, Result, RunResult
+from benchmarks.detect.measure import Result, RunResult
 
 CONFIDENCES = ("high", "medium")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recall:
-    """How much was found, and how much the same windows hold without a fault."""
+    """How many labelled events were found."""
 
     found: int
     total: int
-    chance: float
-    """A share."""
     delays: tuple[int, ...]
     """Of what was found, in logged points from its start; negative is before the labelled start."""
-    num_early: int | None
-    """Found before the peak; none if there are no peaks."""
-    warnings: tuple[int, ...] = ()
-    """As delays, to the first warning or alarm."""
 
-    @property
-    def share(self) -> float:
-        return self.found / self.total if self.total else float("nan")
-
-    @property
-    def delay(self) -> str:
-        if not self.delays:
-            return "-"
-        return f"{statistics.median(self.delays):g} / {max(self.delays)}"
+    def __str__(self) -> str:
+        share = self.found / self.total if self.total else float("nan")
+        return f"{self.found} of {self.total} ({100 * share:.0f} %)"
 
 
 def false_rate(results: Sequence[RunResult]) -> str:
@@ -53,22 +41,18 @@ def rate_of(count: int, points: int) -> str:
     return f"{count:,}; {1e4 * count / points:.2f} [{low:.2f}, {high:.2f}]"
 
 
-def every_step_llm(results: Sequence[RunResult]) -> list[RunResult]:
-    """The runs that are like the ones trimtab is for."""
-    return [result for result in results if result.run.is_every_step and "llm" in result.run.tags]
-
-
 def event_recall(result: Result, confidences: Sequence[str] = CONFIDENCES) -> Recall:
     """The labelled events of the real runs, by confidence of their labels."""
-    events = _events(result, confidences)
-    # Chance is measured over all events of a run: its windows do not know their confidence.
-    chance = [share for item in result.runs for share in item.chance]
+    events = [
+        (int(np.searchsorted(item.run.block.step, label.start)), row)
+        for item in result.runs
+        for label, row in item.score.found
+        if label.confidence in confidences
+    ]
     return Recall(
-        found=sum(row is not None for _, _, row in events),
+        found=sum(row is not None for _, row in events),
         total=len(events),
-        chance=statistics.fmean(chance) if chance else 0.0,
-        delays=tuple(row - start for _, start, row in events if row is not None),
-        num_early=None,
+        delays=tuple(row - start for start, row in events if row is not None),
     )
 
 
@@ -83,30 +67,21 @@ def llama_early(result: Result) -> tuple[int, int]:
     return early, total
 
 
-def fault_recall(result: Result, kind: str, variant: str) -> Recall:
-    return recall_of(
-        [fork for fork in result.forks if fork.kind == kind and fork.variant == variant]
+def real_row(result: Result) -> tuple[str, ...]:
+    """The row of a contender in the table of the public runs."""
+    both = event_recall(result)
+    early, spikes = llama_early(result)
+    # Chance is measured over all events of a run: its windows do not know their confidence.
+    chance = [share for item in result.runs for share in item.chance]
+    # Like the runs that trimtab is for.
+    llm = [one for one in result.healthy if one.run.is_every_step and "llm" in one.run.tags]
+    delays = f"{statistics.median(both.delays):g} / {max(both.delays)}" if both.delays else "-"
+    return (
+        result.name,
+        false_rate(result.healthy),
+        false_rate(llm),
+        *(str(event_recall(result, (confidence,))) for confidence in CONFIDENCES),
+        f"{100 * statistics.fmean(chance or [0.0]):.0f} %",
+        delays,
+        f"{early} of {spikes}",
     )
-
-
-def recall_of(faults: Sequence[ForkResult]) -> Recall:
-    """Faults whose start is known to the row."""
-    early = [fork.is_early for fork in faults if fork.is_early is not None]
-    return Recall(
-        found=sum(fork.delay is not None for fork in faults),
-        total=len(faults),
-        chance=statistics.fmean(fork.by_chance for fork in faults) if faults else 0.0,
-        delays=tuple(fork.delay for fork in faults if fork.delay is not None),
-        num_early=sum(early) if early else None,
-        warnings=tuple(fork.warned for fork in faults if fork.warned is not None),
-    )
-
-
-def _events(result: Result, confidences: Sequence[str]) -> list[tuple[RunResult, int, int | None]]:
-    """Run, row of the labelled start, row of the alarm."""
-    return [
-        (item, int(np.searchsorted(item.run.block.step, label.start)), row)
-        for item in result.runs
-        for label, row in item.score.found
-        if label.confidence in confidences
-    ]

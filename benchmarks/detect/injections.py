@@ -1,16 +1,21 @@
-"""Faults of known shape, put into healthy runs at known rows.
+"""Faults of known shape, put into healthy public runs at rows that are drawn.
 
 A shape changes losses and gradient norms from its first row on; everything else of the run goes on
-as it was. Each has a window in which an alarm finds it and, if it is a spike, a peak.
+as it was. Each has a window in which an alarm finds it and, if it is a spike, a peak. A fork is
+such another future of a run: the same records up to a row, then a tail with the fault in it.
+
+Faults of one step's length make sense only where every step is logged, and a shift of 0.1 only
+where the loss is that of pretraining; so healthy, every-step, pretraining runs are injected, from
+row 1,000 on, where the longest window of any rule is full.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from tests.kit.public_runs import RealRun
 
-from benchmarks.detect.contenders import Fork
 from trimtab.core.block import Block, Column, FloatArray
 from trimtab.core.signals import GRAD_NORM, LOSS
 
@@ -33,6 +38,27 @@ GRACE_ROWS = 2
 """A rule may wait this many rows after a short spike before it is too late."""
 SHIFT_LOSS, SHIFT_ROWS = 0.10, 300
 DRIFT_LOSS, DRIFT_ROWS = 4e-4, 1200
+
+POINTS = 100
+FIRST_ROW = 1000
+SEED = 20260101
+WITH_NORM, LOSS_ONLY = "loss and norm", "loss only"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fork:
+    """Another future of a run, with one fault that should be found."""
+
+    kind: str
+    row: int
+    """The row of the run that the first row of the tail takes the place of."""
+    tail: Block
+    start: int
+    """The row of the tail at which the fault to be found begins."""
+    last: int
+    """The last row of the tail in which an alarm finds it."""
+    peak: int | None
+    """The row of the tail with the largest loss, if the fault has one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,8 +127,6 @@ def _drift() -> Change:
 
 
 SMALL, SHIFT, DRIFT = "small spike", "shift 0.10", "drift 4e-4"
-HARD = (SMALL, SHIFT, DRIFT)
-"""What quiet detectors miss."""
 
 SHAPES = (
     Shape(kind="BLOOM spike", change=bloom, peak=BLOOM_PEAK),
@@ -135,3 +159,42 @@ def fork_at(run: Block, row: int, shape: Shape) -> Fork:
         last=length - 1,
         peak=shape.peak,
     )
+
+
+def injected(
+    runs: Sequence[RealRun], variant: str, points: int = POINTS
+) -> Iterator[tuple[Block, list[Fork]]]:
+    """Draw rows evenly from all that can be injected; each run with its forks.
+
+    Seen by the loss alone, only the first shape is injected.
+    """
+    fit = {
+        run.name: run.block
+        for run in runs
+        if _can_be_injected(run) and (variant == LOSS_ONLY or run.block.column(GRAD_NORM).recorded)
+    }
+    rows = [
+        (name, row)
+        for name, block in fit.items()
+        for row in range(FIRST_ROW, len(block) - LONGEST + 1)
+    ]
+    if not rows:
+        return
+    chosen: dict[str, list[int]] = {}
+    for at in sorted(np.random.default_rng(SEED).choice(len(rows), points, replace=False)):
+        name, row = rows[at]
+        chosen.setdefault(name, []).append(row)
+    for name, some in chosen.items():
+        block = fit[name]
+        if variant == LOSS_ONLY:
+            kept = {signal: v for signal, v in block.columns.items() if signal != GRAD_NORM}
+            block = dataclasses.replace(block, columns=kept)
+        shapes = SHAPES if variant == WITH_NORM else SHAPES[:1]
+        yield block, [fork_at(block, row, shape) for row in some for shape in shapes]
+
+
+def _can_be_injected(run: RealRun) -> bool:
+    """Whether a fault in this run would mean what it says."""
+    long_enough = len(run.block) > FIRST_ROW + LONGEST
+    odd = {"sft", "very_noisy"} & set(run.tags)
+    return run.label == "healthy" and run.is_every_step and long_enough and not odd

@@ -1,14 +1,14 @@
-"""Contenders over the material: what each found, when, and what it raised for nothing."""
+"""What each contender found in the public runs, when, and what it raised for nothing."""
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from tests.kit.public_runs import RealRun
 
-from benchmarks.detect.contenders import Contender, Fork
-from benchmarks.detect.material import Sitting
+from benchmarks.detect.contenders import Contender
+from benchmarks.detect.injections import LOSS_ONLY, WITH_NORM, Fork, injected
+from benchmarks.detect.ours import JudgeContender
 from benchmarks.scoring import QUIET_RECORDS, Score, chance_recall, onset_rows, score
 from trimtab.core.block import Block, BoolArray
 from trimtab.core.signals import LOSS
@@ -31,11 +31,9 @@ class ForkResult:
     variant: str
     delay: int | None
     """Rows from the start of the fault to the alarm that found it."""
-    is_early: bool | None
-    """Whether that alarm came before the peak; none if the fault has no peak."""
-    by_chance: bool
-    """Whether the same rows of the run without the fault hold a new alarm too."""
-    warned: int | None = None
+    is_early: bool
+    """Whether that alarm came before the peak."""
+    warned: int | None
     """Rows from the start of the fault to the first warning about the loss, or alarm."""
 
 
@@ -44,9 +42,8 @@ class Result:
     """One contender on the material of one split."""
 
     name: str
-    source: str
     split: str
-    runs: list[RunResult] = field(default_factory=list)
+    runs: list[RunResult]
     forks: list[ForkResult] = field(default_factory=list)
 
     @property
@@ -62,29 +59,35 @@ class Result:
         return sum(result.score.num_records for result in self.healthy)
 
 
-def measure(contender: Contender, split: str, material: Iterable[Sitting]) -> Result:
-    """Let one contender watch everything."""
-    result = Result(name=contender.name, source=contender.source, split=split)
-    for sitting in material:
-        alarms = contender.watch(sitting.block, sitting.forks)
-        clean = nonfinite_counts(sitting.block, alarms.run)
-        if sitting.is_real:
-            rows = np.flatnonzero(clean).tolist()
-            result.runs.append(
-                RunResult(
-                    run=sitting.run,
-                    score=score(sitting.run, rows),
-                    chance=chance_recall(sitting.run, rows),
+def measure(contender: Contender, split: str, runs: Iterable[RealRun]) -> Result:
+    """Let one contender watch every run."""
+    results = []
+    for run in runs:
+        alarms = nonfinite_counts(run.block, contender.watch(run.block))
+        rows = np.flatnonzero(alarms).tolist()
+        results.append(RunResult(run=run, score=score(run, rows), chance=chance_recall(run, rows)))
+    return Result(name=contender.name, split=split, runs=results)
+
+
+def measure_faults(judge: JudgeContender, runs: Sequence[RealRun], points: int) -> list[ForkResult]:
+    """Let the judge watch the faults that are injected into runs."""
+    results = []
+    for variant in (WITH_NORM, LOSS_ONLY):
+        for block, forks in injected(runs, variant, points):
+            alarms, tails = judge.watch_forks(block, forks)
+            clean = nonfinite_counts(block, alarms)
+            for fork, (alarmed, warned) in zip(forks, tails, strict=True):
+                found = first_onset(clean, nonfinite_counts(fork.tail, alarmed), fork)
+                window = warned[fork.start : fork.last + 1]
+                one = ForkResult(
+                    kind=fork.kind,
+                    variant=variant,
+                    delay=None if found is None else found - fork.start,
+                    is_early=found is not None and fork.peak is not None and found < fork.peak,
+                    warned=int(np.argmax(window)) if window.any() else None,
                 )
-            )
-        warned = alarms.warned or alarms.forks
-        for fork, flags, warnings in zip(sitting.forks, alarms.forks, warned, strict=True):
-            tail = nonfinite_counts(fork.tail, flags)
-            found = fork_result(fork, sitting.variant, clean, tail)
-            window = warnings[fork.start : fork.last + 1]
-            first = int(np.argmax(window)) if window.any() else None
-            result.forks.append(dataclasses.replace(found, warned=first))
-    return result
+                results.append(one)
+    return results
 
 
 def nonfinite_counts(block: Block, flags: BoolArray) -> BoolArray:
@@ -92,19 +95,6 @@ def nonfinite_counts(block: Block, flags: BoolArray) -> BoolArray:
     bad = block.column(LOSS).nonfinite
     turned = bad & ~np.concatenate(([False], bad[:-1]))
     return flags | turned
-
-
-def fork_result(fork: Fork, variant: str, clean: BoolArray, tail: BoolArray) -> ForkResult:
-    """Score the alarms over a fork against its fault, and the run's own over the same rows."""
-    found = first_onset(clean, tail, fork)
-    unchanged = clean[fork.row : fork.row + len(tail)]
-    return ForkResult(
-        kind=fork.kind,
-        variant=variant,
-        delay=None if found is None else found - fork.start,
-        is_early=None if fork.peak is None else found is not None and found < fork.peak,
-        by_chance=first_onset(clean, unchanged, fork) is not None,
-    )
 
 
 def first_onset(clean: BoolArray, tail: BoolArray, fork: Fork) -> int | None:

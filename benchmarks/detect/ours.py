@@ -1,16 +1,20 @@
 """Trimtab's own entry: the judge, as a run or a log would meet it."""
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
 
 import trimtab
-from benchmarks.detect.contenders import Alarms, Fork, walk
+from benchmarks.detect.injections import Fork
 from trimtab.core.block import Block, BoolArray
 from trimtab.core.findings import Severity
 from trimtab.core.signals import LOSS
 from trimtab.judge import Judge
 from trimtab.rulesets import RULE_SETS, RuleSet
+
+Flags = tuple[BoolArray, BoolArray]
+"""The rows with an alarm; those with an alarm or a warning about the loss."""
 
 
 class JudgeContender:
@@ -22,13 +26,26 @@ class JudgeContender:
         self.name = name
         self._rules = rules
 
-    def watch(self, run: Block, forks: Sequence[Fork] = ()) -> Alarms:
-        pieces, tails = walk(Judge(rules=self._rules), _flags, run, forks)
-        return Alarms(
-            run=np.concatenate([alarmed for alarmed, _ in pieces]),
-            forks=[alarmed for alarmed, _ in tails],
-            warned=[warned for _, warned in tails],
-        )
+    def watch(self, run: Block) -> BoolArray:
+        return _flags(Judge(rules=self._rules), run)[0]
+
+    def watch_forks(self, run: Block, forks: Sequence[Fork]) -> tuple[BoolArray, list[Flags]]:
+        """Say the same of a run, and of the tails of its forks.
+
+        The judge walks the run once and a copy of it sees each tail: what is said is that of the
+        whole spliced series, for the price of the tail.
+        """
+        judge, begin = Judge(rules=self._rules), 0
+        pieces: list[BoolArray] = []
+        tails: dict[int, Flags] = {}
+        for at in sorted(range(len(forks)), key=lambda at: forks[at].row):
+            fork = forks[at]
+            if fork.row > begin:
+                pieces.append(_flags(judge, run[begin : fork.row])[0])
+                begin = fork.row
+            tails[at] = _flags(copy.deepcopy(judge), fork.tail)
+        pieces.append(_flags(judge, run[begin:])[0])
+        return np.concatenate(pieces), [tails[at] for at in range(len(forks))]
 
 
 def our_contenders() -> list[JudgeContender]:
@@ -41,8 +58,7 @@ def our_contenders() -> list[JudgeContender]:
     ]
 
 
-def _flags(judge: Judge, block: Block, fork: Fork | None) -> tuple[BoolArray, BoolArray]:
-    """The rows with an alarm; those with an alarm or a warning about the loss."""
+def _flags(judge: Judge, block: Block) -> Flags:
     alarmed, warned = np.zeros((2, len(block)), dtype=np.bool_)
     for finding in judge.update(block).findings:
         row = block.row_of(finding.tick)

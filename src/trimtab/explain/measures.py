@@ -301,8 +301,8 @@ EARLY = 2
 """Records before the onset in which a layer may have moved already: a loss reacts late."""
 
 MIN_SIGMAS, MIN_LOG = 8.0, math.log(1.1)
-"""How far a layer must have moved beyond the others: in its own deviations, and by a tenth. Chosen,
-and checked by `scripts/bench planted_layers`."""
+"""How far a layer must have moved beyond the others: in its own deviations, and by a tenth. Chosen;
+in a GPT of 6 layers, 20 faults of one layer were named and 10 healthy runs quiet (2026-11-18)."""
 
 FLOOR = 0.01
 """The least deviation, of a logarithm: weights move by far less than that from record to record."""
