@@ -24,12 +24,11 @@ import torch
 from tests.kit.launch import run_ranks
 
 import trimtab
-from benchmarks.attack.purpose_cases import CASES
-from benchmarks.attack.purpose_cases.loop import Classifier, Images, Loop, Transformer
+from benchmarks.attack import purpose_edits  # noqa: F401, it fills CASES
+from benchmarks.attack.purpose_loops import CASES, Classifier, Images, Loop, Transformer
 from benchmarks.results import publish, table
 from trimtab.journal import RunDirectory, read_journal
 
-MODES = ("bare", "recover", "protect")
 MOST_LINES = 100_000
 """Of the log of a run; none has a hundredth of it."""
 PROTECT_EVERY = 4
@@ -80,8 +79,6 @@ class Outcome:
     """What was said to be certain, in logs, journal and report."""
     start_again: tuple[str, ...] = ()
     """Where the report tells the user to start again, or sends them to the initial weights."""
-    start_again_live: tuple[str, ...] = ()
-    """The same in a log line or in an event of the journal, which may be a forecast."""
     acts: tuple[tuple[str, int], ...] = ()
     """Kinds of events that are acts on the run or remarks about it, and how often."""
     incidents: tuple[str, ...] = ()
@@ -133,7 +130,6 @@ def _judge(outcome: Outcome, folder: Path, logs: Sequence[logging.LogRecord]) ->
         undone=sum(n for kind, n in kinds.items() if re.fullmatch(_UNDO, kind)),
         certain=_matching(_CERTAIN, [*live, *written]),
         start_again=_matching(_START_AGAIN, written),
-        start_again_live=_matching(_START_AGAIN, live),
         acts=tuple(sorted((k, n) for k, n in kinds.items() if k not in _ORDINARY)),
         incidents=tuple(
             f"step {one.incident.onset.step}: {one.action.instruction}" for one in report.incidents
@@ -172,7 +168,7 @@ def _logged() -> Iterator[list[logging.LogRecord]]:
 def modes_of(name: str) -> tuple[str, ...]:
     """The modes that a case is run in besides the bare one."""
     sampled = name in CASES and list(CASES).index(name) % PROTECT_EVERY == 0
-    return MODES[1:] if sampled else MODES[1:2]
+    return ("recover", "protect") if sampled else ("recover",)
 
 
 def summary(outcomes: Sequence[Outcome], bare: dict[str, Outcome]) -> str:
@@ -181,9 +177,7 @@ def summary(outcomes: Sequence[Outcome], bare: dict[str, Outcome]) -> str:
     return (
         f"{len({one.name for one in outcomes})} purposeful edits: "
         f"undone {_count(outcomes, 'undone')}, certain {_count(outcomes, 'certain')}, "
-        f"start again {_count(outcomes, 'start_again')} "
-        f"(in the log or journal {_count(outcomes, 'start_again_live')}), "
-        f"no longer in force {len(lost)}"
+        f"start again {_count(outcomes, 'start_again')}, no longer in force {len(lost)}"
     )
 
 
@@ -205,7 +199,7 @@ def row(watched: Outcome, bare: Outcome) -> list[object]:
         watched.mode,
         watched.undone or "no",
         "YES" if watched.certain else "no",
-        "YES" if watched.start_again else "live" if watched.start_again_live else "no",
+        "YES" if watched.start_again else "no",
         "LOST" if _is_lost(watched, bare) else _IN_FORCE[watched.in_force],
         acts or "-",
         f"{watched.final_loss:.3f} / {bare.final_loss:.3f}",

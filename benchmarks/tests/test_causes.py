@@ -2,11 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from benchmarks.causes import scores
 from benchmarks.causes.cases import Case
-from benchmarks.causes.expectations import EXPECTATIONS, TYPICAL
-from benchmarks.causes.fitting import PRIOR_INCIDENTS, fit, fit_shares, leave_one_seed_out
+from benchmarks.causes.expectations import EXPECTATIONS
+from benchmarks.causes.fitting import fit, leave_one_seed_out
 
 from trimtab.core.causes import Cause
 from trimtab.explain.causes.plausible import Situation
@@ -42,16 +41,6 @@ def test_the_page_shows_what_speaks_for_each_cause() -> None:
     page = PAGE.read_text(encoding="utf-8")
     shown = page.split("\n## Evidence for each cause\n")[1].split("\n## ")[0]
     assert scores.speaks_for(all_weights()) in shown
-
-
-def test_without_incidents_the_shares_are_what_is_expected() -> None:
-    assert fit_shares([])["lr_jumped"][Cause.LR_DISCONTINUITY] == TYPICAL
-
-
-def test_incidents_move_the_shares_away_from_what_is_expected() -> None:
-    cases = [case(0, Cause.LR_DISCONTINUITY)] * 12
-    share = fit_shares(cases)["lr_jumped"][Cause.LR_DISCONTINUITY]
-    assert share == pytest.approx(PRIOR_INCIDENTS * TYPICAL / (12 + PRIOR_INCIDENTS))
 
 
 def test_a_seed_is_measured_with_weights_that_have_not_seen_it() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks.data.fetch import MANIFEST, Series, WrongFile, fetch, fetch_all, read_manifest
-from tests.kit.public_runs import DATA, MISSING, RUNS, real_runs
+from tests.kit.public_runs import MISSING, RUNS, real_runs
 from tests.kit.servers import Quiet, Server, serving
 
 LOG = b"step,loss,grad_norm\n" + b"".join(b"%d,%.3f,1.5\n" % (at, 3 - at / 100) for at in range(99))
@@ -131,17 +131,3 @@ def test_the_labels_of_the_manifest_are_those_that_figures_were_measured_with() 
         assert [event["start_step"] for event in mine["events"]] == [
             one.start for one in run.labels
         ]
-
-
-@pytest.mark.skipif(not (DATA / "raw").exists(), reason=MISSING)
-def test_an_original_becomes_the_series_that_was_labelled(tmp_path: Path) -> None:
-    from benchmarks.data.fetch import write_series
-
-    name = "megatron_mixtral8x7b_a100"
-    series = next(one for one in read_manifest() if one.name == name)
-    path = write_series(series, [DATA / "raw" / f"{name}.json"], tmp_path)
-    ours = [line.split(",")[:2] for line in path.read_text().splitlines()[1:]]
-    theirs = [line.split(",")[:2] for line in (RUNS / f"{name}.csv").read_text().splitlines()[1:]]
-    assert [int(step) for step, _ in ours] == [int(step) for step, _ in theirs]
-    for (_, mine), (_, other) in zip(ours, theirs, strict=True):
-        assert float(mine) == pytest.approx(float(other))

@@ -1,7 +1,24 @@
 """Strict scoring: what counts as found, as false, as luck."""
 
 from benchmarks.scoring import chance_recall, onset_rows, score
-from benchmarks.tests.runs import event, labelled, quiet_block
+from tests.kit.public_runs import Label, RealRun
+from tests.kit.synthetic import block_of, falling_loss
+
+
+def event(start: int, end: int, *, kind: str = "spike", confidence: str = "high") -> Label:
+    """An event whose peak lies in its middle."""
+    peak = (start + end) // 2
+    return Label(
+        kind=kind, start=start, peak=peak, end=end, outcome="recovered", confidence=confidence
+    )
+
+
+def labelled(rows: int, *labels: Label) -> RealRun:
+    """A run that is logged at every step, with these events."""
+    block = block_of({"loss": falling_loss(rows, seed=0)}, first_step=0)
+    return RealRun(
+        name="run", split="tune", label="spikes", tags=("llm",), labels=labels, block=block
+    )
 
 
 def test_only_an_alarm_after_quiet_is_new() -> None:
@@ -9,7 +26,7 @@ def test_only_an_alarm_after_quiet_is_new() -> None:
 
 
 def test_an_alarm_that_is_still_open_finds_nothing() -> None:
-    run = labelled(quiet_block(400), event(200, 230))
+    run = labelled(400, event(200, 230))
     still_open = score(run, list(range(180, 300, 2)))
     assert still_open.found[0][1] is None
     assert score(run, [192]).found[0][1] == 192  # ten steps early is in time
@@ -20,7 +37,7 @@ def test_an_alarm_that_is_still_open_finds_nothing() -> None:
 
 def test_an_episode_is_false_unless_it_touches_an_event() -> None:
     run = labelled(
-        quiet_block(400),
+        400,
         event(200, 230),
         event(300, 300, kind="blip"),
         event(350, 352, confidence="low"),
@@ -31,7 +48,7 @@ def test_an_episode_is_false_unless_it_touches_an_event() -> None:
 
 
 def test_chance_is_what_the_same_windows_hold_off_the_event() -> None:
-    run = labelled(quiet_block(2000), event(200, 230))
+    run = labelled(2000, event(200, 230))
     assert chance_recall(run, []) == [0.0]
     assert chance_recall(run, list(range(0, 2000, 10))) == [1.0]
     assert chance_recall(run, list(range(195, 231, 5))) == [0.0]  # alarms on the event are no luck
@@ -40,5 +57,5 @@ def test_chance_is_what_the_same_windows_hold_off_the_event() -> None:
 
 
 def test_an_event_as_long_as_the_run_has_no_chance_to_measure() -> None:
-    run = labelled(quiet_block(400), event(0, 399))
+    run = labelled(400, event(0, 399))
     assert chance_recall(run, [10]) == []

@@ -63,18 +63,11 @@ class Gpt(nn.Module):
         self.norm = nn.LayerNorm(WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY)
         self.register_buffer("logit_mask", torch.zeros(VOCABULARY))
-        self.layer_drop = 0.0
-        self.checkpoints = False
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         x = self.embed(tokens) + self.position[: tokens.shape[1]]
         for block in self.blocks:
-            if self.training and self.layer_drop and torch.rand(()) < self.layer_drop:
-                continue
-            if self.checkpoints:
-                x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)
-            else:
-                x = block(x)
+            x = block(x)
         logits: torch.Tensor = self.head(self.norm(x)) + self.get_buffer("logit_mask")
         return logits
 
@@ -91,7 +84,6 @@ class Loop:
     horizon: ClassVar[int] = 25
     """After how many steps it is looked whether an edit is still there."""
     ranks: ClassVar[int] = 1
-    max_norm: ClassVar[float] = 1.0
 
     def __init__(self, seed: int = 0) -> None:
         torch.manual_seed(seed)
@@ -141,9 +133,9 @@ class Loop:
             loss.backward()
             self._edit_at("grads")
             if guard is not None:
-                guard.clip_grad_norm_(self.max_norm)
+                guard.clip_grad_norm_(1.0)
             else:
-                nn.utils.clip_grad_norm_(self.model.parameters(), self.max_norm)
+                nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
             self.optimizer.step()
             self._edit_at("updated")
             self.optimizer.zero_grad()
