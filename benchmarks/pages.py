@@ -1,19 +1,9 @@
-"""What pages cost, and how late a live page is: `scripts/bench pages`, about two minutes.
+"""What the page of a long run costs: `scripts/bench pages`, about a minute; needs Chromium."""
 
-Needs Chromium. The live part is short: 20 seconds of 50 runs that are followed by 200 browsers.
-"""
-
-import asyncio
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -23,14 +13,11 @@ from benchmarks.results import Headline, publish
 from benchmarks.sealed_runs import write_run
 from trimtab.core.block import FloatArray, IntArray
 from trimtab.diagnosis import diagnose
-from trimtab.journal import JournalWriter, RunDirectory, read_journal
+from trimtab.journal import RunDirectory, read_journal
 from trimtab.report.pages.run_page import dashboard_page
 
 RECORDS = 1_000_000
 SPIKE, HEIGHT = 654_321, 9.5
-RUNS, CLIENTS, SECONDS, RATE = 50, 200, 20.0, 2.0
-"""Live runs, browsers, length of the measurement, records a second of each run."""
-
 SIGNALS = (
     *("loss", "grad_norm", "lr", "tokens_per_second", "step_seconds", "param_norm"),
     *("update_norm", "adam_v_norm", "token_rarity", "loss_scale"),
@@ -82,113 +69,6 @@ def long_run(folder: Path) -> Iterator[Headline]:
     yield "a spike of one step at full zoom-out", spike, "seen"
 
 
-@dataclass
-class LiveRuns:
-    """Runs that write, and when they wrote what."""
-
-    folder: Path
-    written: dict[tuple[str, int], float] = field(default_factory=dict)
-    delays: list[float] = field(default_factory=list)
-    streams: int = 0
-
-    async def write(self, seconds: float) -> None:
-        """Append records to every run at its rate."""
-        writers = {}
-        for number in range(RUNS):
-            run = RunDirectory(self.folder / f"run-{number:02d}")
-            writers[run.root.name] = JournalWriter(run)
-        end, step = time.monotonic() + seconds, 0
-        while time.monotonic() < end:
-            for name, writer in writers.items():
-                now = time.time()
-                self.written[name, step] = now
-                writer.append(step, {"loss": 2.0, "grad_norm": 0.5, "clock": now})
-                await asyncio.sleep(1 / RATE / RUNS)
-            step += 1
-        for writer in writers.values():
-            await asyncio.to_thread(writer.close)
-
-    async def follow(self, port: int, path: str, name: str | None) -> None:
-        """One browser: of one run, or of the fleet."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**24)
-        writer.write(f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n\r\n".encode())
-        await writer.drain()
-        self.streams += 1
-        try:
-            while line := await reader.readline():
-                if line.startswith(b"data: "):
-                    self._measure(json.loads(line[6:]), name)
-        finally:
-            writer.close()
-
-    def _measure(self, message: dict[str, object], name: str | None) -> None:
-        now = time.time()
-        rows = message.get("rows")
-        if name is not None:
-            steps = [(name, message["step"])]
-        else:
-            steps = [(row["name"], row["step"]) for row in rows] if isinstance(rows, list) else []
-        for key in steps:
-            sent = self.written.get(key)  # type: ignore[arg-type]
-            if sent is not None:
-                self.delays.append(now - sent)
-
-
-async def measure_live(live: LiveRuns, port: int) -> None:
-    """All browsers follow while all runs write."""
-    from trimtab.observe.server.hub import Hub
-
-    hub = Hub([live.folder])
-    hub.poll()
-    ids = {feed.name: id for id, feed in hub.feeds.items()}
-    hub.close()
-    names = sorted(ids)
-    paths: list[tuple[str, str | None]] = [("/events", None)] * (CLIENTS // 2)
-    paths += [(f"/run/{ids[names[n % RUNS]]}/events", names[n % RUNS]) for n in range(CLIENTS // 2)]
-    followers = [asyncio.create_task(live.follow(port, path, name)) for path, name in paths]
-    while live.streams < CLIENTS:
-        await asyncio.sleep(0.1)
-    await asyncio.sleep(2)
-    await live.write(SECONDS)
-    await asyncio.sleep(2)
-    for follower in followers:
-        follower.cancel()
-    await asyncio.gather(*followers, return_exceptions=True)
-
-
-def served(folder: Path) -> tuple[Headline, str]:
-    """How late 200 browsers see what 50 runs write; what else is to be said of it."""
-    live = LiveRuns(folder)
-    for number in range(RUNS):
-        RunDirectory(folder / f"run-{number:02d}").write_manifest({"dtype": "bf16"})
-    before = os.times()
-    with _server(folder) as port:
-        begin = time.monotonic()
-        asyncio.run(measure_live(live, port))
-        seconds = time.monotonic() - begin
-    after = os.times()
-    cpu = sum(after[2:4]) - sum(before[2:4])  # of the server, which has ended
-    delays = np.array(live.delays)
-    half, late = (float(value) for value in np.percentile(delays, [50, 99]))
-    what = f"{RUNS} live runs, {CLIENTS} browsers, {len(delays):,} updates"
-    others = f"{what}: median: {half:.2f} s; the server meanwhile: {cpu / seconds:.2f} cores"
-    return (f"{what}: 99th percentile", f"{late:.2f} s", "1 s"), others
-
-
-@contextmanager
-def _server(folder: Path) -> Iterator[int]:
-    command = [sys.executable, "-m", "trimtab.cli", "observe", str(folder), "--web"]
-    command += ["--address", "127.0.0.1:0"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            if process.stdout is None:
-                raise RuntimeError("the server has no output")
-            address = process.stdout.readline()
-            yield int(address.split("127.0.0.1:")[1].split("/")[0])
-        finally:
-            process.terminate()
-
-
 def _seconds(call: object) -> float:
     begin = time.perf_counter()
     call()  # type: ignore[operator]
@@ -198,14 +78,9 @@ def _seconds(call: object) -> float:
 def main() -> None:
     """Measure and publish."""
     with tempfile.TemporaryDirectory(prefix="trimtab-pages-") as name:
-        folder = Path(name)
-        figures = list(long_run(folder))
-        late, others = served(folder / "runs")
-    body = (
-        "Reports are judged before; figures of the page are medians of five. The live part "
-        f"lasts {SECONDS:.0f} s, at {RATE:.0f} records a second in each run. {others}."
-    )
-    publish("Pages", "scripts/bench pages", body, [*figures, late])
+        figures = list(long_run(Path(name)))
+    body = "Reports are judged before; figures are medians of five."
+    publish("Pages", "scripts/bench pages", body, figures)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,6 @@ WARMUP = 20
 LOOP_OF_ITS_OWN = (
     "gradients accumulated",
     "a term in the loop that batch_loss lacks",
-    "the loop maximises entropy, batch_loss does not know",
 )
 """Changes of a loop that is written by hand; a trainer's loss is its batch_loss."""
 
@@ -51,13 +50,10 @@ class Job:
 
     def change_gradients(self) -> None:
         """Change gradients after they were clipped."""
-        memory = self.run.memory
-        factor, noise = memory.get("gradient factor", 1.0), memory.get("noise", 0.0)
+        factor = self.run.memory.get("gradient factor", 1.0)
         for parameter in self.run.model.parameters():
             if parameter.grad is not None and factor != 1.0:
                 parameter.grad.mul_(factor)
-            if parameter.grad is not None and noise:
-                parameter.grad.add_(noise * torch.randn_like(parameter))
 
 
 def _planned(steps: int, step: int) -> float:
@@ -93,7 +89,7 @@ def _train_by_hand(job: Job) -> None:
             accumulate = run.memory.get("accumulate", 1)
             for _ in range(accumulate):
                 batch = run.world.draw(run.data, stream)
-                loss = run.batch_loss(batch) * run.memory.get("sign", 1.0)
+                loss = run.batch_loss(batch)
                 if weight := run.memory.get("term"):
                     loss = loss + weight * sum(p.square().mean() for p in run.model.parameters())
                 guard.record(loss=loss, batch=batch)

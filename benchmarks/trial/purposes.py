@@ -75,40 +75,12 @@ def _cosine(step: int) -> float:
     return 0.5 * (1 + math.cos(math.pi * (step % 100) / 100))
 
 
-def _finder(step: int) -> float:
-    return float(10 ** (-2 + 3 * (step - AT) / 100)) if AT <= step < AT + 100 else 1.0
-
-
-def _cycle(step: int) -> float:
-    return 1 + 3 * (1 - abs(step % 60 - 30) / 30) if step >= AT else 1.0
-
-
 _without_plan("warm restarts", lambda step: 1e-3 + 3 * _cosine(step))
-_without_plan("lr up for good", lambda step: 5.0 if step >= AT else 1.0)
-_without_plan("lr finder", _finder)
-
-
-@_named("lr decay and better data")
-def _decay_and_data(run: Run, step: int) -> None:
-    set_options(run, lr=run.memory["rate"] * max(0.0, 1 - max(step - AT, 0) / 200))
-    run.data.temperature = 0.5 if step >= AT else 1.0
 
 
 _on_plan("LR x4 for good", lambda step: 4 if step >= AT else 1.0)
-_on_plan("LR x4 for 20, back", lambda step: 4 if AT <= step < AT + 20 else 1.0)
 _on_plan("LR x10 for 40, back", lambda step: 10 if AT <= step < AT + 40 else 1.0)
-_on_plan("LR cycle of 60", _cycle)
 _on_plan("warm-up again, from zero", lambda step: min((step - AT + 1) / 30, 1) if step >= AT else 1)
-_on_plan(
-    "restarts of 40 steps, each from three times the rate",
-    lambda step: 3.0 - 2.9 * (step % 40) / 40 if step >= AT else 1.0,
-)
-
-
-@_named("cyclical momentum")
-def _cyclical_momentum(run: Run, step: int) -> None:
-    beta = 0.85 + 0.1 * (step % 50) / 50
-    set_options(run, betas=(beta, 0.999), momentum=beta)
 
 
 @_named("momentum off for 40, back")
@@ -123,11 +95,6 @@ def _no_momentum(run: Run, step: int) -> None:
 @_once("betas changed")
 def _betas(run: Run) -> None:
     set_options(run, betas=(0.9, 0.95), momentum=0.5)
-
-
-@_once("another epsilon")
-def _epsilon(run: Run) -> None:
-    set_options(run, eps=1e-3)
 
 
 @_named("weight decay up")
@@ -155,7 +122,6 @@ _data("alternating every 8", "table", lambda step: int(step >= AT and step // 8 
 _data("sorted, turns of 20", "table", lambda step: int(step >= AT and step // 20 % 2))
 _data("other domain for 40, back", "table", lambda step: int(AT <= step < AT + 40))
 _data("easy then real", "temperature", lambda step: 0.2 if step < AT else 1.0)
-_data("easy for 12, back", "temperature", lambda step: 0.3 if AT <= step < AT + 12 else 1.0)
 _data("easy for 30, back", "temperature", lambda step: 0.3 if AT <= step < AT + 30 else 1.0)
 _data(
     "sequences or pictures of another kind each 30 steps",
@@ -166,9 +132,7 @@ _data("noisy labels", "noise", lambda step: 0.3 if step >= AT else 0.0)
 _data("random labels now and then", "noise", lambda step: float(step >= AT and step % 10 == 0))
 _data("batch ramp", "size", lambda step: 2 if step < 100 else 8 if step < AT else 32)
 _data("batch down", "size", lambda step: 32 if step < AT else 2)
-_data("batch x8 for 20, back", "size", lambda step: 64 if AT <= step < AT + 20 else 8)
 _data("longer sequences", "length", lambda step: 8 if step < AT else 48)
-_data("longer by stages", "length", lambda step: 6 if step < AT else 12 if step < AT + 30 else 24)
 
 
 # Loss.
@@ -203,12 +167,6 @@ def _reweighted(run: Run, model: nn.Module, batch: Any) -> Tensor:
     return 10 * run.world.loss(model, batch)
 
 
-@_loss("smoothing")
-def _smoothing(run: Run, model: nn.Module, batch: Any) -> Tensor:
-    made = run.world.loss(model, batch)
-    return 0.8 * made + 0.2 * made.exp().log1p()
-
-
 @_loss("focal loss")
 def _focal(run: Run, model: nn.Module, batch: Any) -> Tensor:
     made = run.world.loss(model, batch)
@@ -230,15 +188,6 @@ def _mix_up(run: Run, model: nn.Module, batch: Any) -> Tensor:
     return 0.5 * both
 
 
-@_loss("the worse half of each batch alone")
-def _worse_half(run: Run, model: nn.Module, batch: Any) -> Tensor:
-    parts = batch if isinstance(batch, tuple) else (batch,)
-    half = len(parts[0]) // 2
-    cuts = [tuple(p[:half] for p in parts), tuple(p[half:] for p in parts)]
-    halves = [run.world.loss(model, cut if isinstance(batch, tuple) else cut[0]) for cut in cuts]
-    return torch.stack(halves).max()
-
-
 class _Caller(nn.Module):
     """Answers by a function, in place of a model."""
 
@@ -248,26 +197,6 @@ class _Caller(nn.Module):
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self._answer(inputs)
-
-
-def _with_weights(model: nn.Module, weights: dict[str, Tensor]) -> nn.Module:
-    """Return the model with other weights in place of its own."""
-    tensors = {**weights, **dict(model.named_buffers())}
-    return _Caller(lambda inputs: torch.func.functional_call(model, tensors, (inputs,)))
-
-
-@_loss("quantisation aware")
-def _quantised(run: Run, model: nn.Module, batch: Any) -> Tensor:
-    coarse = {
-        name: p + ((p * 16).round() / 16 - p).detach() for name, p in model.named_parameters()
-    }
-    return run.world.loss(_with_weights(model, coarse), batch)
-
-
-@_loss("inputs blurred by noise in the weights")
-def _weight_noise(run: Run, model: nn.Module, batch: Any) -> Tensor:
-    noisy = {n: p + 0.05 * p.std() * torch.randn_like(p) for n, p in model.named_parameters()}
-    return run.world.loss(_with_weights(model, noisy), batch)
 
 
 @_loss("logits cooled by two")
@@ -306,24 +235,10 @@ def _loop(name: str, what: str, value: Callable[[int], float]) -> None:
 
 
 _loop("a term in the loop that batch_loss lacks", "term", lambda step: 3.0 if step >= AT else 0.0)
-_loop(
-    "the loop maximises entropy, batch_loss does not know",
-    "sign",
-    lambda step: -0.2 if AT <= step < AT + 60 else 1.0,
-)
 _loop("gradients accumulated", "accumulate", lambda step: 4 if step >= AT else 1)
-_loop("gradient noise", "noise", lambda step: 0.1 if step >= AT else 0.0)
 
 
 # Weights and modules.
-
-
-def _keep(run: Run, at: int, step: int) -> list[Tensor]:
-    """Return copies of the weights of a step; none before it."""
-    if step == at:
-        run.memory["kept"] = [p.detach().clone() for p in run.model.parameters()]
-    found: list[Tensor] = run.memory.get("kept", [])
-    return found
 
 
 @_once("head reset")
@@ -340,15 +255,6 @@ def _head_by_data(run: Run) -> None:
 def _head_often(run: Run, step: int) -> None:
     if step and step % 75 == 0:
         run.model.head.reset_parameters()
-
-
-@_named("a tenth of the head's rows drawn anew every 40 steps")
-@torch.no_grad()
-def _dead_units(run: Run, step: int) -> None:
-    if step >= AT and step % 40 == 0:
-        weight = run.model.head.weight
-        rows = torch.rand(len(weight)) < 0.1
-        weight[rows] = 0.05 * torch.randn_like(weight[rows])
 
 
 @_once("embedding reset")
@@ -382,50 +288,15 @@ def _averages(run: Run, step: int) -> None:
             parameter.copy_(kept)
 
 
-@_named("averages by data")
-def _averages_by_data(run: Run, step: int) -> None:
-    now = list(run.model.parameters())
-    average = run.memory.setdefault("average", [p.data.clone() for p in now])
-    for kept, parameter in zip(average, now, strict=True):
-        kept.lerp_(parameter.data, 0.02)
-        if step and step % 100 == 0:
-            parameter.data.copy_(kept)
-
-
-@_named("lookahead, every 5 steps")
-@torch.no_grad()
-def _lookahead(run: Run, step: int) -> None:
-    slow = _keep(run, AT, step)
-    if step > AT and step % 5 == 0:
-        for parameter, kept in zip(run.model.parameters(), slow, strict=True):
-            parameter.copy_(kept.lerp_(parameter, 0.5))
-
-
 @_named("weights and rate rewound by 50 steps")
 @torch.no_grad()
 def _rewound(run: Run, step: int) -> None:
-    old = _keep(run, AT - 50, step)
+    if step == AT - 50:
+        run.memory["old"] = [p.clone() for p in run.model.parameters()]
     if step == AT:
-        for parameter, kept in zip(run.model.parameters(), old, strict=True):
+        for parameter, kept in zip(run.model.parameters(), run.memory["old"], strict=True):
             parameter.copy_(kept)
     scale_option(run, "lr", 1.4 if step >= AT else 1.0)
-
-
-@_named("averaged with the weights of 60 steps before")
-@torch.no_grad()
-def _soup(run: Run, step: int) -> None:
-    old = _keep(run, AT - 60, step)
-    if step == AT:
-        for parameter, kept in zip(run.model.parameters(), old, strict=True):
-            parameter.lerp_(kept, 0.5)
-
-
-@_named("state loaded")
-def _state_loaded(run: Run, step: int) -> None:
-    if step == AT - 20:
-        run.memory["saved"] = {k: value.clone() for k, value in run.model.state_dict().items()}
-    if step == AT:
-        run.model.load_state_dict(run.memory["saved"])
 
 
 @_named("pruning")
@@ -437,11 +308,6 @@ def _pruning(run: Run, step: int) -> None:
         if parameter.dim() > 1:
             mask = run.memory.setdefault(name, parameter.abs() > parameter.abs().median())
             parameter.mul_(mask)
-
-
-@_named("padding row zeroed")
-def _padding_row(run: Run, step: int) -> None:
-    run.model.embed.weight.data[0] = 0
 
 
 @_named("weights clamped")
@@ -471,23 +337,6 @@ def _frozen(run: Run, step: int) -> None:
     run.model.embed.requires_grad_(step < AT)
 
 
-@_named("unfrozen")
-def _unfrozen(run: Run, step: int) -> None:
-    run.model.embed.requires_grad_(step >= AT)
-
-
-@_named("blocks frozen in turns of 15")
-def _frozen_in_turns(run: Run, step: int) -> None:
-    run.model.blocks.requires_grad_(step < AT or step // 15 % 2 == 0)
-
-
-@_named("only the head is trained")
-def _only_head(run: Run, step: int) -> None:
-    head = {id(parameter) for parameter in run.model.head.parameters()}
-    for parameter in run.model.parameters():
-        parameter.requires_grad_(step < AT or id(parameter) in head)
-
-
 @_named("dropout on")
 def _dropout(run: Run, step: int) -> None:
     set_dropout(run, 0.3 if step >= AT else 0.0)
@@ -497,11 +346,6 @@ def set_dropout(run: Run, chance: float) -> None:
     for module in run.model.modules():
         if isinstance(module, nn.Dropout):
             module.p = chance
-
-
-@_named("eval mode from then on")
-def _eval_mode(run: Run, step: int) -> None:
-    run.model.train(step < AT)
 
 
 # Optimizer.

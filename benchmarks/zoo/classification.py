@@ -75,18 +75,6 @@ def mixup(session: Session) -> Setup:
     return Setup(adam(model), loss)
 
 
-@kind("vision, label smoothing and dropout")
-def smoothing(session: Session) -> Setup:
-    data, labels = points(session)
-    model = nn.Sequential(nn.Dropout(0.5), mlp(FEATURES, CLASSES, width=128), nn.Dropout(0.3))
-
-    def loss(number: int) -> Any:
-        rows = session.pick(len(data), 32)
-        return xent(model, data[rows], labels[rows], label_smoothing=0.1)
-
-    return Setup(adam(model), loss, clip=1.0)
-
-
 @kind("fine-tuning, 8 epochs of a small set")
 def finetune(session: Session) -> Setup:
     """The loss falls at each epoch's start, and its last batch is short."""
@@ -119,21 +107,6 @@ def lora(session: Session) -> Setup:
         return functional.cross_entropy(head(hidden.relu()), labels[rows])
 
     return Setup(adam(down, up, lr=2e-3), loss, clip=1.0)
-
-
-@kind("distillation, KL to a teacher")
-def distillation(session: Session) -> Setup:
-    data, _ = points(session)
-    teacher, student = mlp(FEATURES, CLASSES, width=128), mlp(FEATURES, CLASSES, width=32)
-
-    def loss(number: int) -> Any:
-        rows = session.pick(len(data), 32)
-        with torch.no_grad():
-            wanted = (8 * teacher(data[rows])).log_softmax(1)
-        found = student(data[rows]).log_softmax(1)
-        return functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
-
-    return Setup(adam(student), loss)
 
 
 @kind("imbalanced, focal loss")
@@ -237,24 +210,6 @@ def triplet(session: Session) -> Setup:
     return Setup(adam(model), loss, clip=1.0)
 
 
-@kind("hard mining every 100 steps")
-def hard_mining(session: Session) -> Setup:
-    """Every hundredth batch is the 16 points with the largest loss of 1,000."""
-    data, labels = points(session, noise=0.005)
-    model = mlp(FEATURES, CLASSES)
-
-    def loss(number: int) -> Any:
-        rows = session.pick(len(data), 16)
-        if number % 100 == 99:
-            rows = session.pick(len(data), 1000)
-            with torch.no_grad():
-                each = xent(model, data[rows], labels[rows], reduction="none")
-            rows = rows[each.topk(16).indices]
-        return xent(model, data[rows], labels[rows])
-
-    return Setup(adam(model), loss, clip=1.0)
-
-
 def _rare_class(session: Session, share: float, batch: int, distance: float) -> Setup:
     """Few positives among the negatives: a batch that has one is unlike all others."""
     direction = session.normal(16)
@@ -292,19 +247,6 @@ def _heavy_tails(session: Session, *, pareto: bool) -> Setup:
 
 kind("regression, t(2) noise")(lambda session: _heavy_tails(session, pareto=False))
 kind("regression, Pareto noise")(lambda session: _heavy_tails(session, pareto=True))
-
-
-@kind("regression, 0.5 % large inputs")
-def outlier_inputs(session: Session) -> Setup:
-    """One batch in 200 has inputs ten times as large, with targets to match."""
-    model = mlp(8, 1)
-
-    def loss(number: int) -> Any:
-        size = 10.0 if session.dice.random() < 0.005 else 1.0
-        inputs = size * session.normal(16, 8)
-        return functional.mse_loss(model(inputs)[:, 0], inputs.abs().sum(1))
-
-    return Setup(adam(model), loss)
 
 
 @kind("gradient descent at a large rate")

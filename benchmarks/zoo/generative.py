@@ -10,21 +10,6 @@ from benchmarks.zoo.kinds import FEATURES, Setup, adam, kind, points
 from benchmarks.zoo.session import Session, mlp
 
 
-@kind("diffusion, noise prediction, batch 64")
-def ddpm(session: Session) -> Setup:
-    model = mlp(3, 2, width=96, hidden=3)
-
-    def loss(number: int) -> Any:
-        angle = 6.28 * session.uniform(64)
-        clean = torch.stack((angle.cos(), angle.sin()), 1) + 0.05 * session.normal(64, 2)
-        time = session.uniform(64, 1)
-        noise = session.normal(64, 2)
-        mixed = (1 - time).sqrt() * clean + time.sqrt() * noise
-        return functional.mse_loss(model(torch.cat((mixed, time), 1)), noise)
-
-    return Setup(adam(model), loss, clip=1.0)
-
-
 @kind("VAE, KL warm-up")
 def vae(session: Session) -> Setup:
     data, _ = points(session)
@@ -41,25 +26,6 @@ def vae(session: Session) -> Setup:
     return Setup(adam(encoder, decoder), loss)
 
 
-@kind("VQ auto-encoder")
-def vq(session: Session) -> Setup:
-    data, _ = points(session)
-    encoder, decoder, codes = mlp(FEATURES, 8), mlp(8, FEATURES), nn.Embedding(32, 8)
-
-    def loss(number: int) -> Any:
-        batch = data[session.pick(len(data), 32)]
-        hidden = encoder(batch)
-        near = codes(torch.cdist(hidden, codes.weight).argmin(1))
-        error = functional.mse_loss(decoder(hidden + (near - hidden).detach()), batch)
-        return (
-            error
-            + functional.mse_loss(near, hidden.detach())
-            + 0.25 * functional.mse_loss(hidden, near.detach())
-        )
-
-    return Setup(adam(encoder, decoder, codes), loss)
-
-
 @kind("contrastive, learned temperature, batch 16")
 def clip_loss(session: Session) -> Setup:
     mix = session.normal(8, FEATURES)
@@ -74,27 +40,6 @@ def clip_loss(session: Session) -> Setup:
         return functional.cross_entropy(scale.exp() * one @ two.T, torch.arange(16))
 
     return Setup(optimizer, loss)
-
-
-@kind("BYOL, target by moving average")
-def byol(session: Session) -> Setup:
-    data, _ = points(session)
-    online, target, guess = mlp(FEATURES, 16), mlp(FEATURES, 16), mlp(16, 16)
-    target.load_state_dict(online.state_dict())
-
-    def loss(number: int) -> Any:
-        batch = data[session.pick(len(data), 32)]
-        with torch.no_grad():
-            wanted = target(batch + 0.3 * session.normal(32, FEATURES))
-        found = guess(online(batch + 0.3 * session.normal(32, FEATURES)))
-        return 2 - 2 * functional.cosine_similarity(found, wanted).mean()
-
-    @torch.no_grad()
-    def follow(number: int) -> None:
-        for ours, theirs in zip(target.parameters(), online.parameters(), strict=True):
-            ours.lerp_(theirs, 0.01)
-
-    return Setup(adam(online, guess), loss, after=follow)
 
 
 @kind("normalizing flow, negative likelihood")

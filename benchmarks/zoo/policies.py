@@ -53,27 +53,6 @@ def grpo_kl(session: Session) -> Setup:
     return Setup(adam(model, lr=2e-3), loss, clip=1.0)
 
 
-@kind("temporal differences, moving target")
-def td(session: Session) -> Setup:
-    value, target = mlp(4, 1), mlp(4, 1)
-    target.load_state_dict(value.state_dict())
-    turn = torch.linalg.qr(session.normal(4, 4)).Q
-
-    def loss(number: int) -> Any:
-        state = session.normal(32, 4)
-        following = state @ turn + 0.2 * session.normal(32, 4)
-        with torch.no_grad():
-            wanted = state[:, 0] + 0.9 * target(following)[:, 0]
-        return functional.smooth_l1_loss(value(state)[:, 0], wanted)
-
-    @torch.no_grad()
-    def follow(number: int) -> None:
-        if number % 200 == 199:
-            target.load_state_dict(value.state_dict())
-
-    return Setup(adam(value), loss, after=follow)
-
-
 class CartPole:
     """A pole on a cart, pushed left or right; a reward of 1 for each step that it stands."""
 
@@ -196,24 +175,3 @@ def reinforce(session: Session) -> Setup:
         return -(torch.cat(scores) * torch.arange(len(scores), 0, -1).float()).sum()
 
     return Setup(torch.optim.Adam(policy.parameters(), lr=3e-3), loss, clip=1.0)
-
-
-@kind("bandit with a jackpot in 1 %")
-def jackpot(session: Session) -> Setup:
-    """In one context of 100 the right arm pays 50 times as much."""
-    policy, truth, lucky = mlp(8, 6), session.normal(8, 6), session.normal(8, 6)
-    baseline = torch.zeros(())
-
-    def loss(number: int) -> Any:
-        inputs = session.normal(8, 8)
-        is_lucky = session.uniform(8) < 0.01
-        inputs[is_lucky, 0] = 6.0
-        pays = torch.where(is_lucky[:, None], 50 * (inputs @ lucky), inputs @ truth)
-        scores = policy(inputs).log_softmax(1)
-        tries = torch.multinomial(scores.detach().exp(), 1, generator=session.generator)
-        reward = pays.gather(1, tries)
-        found = -(scores.gather(1, tries) * (reward - baseline)).mean()
-        baseline.mul_(0.99).add_(0.01 * reward.clamp(-3, 3).mean())
-        return found
-
-    return Setup(adam(policy), loss)

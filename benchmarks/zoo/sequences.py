@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional
 from torch.optim import lr_scheduler
 
@@ -15,7 +15,6 @@ from benchmarks.zoo.kinds import (
     LanguageModel,
     Setup,
     adam,
-    epochs,
     kind,
     loss_on,
     markov,
@@ -46,24 +45,6 @@ def ctc(session: Session) -> Setup:
         )
 
     return Setup(adam(model, head, lr=2e-3), loss, clip=5.0)
-
-
-@kind("language model, curriculum of lengths")
-def curriculum(session: Session) -> Setup:
-    text, model = markov(1, 2.0), LanguageModel()
-
-    def loss(number: int) -> Any:
-        return loss_on(model, windows(text, session, 8, 4 + number // 150))
-
-    return Setup(adam(model, lr=3e-3), loss, clip=1.0)
-
-
-@kind("language model, one epoch after another")
-def lm_epochs(session: Session) -> Setup:
-    text, model = markov(2, 1.5, 6000), LanguageModel()
-    rows = epochs(session, len(text) // 17, 8)
-    pieces = text[: len(text) // 17 * 17].view(-1, 17)
-    return Setup(adam(model, lr=4e-3), lambda number: loss_on(model, pieces[rows(number)]), 1.0)
 
 
 @kind("language model, accumulation of 4")
@@ -127,23 +108,6 @@ def graph(session: Session) -> Setup:
     return Setup(adam(first, second), loss)
 
 
-@kind("recommender, embeddings, clicks")
-def recommender(session: Session) -> Setup:
-    users, items = nn.Embedding(500, 8), nn.Embedding(300, 8)
-    for table in (users, items):
-        nn.init.normal_(table.weight, std=0.1)
-    truth = session.normal(500, 3) @ session.normal(3, 300)
-
-    def loss(number: int) -> Any:
-        user = session.pick(500, 64)
-        item = (300 * session.uniform(64) ** 3).long()
-        clicks = (truth[user, item] > 2.0).float()
-        scores = (users(user) * items(item)).sum(1)
-        return functional.binary_cross_entropy_with_logits(scores, clicks)
-
-    return Setup(torch.optim.Adagrad([users.weight, items.weight], 0.1), loss)
-
-
 @kind("time series, LSTM, mean square")
 def series(session: Session) -> Setup:
     model, head = nn.LSTM(1, 24, batch_first=True), nn.Linear(24, 1)
@@ -196,44 +160,6 @@ def online(session: Session) -> Setup:
         return xent(model, data[row], labels[row])
 
     return Setup(sgd(model, lr=0.01, momentum=0.0), loss)
-
-
-@kind("meta-learning, a task a step")
-def meta(session: Session) -> Setup:
-    """First-order: the loss after three inner steps on a new task."""
-    model = mlp(1, 1, width=40)
-
-    def loss(number: int) -> Any:
-        high, phase = 0.5 + 4 * float(session.uniform(1)), 3.14 * float(session.uniform(1))
-        data = 10 * session.uniform(20, 1) - 5
-        wanted = high * (data + phase).sin()
-        weights: dict[str, Tensor] = dict(model.named_parameters())
-        for _ in range(3):
-            off = torch.func.functional_call(model, weights, (data[:10],)) - wanted[:10]
-            slopes = torch.autograd.grad(off.square().mean(), list(weights.values()))
-            weights = {
-                name: weight - 0.01 * slope.detach()
-                for (name, weight), slope in zip(weights.items(), slopes, strict=True)
-            }
-        off = torch.func.functional_call(model, weights, (data[10:],)) - wanted[10:]
-        return off.square().mean()
-
-    return Setup(adam(model), loss, clip=10.0)
-
-
-@kind("two tasks in turn, unlike scales")
-def in_turn(session: Session) -> Setup:
-    data, labels = points(session)
-    body, one, two = mlp(FEATURES, 32), nn.Linear(32, CLASSES), nn.Linear(32, 1)
-
-    def loss(number: int) -> Any:
-        rows = session.pick(len(data), 32)
-        hidden = body(data[rows]).relu()
-        if number % 2:
-            return functional.cross_entropy(one(hidden), labels[rows])
-        return 0.1 * functional.mse_loss(two(hidden)[:, 0], data[rows, 0])
-
-    return Setup(adam(body, one, two), loss)
 
 
 def _mixture(session: Session, share: float, sharpness: float) -> Setup:
