@@ -98,23 +98,28 @@ def fit(measurements: Sequence[Measurement], minutes: float) -> list[Measurement
 class Release:
     """The measurements of one commit, each with its output in a folder of its own."""
 
-    def __init__(self, folder: Path, measurements: list[Measurement], minutes: float) -> None:
+    def __init__(self, folder: Path, minutes: float) -> None:
         self._folder, self._end = folder, time.monotonic() + 60 * minutes
-        self._measurements = measurements
 
-    def run(self) -> list[Measurement]:
+    def run(self, measurements: Sequence[Measurement]) -> list[Measurement]:
         """Run what is not done yet; return what failed."""
-        alone = [one for one in self._measurements if one.alone and not self._is_done(one)]
-        others = [one for one in self._measurements if not one.alone and not self._is_done(one)]
-        failed = [one for one in alone if not self._measure(one)]
+        todo = [one for one in measurements if not self.is_done(one)]
+        others = [one for one in todo if not one.alone]
+        failed = [one for one in todo if one.alone and not self._measure(one)]
         with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
             outcomes = list(pool.map(self._measure, others))
         return failed + [
             one for one, is_right in zip(others, outcomes, strict=True) if not is_right
         ]
 
+    def is_over(self) -> bool:
+        return time.monotonic() > self._end
+
+    def is_done(self, one: Measurement) -> bool:
+        return (self._folder_of(one) / "done").exists()
+
     def _measure(self, one: Measurement) -> bool:
-        if time.monotonic() > self._end:
+        if self.is_over():
             print(f"{one.command}: not begun, the time is over", flush=True)
             return False
         folder = self._folder_of(one)
@@ -137,9 +142,6 @@ class Release:
             (folder / "done").touch()
         return process.returncode == 0
 
-    def _is_done(self, one: Measurement) -> bool:
-        return (self._folder_of(one) / "done").exists()
-
     def _folder_of(self, one: Measurement) -> Path:
         return self._folder / one.command.replace(" ", "_")
 
@@ -158,15 +160,16 @@ def main() -> None:
     parser.add_argument("wanted", nargs="*", default=[""], metavar="TEXT")
     parser.add_argument("--minutes", type=float, default=math.inf)
     given = parser.parse_args()
+    release = Release(Path.home() / ".cache/trimtab/release" / measured, given.minutes)
     wanted = [one for one in MEASUREMENTS if any(text in one.command for text in given.wanted)]
-    chosen = fit(wanted, given.minutes)
-    failed = Release(Path.home() / ".cache/trimtab/release" / measured, chosen, given.minutes).run()
-    if len(chosen) < len(MEASUREMENTS):
-        return
-    change: Callable[[dict[str, str]], dict[str, str]] = partial(keep_only, measured)
-    for title in sorted(set(read_sections()) - set(change(read_sections()))):
-        print(f"dropped, of another commit: {title}")
-    rewrite(change)
+    todo = [one for one in wanted if not release.is_done(one)]
+    plan = fit(todo, given.minutes)
+    failed = release.run(plan)
+    if len(wanted) == len(MEASUREMENTS) and len(plan) == len(todo) and not release.is_over():
+        change: Callable[[dict[str, str]], dict[str, str]] = partial(keep_only, measured)
+        for title in sorted(set(read_sections()) - set(change(read_sections()))):
+            print(f"dropped, of another commit: {title}")
+        rewrite(change)
     if failed:
         sys.exit("failed: " + "; ".join(one.command for one in failed))
 
