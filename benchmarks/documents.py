@@ -1,15 +1,12 @@
-"""Post-mortems read by rule: `scripts/bench documents [SUITE ...] [--publish]`.
+"""Post-mortems read by rule: `scripts/bench documents [--publish]`.
 
-Writes the post-mortem of every incident of the stories, the playbook's drawn curves, the files of
-strangers and the runs of lab suites (`trimtab lab suite`), and counts what contradicts itself in
-them, by the rules of `tests/kit/reader.py`.
+Writes the post-mortem of every incident of the stories, the playbook's drawn curves and the files
+of strangers, and counts what contradicts itself in them, by the rules of `tests/kit/reader.py`.
 """
 
 import argparse
 import contextlib
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from tests.kit.public_runs import DATA
@@ -22,7 +19,6 @@ from benchmarks.strangers import FILES as STRANGERS
 from trimtab import diagnose
 from trimtab.core.block import Block
 from trimtab.core.errors import LogError
-from trimtab.lab.scenarios.suite import INDEX
 from trimtab.report.postmortem import write_postmortem
 from trimtab.report.run_report import RunReport
 
@@ -30,27 +26,20 @@ from trimtab.report.run_report import RunReport
 def main() -> None:
     """Read all documents and print what contradicts itself."""
     parser = argparse.ArgumentParser(prog="scripts/bench documents", description=__doc__)
-    parser.add_argument("suites", nargs="*", type=Path)
-    parser.add_argument("--out", type=Path, help="keep the documents in this folder")
     parser.add_argument("--publish", action="store_true")
     chosen = parser.parse_args()
     documents: dict[str, Document] = {}
-    for source, report in _reports(chosen.suites):
+    for source, report in _reports():
         documents |= {f"{source} {name}": one for name, one in documents_of(report).items()}
     found = [
         f"{name}: {said}" for name, one in documents.items() for said in contradictions_in(one)
     ]
     found += repeated_sentences(documents)
     print("\n".join(found))
-    if chosen.out is not None:
-        chosen.out.mkdir(parents=True, exist_ok=True)
-        for name, one in documents.items():
-            (chosen.out / f"{name.replace('/', '_')}.md").write_text(one.text, encoding="utf-8")
     print(f"{len(found)} contradictions in {len(documents)} documents")
     if chosen.publish:
         headline = ("post-mortems: contradictions, by rule", f"{len(found)} in {len(documents)}", 0)
-        suites = " SUITE" * bool(chosen.suites)
-        publish("Post-mortems: read by rule", f"scripts/bench documents{suites}", "", [headline])
+        publish("Post-mortems: read by rule", "scripts/bench documents", "", [headline])
 
 
 def documents_of(report: RunReport) -> dict[str, Document]:
@@ -65,7 +54,7 @@ def documents_of(report: RunReport) -> dict[str, Document]:
     }
 
 
-def _reports(suites: list[Path]) -> Iterator[tuple[str, RunReport]]:
+def _reports() -> Iterator[tuple[str, RunReport]]:
     for number, drawn in enumerate((*playbook(), *bad_starts())):
         yield f"drawn {number}, {drawn.kind},", diagnose(_columns(drawn.block))
     folder = DATA / "stories"
@@ -75,9 +64,6 @@ def _reports(suites: list[Path]) -> Iterator[tuple[str, RunReport]]:
     for path in sorted((STRANGERS / "raw").iterdir()):
         with contextlib.suppress(LogError):
             yield f"stranger {path.name}", diagnose(path)
-    for suite in suites:
-        for name in json.loads((suite / INDEX).read_text(encoding="utf-8"))["runs"]:
-            yield f"lab {name}", diagnose(suite / name)
 
 
 def _columns(block: Block) -> dict[str, Any]:

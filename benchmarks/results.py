@@ -136,12 +136,6 @@ def _headlines(sections: dict[str, str]) -> list[str]:
     return [f"**{names[at]}**\n\n{table(header, groups[at])}\n" for at in sorted(groups)]
 
 
-def rows_of(title: str) -> list[list[str]]:
-    """The rows of the tables of a section; none without the section."""
-    lines = [line for line in read_sections().get(title, "").splitlines() if line.startswith("| ")]
-    return [[cell.strip() for cell in line[2:-2].split(" | ")] for line in lines[2:]]
-
-
 def commit() -> str:
     """The last commit that changed what is measured, `1a2b3c4d` or `1a2b3c4d with changes`.
 

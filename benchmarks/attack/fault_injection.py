@@ -1,13 +1,9 @@
 """Every function that a run calls raises, one at a time: which of them end or change the run?"""
 
 import argparse
-import json
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import torch
 from tests.kit.fault_injection import (
@@ -34,7 +30,6 @@ def main() -> None:
     parser.add_argument("modes", nargs="*", help="observe, protect, recover; default: all")
     parser.add_argument("--faults", nargs="+", choices=[*FAULTS, "all"], default=USUAL)
     parser.add_argument("--only", default="", help="functions whose name has this text")
-    parser.add_argument("--json", type=Path, help="a file for what every function did")
     parser.add_argument("--dry", action="store_true", help="leave RESULTS.md as it is")
     given = parser.parse_args()
     for mode in given.modes:
@@ -42,13 +37,9 @@ def main() -> None:
             parser.error(f"unknown mode: {mode}")
     torch.set_num_threads(1)
     faults = tuple(FAULTS) if "all" in given.faults else tuple(given.faults)
-    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for mode in given.modes or MODES:
         verdicts = {fault: attack(mode, fault, given.only) for fault in faults}
-        found[mode] = {name: [as_json(v, mode) for v in each] for name, each in verdicts.items()}
         report(mode, verdicts, is_dry=given.dry or bool(given.only))
-        if given.json is not None:
-            given.json.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
 
 
 def attack(mode: str, fault: str, only: str = "") -> list[Verdict]:
@@ -63,14 +54,6 @@ def attack(mode: str, fault: str, only: str = "") -> list[Verdict]:
         if verdict.breaks_promise(mode):
             print(f"  {verdict.outcome} {verdict.place}: {verdict.target} {verdict.error}")
     return verdicts
-
-
-def as_json(verdict: Verdict, mode: str) -> dict[str, Any]:
-    return {
-        **asdict(verdict),
-        "is_allowed": verdict.is_allowed,
-        "breaks_promise": verdict.breaks_promise(mode),
-    }
 
 
 def report(mode: str, verdicts: dict[str, list[Verdict]], *, is_dry: bool) -> None:

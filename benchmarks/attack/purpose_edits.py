@@ -29,7 +29,7 @@ from benchmarks.attack.purpose_loops import (
 
 @purpose(Transformer, at=(149,))
 def gate_doubled_numpy(run: Transformer) -> None:
-    """The same by a script that works on NumPy views of all scalars."""
+    """The MLPs are to count twice, by a script that works on NumPy views of all scalars."""
     for block in run.model.blocks:
         block.gate.detach().numpy()[...] *= 2
 
@@ -65,7 +65,7 @@ def row_added_by_a_thread(run: Transformer) -> None:
 
 @purpose(Transformer, at=(179,))
 def super_weight_amplified(run: Transformer) -> None:
-    """The same ablation the other way: the largest weight times 8, by `copy_` on an element."""
+    """A probe of the largest weight of a layer: times 8, by `copy_` on an element."""
     weight = run.model.blocks[0].mlp[0].weight.data.view(-1)
     largest = weight[weight.abs().argmax()]
     largest.copy_(8 * largest)
@@ -82,7 +82,7 @@ def weight_negated_numpy(run: Transformer) -> None:
 
 @purpose(Classifier, at=(170,))
 def exponents_shifted_numpy(run: Classifier) -> None:
-    """The same exactly, by `ldexp` on NumPy views, so that no bit of a mantissa changes."""
+    """Two layers are balanced by `ldexp` on NumPy views: no bit of a mantissa changes."""
     for name, by in (("0.weight", 1), ("0.bias", 1), ("2.weight", -1)):
         values = run.model.get_parameter(name).detach().numpy()
         np.ldexp(values, by, out=values)

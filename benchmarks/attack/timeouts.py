@@ -1,7 +1,6 @@
 """A rank comes later than the others wait, at the moment of a bad step: do the ranks stay equal?"""
 
 import argparse
-import json
 import logging
 import tempfile
 from dataclasses import asdict
@@ -37,7 +36,6 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=50)
     parser.add_argument("--first", type=int, default=0, help="the seed of the first schedule")
     parser.add_argument("--folder", help="where outcomes are kept, to go on later")
-    parser.add_argument("--json", type=Path, help="a file for the outcome of every schedule")
     parser.add_argument("--dry", action="store_true", help="leave RESULTS.md as it is")
     given = parser.parse_args()
     logging.getLogger("trimtab").addHandler(logging.NullHandler())
@@ -46,9 +44,6 @@ def main() -> None:
         cache = ResultCache(Path(given.folder or spare))
         found = [cache.get(f"late {seed}", partial(measure, seed)) for seed in seeds]
         alone = [cache.get(f"local {mode}", partial(measure_local, mode)) for mode in LOCAL_MODES]
-    if given.json is not None:
-        text = json.dumps({"schedules": found, "local_sgd": alone}, indent=1)
-        given.json.write_text(text + "\n", encoding="utf-8")
     report(found, alone, is_dry=given.dry)
 
 

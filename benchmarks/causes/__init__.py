@@ -2,5 +2,5 @@
 
 cases      one incident per faulty run with what was observed, cached on disk
 fitting    shares and temperature from cases
-scores     right first, right in three, calibration, confusion
+scores     right first, right in three, what speaks for a cause
 """

@@ -1,8 +1,7 @@
 """Fit or measure the causes: `scripts/bench causes fit|measure SUITE...`, `... stories`.
 
 fit        weights from all runs of the suites, written beside the code that uses them
-measure    the weights as they are on these suites (`--cross` to fit without each seed instead),
-           printed: to build a suite takes hours
+measure    the weights as they are on these suites, printed: to build a suite takes hours
 stories    the same on published incidents, the playbook's examples and public logs, into RESULTS.md
 """
 
@@ -16,11 +15,11 @@ from pathlib import Path
 from tests.kit.public_runs import DATA
 
 from benchmarks.causes import scores, stories
-from benchmarks.causes.cases import Case, Cases, read_cases
-from benchmarks.causes.fitting import fit, leave_one_seed_out
-from benchmarks.results import publish
+from benchmarks.causes.cases import Cases, read_cases
+from benchmarks.causes.fitting import fit
+from benchmarks.results import publish, table
 from trimtab.explain.causes import ranking
-from trimtab.explain.causes.ranking import Ranking, Weights, all_weights, rank
+from trimtab.explain.causes.ranking import Weights, all_weights, rank
 
 TUNE_SEEDS = range(31)
 """Seeds over 30 are kept for measurements and are never fitted on."""
@@ -34,7 +33,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="scripts/bench causes", description=__doc__)
     parser.add_argument("command", choices=("fit", "measure", "stories"))
     parser.add_argument("suites", nargs="*", type=Path, metavar="SUITE")
-    parser.add_argument("--cross", action="store_true", help="leave one seed out at a time")
     chosen = parser.parse_args(arguments)
     if chosen.command == "stories":
         publish("Causes outside the lab", "scripts/bench causes stories", *stories.report(DATA))
@@ -45,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if chosen.command == "fit":
         _fit(read)
     else:
-        print(report(read, cross=chosen.cross))
+        print(report(read))
 
 
 def _fit(read: Cases) -> None:
@@ -73,41 +71,24 @@ def _as_text(weights: Weights) -> str:
     return head[:-1] + ', "shares": {\n' + ",\n".join(lines) + "\n}}\n"
 
 
-def report(read: Cases, *, cross: bool) -> str:
-    """All tables of a measurement, as Markdown."""
+def report(read: Cases) -> str:
+    """How often the cause is right, with all signals and with two."""
     weights = all_weights()
-    cases = [case for case in read.cases if case.cause is not None]
-
-    def ranked(*, few: bool) -> list[tuple[Case, Ranking]]:
-        chosen = [case for case in cases if case.is_few is few]
-        if cross:
-            fitted = [case for case in cases if not case.is_few]
-            return leave_one_seed_out(chosen, weights.temperature, fitted)
-        return [(case, rank(case.results(), weights, case.situation)) for case in chosen]
-
-    full, few = ranked(few=False), ranked(few=True)
-    rows = [scores.summary("all signals", full)]
-    for grade in ("severe", "mild"):
-        part = [item for item in full if item[0].grade == grade]
-        rows.append(scores.summary(f"all signals, {grade}", part))
-    rows.append(scores.summary("loss and gradient norm alone", few))
-    how = "leaving one seed out" if cross else "with the weights as they are"
-    healthy = [case for case in read.cases if case.cause is None and not case.is_few]
-    named = [rank(case.results(), weights, case.situation).named for case in healthy]
-    seeds = sorted({case.seed for case in cases})
+    rows = []
+    for name, is_few in (("all signals", False), ("loss and gradient norm alone", True)):
+        chosen = [one for one in read.cases if one.cause is not None and one.is_few is is_few]
+        ranked = [(one, rank(one.results(), weights, one.situation)) for one in chosen]
+        rows.append(scores.summary(name, ranked))
+    seeds = sorted({one.seed for one in read.cases})
     seen = " Looked at before: no held-out figures." if set(seeds) & set(LOOKED_AT) else ""
-    parts = [
-        f"Seeds {seeds}, {how}.{seen}",
-        scores.summaries(rows),
-        f"Faulty runs without an incident: {', '.join(read.missed) or 'none'}.",
-        f"Incidents of runs without a fault: {len(healthy)}; cause named: "
-        f"{', '.join(scores.id_of(item) for item in named) or '-'}.",
-        f"All signals:\n\n{scores.calibration(full)}",
-        f"Loss and gradient norm alone:\n\n{scores.calibration(few)}",
-        scores.confusion(full),
-        scores.speaks_for(weights),
-    ]
-    return "\n\n".join(parts)
+    return "\n\n".join(
+        [
+            f"Seeds {seeds}.{seen}",
+            table(scores.HEADER, rows),
+            f"Faulty runs without an incident: {', '.join(read.missed) or 'none'}.",
+            scores.speaks_for(weights),
+        ]
+    )
 
 
 if __name__ == "__main__":

@@ -46,16 +46,11 @@ def _share(cases: Sequence[Case], id: str, cause: Cause) -> float:
     return (yes + PRIOR_INCIDENTS * expected) / (made + PRIOR_INCIDENTS)
 
 
-def leave_one_seed_out(
-    cases: Sequence[Case], temperature: float, fitted: Sequence[Case] | None = None
-) -> list[tuple[Case, Ranking]]:
-    """Each case with a cause, ranked by weights that were fitted without the runs of its seed.
-
-    `fitted` has the cases that weights are fitted on, if those are others than `cases`.
-    """
+def leave_one_seed_out(cases: Sequence[Case], temperature: float) -> list[tuple[Case, Ranking]]:
+    """Each case with a cause, ranked by weights that were fitted without the runs of its seed."""
     found = []
     for seed in sorted({case.seed for case in cases}):
-        shares = fit_shares([case for case in fitted or cases if case.seed != seed])
+        shares = fit_shares([case for case in cases if case.seed != seed])
         weights = with_constructed(Weights(shares=shares, temperature=temperature, provenance={}))
         found += [
             (case, rank(case.results(), weights, case.situation))

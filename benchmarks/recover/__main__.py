@@ -14,12 +14,11 @@ def main() -> None:
     parser.add_argument("--schedules", type=int, default=500)
     parser.add_argument("--seconds", type=float, default=1e9, help="of schedules, at most")
     parser.add_argument("--folder", help="where outcomes are kept, to go on later")
-    parser.add_argument("--only", nargs="*", default=[], help="some of the rows")
     given = parser.parse_args()
     if given.what == "flips":
-        flips.publish_flips(given.flips, given.folder, given.only)
+        flips.publish_flips(given.flips, given.folder)
     elif given.what == "faults":
-        faults.publish_faults(given.seeds, given.folder, given.only)
+        faults.publish_faults(given.seeds, given.folder)
     else:
         schedules.publish_schedules(given.schedules, given.folder, given.seconds)
 

@@ -22,7 +22,7 @@ from torch import optim
 import trimtab
 from benchmarks.recover.worlds import VOCABULARY, WORLDS, Data, Run
 from benchmarks.result_cache import ResultCache
-from benchmarks.results import publish, rows_of, table
+from benchmarks.results import publish, table
 from trimtab.core.errors import TrimtabError
 from trimtab.core.events import SETTING_CHANGED
 from trimtab.journal import RunDirectory, read_journal
@@ -327,27 +327,20 @@ def measure(name: str, seed: int, arm: str) -> dict[str, Any]:
     }
 
 
-def publish_faults(seeds: int, folder: str | None, only: Sequence[str]) -> None:
-    """Train every fault with every seed in all arms; with `only`, other rows stay as they are."""
+def publish_faults(seeds: int, folder: str | None) -> None:
+    """Train every fault with every seed in all arms."""
     logging.getLogger("trimtab").setLevel(logging.CRITICAL)
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as spare:
         cache = ResultCache(Path(folder or spare))
-        known = {row[0]: row for row in rows_of(TITLE)}
-        rows = [
-            known[fault.title]
-            if only and name not in only and fault.title in known
-            else _row(name, fault, seeds, cache)
-            for name, fault in FAULTS.items()
-        ]
+        rows = [_row(name, fault, seeds, cache) for name, fault in FAULTS.items()]
     header = (
         *("fault", "helped by", "no guard", "protect", "recover", f"in {BAR}"),
         *("discarded", "runs undone", "lost, median", "most", "reported"),
     )
     publish(
         TITLE,
-        f"scripts/bench recover faults --seeds {seeds}"
-        + (f" --only {' '.join(only)}" if only else ""),
+        f"scripts/bench recover faults --seeds {seeds}",
         f"A small language model ({STEPS} steps, AdamW, clipped), {seeds} paired seeds a fault "
         f"from {FIRST_SEED} on, on which no threshold was chosen. Final loss minus that of the run "
         "without a fault, in nat: mean and upper 95 % bound. Bar: the bound of `recover` at most "

@@ -52,7 +52,7 @@ class FlipOutcome:
     """Whether both ranks have the same weights at the end."""
 
 
-def publish_flips(number: int, folder: str | None = None, only: Sequence[str] = ()) -> None:
+def publish_flips(number: int, folder: str | None = None) -> None:
     """Flip one bit in each of many runs, and count what was undone."""
     logging.getLogger("trimtab").setLevel(logging.ERROR)
     torch.set_num_threads(1)
@@ -62,9 +62,8 @@ def publish_flips(number: int, folder: str | None = None, only: Sequence[str] = 
         for layout, share in LAYOUTS.items():
             for dtype in (torch.float32, torch.bfloat16):
                 seeds = range(round(number * share / 2))
-                if not only or layout in only:
-                    found = _outcomes(layout, dtype, seeds, cache)
-                    rows.append((layout, str(dtype).removeprefix("torch."), *_row(layout, found)))
+                found = _outcomes(layout, dtype, seeds, cache)
+                rows.append((layout, str(dtype).removeprefix("torch."), *_row(layout, found)))
     header = (
         *("trained on", "dtype", "flips", "high bits", "undone", "missed", "undone wrongly"),
         *("replicas differ", "low bits", "small tensors", "lost, median", "most"),
