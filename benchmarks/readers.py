@@ -51,22 +51,6 @@ def megatron(step: int) -> str:
     )
 
 
-def torchtitan(step: int) -> str:
-    return (
-        f"[titan] 2026-11-15 10:00:00,000 - root - INFO - step: {step:2}  "
-        f"loss: {2 + 8 / (step + 1):8.5f}  grad_norm: {0.3 + step % 7:7.4f}  memory: 42.10GiB"
-        f"(53.10%)  tps: {7000 + step % 97:,}  tflops: 318.66  mfu: 32.22%\n"
-    )
-
-
-def llmc(step: int) -> str:
-    return (
-        f"step {step:4d}/1000000 | loss {2 + 8 / (step + 1):7.6f} ({0.1:+.2f}z)| norm "
-        f"{0.3 + step % 7:6.4f} ({0.2:+.2f}z)| lr 6.00e-04 | {400 + step % 97:.2f} ms | 48.2% bf16 "
-        f"MFU | {1_270_000 + step % 97:.0f} tok/s\n"
-    )
-
-
 def csv(step: int) -> str:
     head = "step,loss,grad_norm,lr,tokens_per_second\n" if step == 0 else ""
     return (
@@ -76,8 +60,6 @@ def csv(step: int) -> str:
 
 TEXTS: dict[str, tuple[Lines, str, str]] = {
     "Megatron-LM": (megatron, "text", "|"),
-    "torchtitan": (torchtitan, "text", ":"),
-    "llm.c": (llmc, "text", "|"),
     "CSV, for comparison": (csv, "csv", ","),
 }
 """By name: what is printed, its format, and the character at which polars is to split it."""

@@ -25,7 +25,7 @@ from tests.kit.launch import run_ranks
 
 import trimtab
 from benchmarks.attack import purpose_edits  # noqa: F401, it fills CASES
-from benchmarks.attack.purpose_loops import CASES, Classifier, Images, Loop, Transformer
+from benchmarks.attack.purpose_loops import CASES, Classifier, Loop, Transformer
 from benchmarks.results import publish, table
 from trimtab.journal import RunDirectory, read_journal
 
@@ -57,7 +57,6 @@ class Flip(Transformer):
 CONTROLS: dict[str, type[Loop]] = {
     "nothing, transformer": Transformer,
     "nothing, classifier": Classifier,
-    "nothing, images": Images,
     "a flipped bit": Flip,
 }
 """Loops without an edit, and one with a fault: they show what the cases are measured against."""

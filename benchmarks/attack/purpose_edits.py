@@ -16,7 +16,6 @@ from benchmarks.attack.purpose_loops import (
     USED,
     WIDTH,
     Classifier,
-    Images,
     Loop,
     Transformer,
     case,
@@ -290,29 +289,6 @@ class AdapterMerged(Transformer):
 def tokens_forbidden(run: Transformer) -> None:
     """Reserved tokens are forbidden: -inf in a buffer that is added to the logits."""
     run.model.logit_mask[USED:] = -math.inf
-
-
-@purpose(
-    Images,
-    at=(140,),
-    holds=lambda run: all(
-        int(norm.num_batches_tracked or 0) == STEPS - 140 for norm in run.norms()
-    ),
-)
-def running_statistics_reset(run: Images) -> None:
-    """BatchNorm starts its running statistics over, with a smaller momentum."""
-    for norm in run.norms():
-        norm.reset_running_stats()
-        norm.momentum = 0.01
-
-
-@purpose(Images, at=(151,), horizon=3)
-def variance_floor_numpy(run: Images) -> None:
-    """Running variances get a floor of 1, through NumPy, before an export and training on."""
-    for norm in run.norms():
-        if norm.running_var is not None:
-            values = norm.running_var.numpy()
-            np.maximum(values, 1.0, out=values)
 
 
 @case

@@ -1,9 +1,10 @@
-"""The loops that are changed on purpose: three tiny models, their data, and hooks for an edit.
+"""The loops that are changed on purpose: two tiny models, their data, and hooks for an edit.
 
 A loop knows nothing of trimtab but the lines that its documentation asks for. A case derives from
-one of the three and says what its user does, when, and how to see that it is still in force.
+one of the two and says what its user does, when, and how to see that it is still in force.
 """
 
+import functools
 import re
 from collections.abc import Callable, Collection, Iterator
 from typing import Any, ClassVar
@@ -191,14 +192,12 @@ class Loop:
 class Transformer(Loop):
     """Next tokens of a Markov chain, AdamW."""
 
-    batch_size, length, domain = 16, LENGTH, 0
-
     def make_model(self) -> nn.Module:
         return Gpt()
 
     def batch(self) -> torch.Tensor:
         """The tokens of the present step."""
-        return markov(self.step, self.batch_size, self.length + 1, self.domain)
+        return markov(self.step)
 
     def loss(self) -> torch.Tensor:
         tokens = self.batch()
@@ -232,47 +231,20 @@ class Classifier(Loop):
         return F.cross_entropy(logits, labels)
 
 
-class Images(Classifier):
-    """Convolutions with BatchNorm on noisy templates, SGD."""
-
-    def make_model(self) -> nn.Module:
-        return nn.Sequential(
-            *(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Conv2d(8, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2)),
-            *(nn.Flatten(), nn.Linear(64, 8)),
-        )
-
-    def make_optimizer(self) -> torch.optim.Optimizer:
-        return torch.optim.SGD(self.trained(), lr=0.02, momentum=0.9)
-
-    def batch(self) -> tuple[torch.Tensor, torch.Tensor]:
-        random = torch.Generator().manual_seed(1000 + self.step)
-        labels = torch.randint(0, 8, (32,), generator=random)
-        noise = 1.5 * torch.randn(32, 1, 8, 8, generator=random)
-        return _TEMPLATES[labels] + noise, labels
-
-    def norms(self) -> list[nn.BatchNorm2d]:
-        return [layer for layer in self.model if isinstance(layer, nn.BatchNorm2d)]
-
-
 _FIXED = torch.Generator().manual_seed(3)
 _TEACHER = torch.randn(16, 24, generator=_FIXED), torch.randn(24, 8, generator=_FIXED)
-_TEMPLATES = torch.randn(8, 1, 8, 8, generator=_FIXED)
-_CHAINS = torch.softmax(2.5 * torch.randn(3, USED, USED, generator=_FIXED), -1)
-_MADE: dict[tuple[int, int, int, int], torch.Tensor] = {}
+_CHAIN = torch.softmax(2.5 * torch.randn(USED, USED, generator=_FIXED), -1)
 
 
-def markov(index: int, size: int, length: int, domain: int) -> torch.Tensor:
-    """A batch of tokens of one of three Markov chains; made once for all runs of a process."""
-    key = index, size, length, domain
-    if key not in _MADE:
-        random = torch.Generator().manual_seed(100 + index)
-        tokens = torch.randint(0, USED, (size, 1), generator=random)
-        for _ in range(length - 1):
-            following = torch.multinomial(_CHAINS[domain][tokens[:, -1]], 1, generator=random)
-            tokens = torch.cat([tokens, following], 1)
-        _MADE[key] = tokens
-    return _MADE[key]
+@functools.cache
+def markov(index: int) -> torch.Tensor:
+    """A batch of tokens of a Markov chain; made once for all runs of a process."""
+    random = torch.Generator().manual_seed(100 + index)
+    tokens = torch.randint(0, USED, (16, 1), generator=random)
+    for _ in range(LENGTH):
+        following = torch.multinomial(_CHAIN[tokens[:, -1]], 1, generator=random)
+        tokens = torch.cat([tokens, following], 1)
+    return tokens
 
 
 CASES: dict[str, type[Loop]] = {}

@@ -8,7 +8,7 @@ import hashlib
 import json
 import math
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -106,8 +106,6 @@ class Judged:
     knowable: bool = True
     """Whether a careful engineer would have the cause among three."""
     family: str = ""
-    impossible: frozenset[str] = frozenset()
-    """What this kind of run cannot have."""
     incident: str = "judged"
     """How the incident was found: "judged", "given" (opened at the labelled step), or "missed"."""
 
@@ -293,34 +291,13 @@ def _main_incident(judge: Judge) -> Incident | None:
 
 # Public logs: their kinds are known, most of their causes are not.
 
-_NO_TOKENS = {"vision", "speech", "gnn", "dlrm", "diffusion"}
-_NO_ATTENTION = ("resnet", "deepspeech", "criteo", "ogbg", "fastmri", "rwkv")
-
-
-def impossible_for(tags: Iterable[str], model: str, columns: Sequence[str]) -> frozenset[str]:
-    """Return what a public run cannot have, by its model and what it recorded."""
-    tags, out = set(tags), set()
-    if tags & _NO_TOKENS:
-        out |= {"F02"}
-    if any(name in model.lower() for name in _NO_ATTENTION):
-        out |= {"F09"}
-    if "fastmri" in model or "diffusion" in tags:
-        out |= {"F10"}
-    if "fp16" not in tags:
-        out |= {"F11"}
-    if "lr" not in columns:
-        out |= {"F05", "F24"}
-    return frozenset(out)
-
 
 def judge_public(folder: Path, split: str) -> Iterator[Judged]:
     """Judge every public log of a split."""
     labels = json.loads((folder / "labels.json").read_text(encoding="utf-8"))["series"]
-    manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
     for name, label in sorted(labels.items()):
         if label["split"] != split or not (folder / f"{name}.csv").exists():
             continue
-        about = manifest[name]
         run = read_log(folder / f"{name}.csv")
         judge = _judged(run.block)
         for incident in judge.incidents:
@@ -332,7 +309,6 @@ def judge_public(folder: Path, split: str) -> Iterator[Judged]:
                 named=_named(diagnosis),
                 truth="?",
                 family=name,
-                impossible=impossible_for(label["tags"], about["model"], about["columns"]),
             )
 
 
@@ -450,10 +426,9 @@ def calibration(groups: Mapping[str, Sequence[Judged]]) -> str:
             inside = [j for j in judged if low < j.certainty <= high and j.named is not None]
             known = [j for j in inside if j.truth != "?"]
             right = _percent(sum(j.first for j in known), len(known))
-            impossible = sum(j.named in j.impossible for j in inside)
             if inside:
-                rows.append((group, name, len(inside), right, impossible))
-    return table(("said of", "with", "incidents", "right", "impossible"), rows)
+                rows.append((group, name, len(inside), right))
+    return table(("said of", "with", "incidents", "right"), rows)
 
 
 def _percent(part: float, total: float) -> str:

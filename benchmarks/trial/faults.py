@@ -31,12 +31,11 @@ def _scaled(option: str, factor: float, length: int) -> Change:
     return change
 
 
-_RATES = ((10, 5), (30, 5), (30, 12), (50, 8), (100, 3), (100, 5), (300, 2), (1000, 3))
+_RATES = ((10, 5), (30, 12), (100, 5), (1000, 3))
 for _factor, _length in _RATES:
     FAULTS[f"LR x{_factor} for {_length}"] = _scaled("lr", _factor, _length)
 FAULTS["LR x8 for good"] = _scaled("lr", 8, 10_000)
 FAULTS["LR x30 for good"] = _scaled("lr", 30, 10_000)
-FAULTS["decay x1000 for 5"] = _scaled("weight_decay", 1e3, 5)
 FAULTS["decay x1e4 for 5"] = _scaled("weight_decay", 1e4, 5)
 FAULTS["decay x1e4 for 12"] = _scaled("weight_decay", 1e4, 12)
 
@@ -48,10 +47,8 @@ def _gradient(factor: float, length: int) -> Change:
     return change
 
 
-FAULTS["gradient negated for 5"] = _gradient(-1.0, 5)
 FAULTS["gradient negated for 20"] = _gradient(-1.0, 20)
 FAULTS["gradient x1000 past the clip"] = _gradient(1000.0, 1)
-FAULTS["gradient x1000 for 3 past the clip"] = _gradient(1000.0, 3)
 
 
 def _random_labels(length: int) -> Change:
@@ -119,25 +116,13 @@ def _zero_first(where: str, values: np.ndarray, dice: np.random.Generator) -> No
     values *= 0 if where == "embed" else 1
 
 
-def _shuffle_blocks(where: str, values: np.ndarray, dice: np.random.Generator) -> None:
-    if where == "blocks" and values.ndim > 1:
-        dice.shuffle(values)
-
-
 def _add_noise(where: str, values: np.ndarray, dice: np.random.Generator) -> None:
     values += (0.5 * values.std() * dice.standard_normal(values.shape)).astype(values.dtype)
 
 
-def _round(where: str, values: np.ndarray, dice: np.random.Generator) -> None:
-    step = max(float(np.abs(values).max()), 1e-12) / 4
-    values[...] = np.round(values / step) * step
-
-
 _written("head negated", _negate_head)
 _written("first layer zeroed", _zero_first)
-_written("blocks shuffled", _shuffle_blocks)
 _written("noise of half a deviation in all weights", _add_noise)
-_written("weights rounded to nine levels", _round)
 
 
 def _stale(every: int) -> Change:

@@ -7,11 +7,9 @@ from tests.kit.traffic import NUM_BLOCKS
 
 from benchmarks.results import Headline, publish, table
 from benchmarks.wide.fake_world import measure_rank
-from benchmarks.wide.start_up import CLIENTS, STAGES, measure_start_up
+from benchmarks.wide.start_up import CLIENTS, measure_start_up
 
 WORLDS = (1_024, 16_384, 131_072)
-MAX_STAGED = 16_384
-"""The largest world that is also tried with pipeline stages, which takes minutes more."""
 COMMAND = "scripts/bench wide"
 BARS = {"collectives": 2, "bytes": 2048, "read": 500}
 
@@ -84,33 +82,29 @@ def tree_seconds(world: int, num_collectives: int, num_bytes: float) -> float:
 def _start_up(worlds: list[int]) -> tuple[str, list[Headline]]:
     rows = []
     for world in worlds:
-        for stages in (1, STAGES) if world <= MAX_STAGED else (1,):
-            found = measure_start_up(world, stages)
-            is_met = found.max_read <= BARS["read"] or stages > 1
-            rows.append(
-                [
-                    f"{world:,}",
-                    stages,
-                    found.max_calls,
-                    f"{found.max_written:,}",
-                    f"{found.max_read:,}",
-                    found.first_calls,
-                    f"{found.seconds:.1f} s",
-                    "yes" if is_met else "NO",
-                ]
-            )
+        found = measure_start_up(world)
+        rows.append(
+            [
+                f"{world:,}",
+                found.max_calls,
+                f"{found.max_written:,}",
+                f"{found.max_read:,}",
+                found.first_calls,
+                f"{found.seconds:.1f} s",
+                "yes" if found.max_read <= BARS["read"] else "NO",
+            ]
+        )
     header = (
-        *("ranks", "pipeline stages", "max calls of a rank", "max bytes written"),
+        *("ranks", "max calls of a rank", "max bytes written"),
         *("max bytes read", "calls of the first rank", "all ranks", "within"),
     )
     text = (
         "What the ranks ask of torch's store before the first step, with the real code and a real "
         f"TCPStore on loopback. {CLIENTS} clients play all ranks in turn, so the time is that of "
-        f"one store on this machine. Bar: a rank reads at most {BARS['read']} bytes where all hold "
-        "the same parameters, however many there are. With pipeline stages it also reads the names "
-        "of the telemetry of all stages.\n\n" + table(header, rows)
+        f"one store on this machine. All hold the same parameters. Bar: a rank reads at most "
+        f"{BARS['read']} bytes, however many there are.\n\n" + table(header, rows)
     )
-    ranks, _, _, _, read, _, seconds, _ = rows[-1]
+    ranks, _, _, read, _, seconds, _ = rows[-1]
     return text, [
         (f"{ranks} ranks start: bytes that a rank reads", read, BARS["read"]),
         (f"{ranks} ranks start: all of them, by one store", seconds, "-"),

@@ -16,16 +16,12 @@ from trimtab.live.ranks.rank_group import Agreement, RankFacts
 
 CLIENTS = 4
 SECONDS = 3600.0
-STAGES = 16
-"""Pipeline stages: as many kinds of ranks, each with parameters and telemetry of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartUp:
     """The cost of one agreement."""
 
-    world: int
-    stages: int
     max_calls: int
     """Of any rank but the first."""
     max_read: int
@@ -35,22 +31,21 @@ class StartUp:
     """Until all ranks have the answer, with one store and a few clients on this machine."""
 
 
-def facts_of(stage: int, stages: int) -> RankFacts:
-    """The facts of a rank that holds all blocks, or those of its stage."""
+def facts_of_a_rank() -> RankFacts:
+    """The facts of a rank that holds all blocks."""
     kinds = ("param_norm", "update_norm", "grad_norm", "adam_v_norm", "activation_rms")
-    blocks = range(stage * NUM_BLOCKS // stages, (stage + 1) * NUM_BLOCKS // stages)
-    slots = tuple(f"{kind}/blocks.{block}" for block in blocks for kind in kinds)
-    return RankFacts(num_optimizers=1, settings="protect 2 10", slots=slots, names=f"{stage:0128d}")
+    slots = tuple(f"{kind}/blocks.{block}" for block in range(NUM_BLOCKS) for kind in kinds)
+    return RankFacts(num_optimizers=1, settings="protect 2 10", slots=slots, names="0" * 128)
 
 
-def measure_start_up(world: int, stages: int = 1) -> StartUp:
+def measure_start_up(world: int) -> StartUp:
     """Let every rank of a world take part in one agreement."""
     server = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     clients = [
         TCPStore("127.0.0.1", server.port, is_master=False, wait_for_workers=False)
         for _ in range(CLIENTS)
     ]
-    facts = [facts_of(stage, stages) for stage in range(stages)]
+    facts = facts_of_a_rank()
     original = Agreement(server, 0, range(world))
     parts: dict[int, tuple[Agreement, CountingStore]] = {}
     for rank in range(world):
@@ -60,15 +55,13 @@ def measure_start_up(world: int, stages: int = 1) -> StartUp:
         parts[rank] = (part, store)
     first, first_store = parts.pop(0)
     began = time.perf_counter()
-    _each(parts, lambda part, rank: part.write(facts[rank * stages // world]))
-    first.write(facts[0])
-    first.read(facts[0], SECONDS)
-    _each(parts, lambda part, rank: part.read(facts[rank * stages // world], SECONDS))
+    _each(parts, lambda part: part.write(facts))
+    first.write(facts)
+    first.read(facts, SECONDS)
+    _each(parts, lambda part: part.read(facts, SECONDS))
     seconds = time.perf_counter() - began
     stores = [store for _, store in parts.values()]
     return StartUp(
-        world=world,
-        stages=stages,
         max_calls=max(store.calls.total() for store in stores),
         max_read=max(store.num_read for store in stores),
         max_written=max(store.num_written for store in stores),
@@ -78,14 +71,14 @@ def measure_start_up(world: int, stages: int = 1) -> StartUp:
 
 
 def _each(
-    parts: dict[int, tuple[Agreement, CountingStore]], do: Callable[[Agreement, int], object]
+    parts: dict[int, tuple[Agreement, CountingStore]], do: Callable[[Agreement], object]
 ) -> None:
     problems: list[Exception] = []
 
     def work(ranks: Sequence[int]) -> None:
         try:
             for rank in ranks:
-                do(parts[rank][0], rank)
+                do(parts[rank][0])
         except Exception as error:
             problems.append(error)
 
