@@ -61,141 +61,102 @@ BARS = {
 
 
 class Loop:
-    """A small classifier and its loop, without a guard."""
+    """A small classifier and its loop, with a guard in all modes but "bare"."""
 
-    def __init__(self) -> None:
+    def __init__(self, mode: str, run_dir: Path) -> None:
         torch.manual_seed(0)
         layers = (nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 10))
         self._model = nn.Sequential(*layers)
         # Fused in every mode: `protect` makes it so where it can, and would seem to save time.
-        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-3, fused=True)
+        self.optimizer = torch.optim.AdamW(self._model.parameters(), lr=1e-3, fused=True)
         self._inputs, self._labels = torch.randn(32, 64), torch.randint(0, 10, (32,))
-        self.seconds: list[float] = []
-        """The processor time of a step, all threads, mean of each turn."""
+        self.guard: Any = None
+        if mode != "bare":
+            self.guard = trimtab.watch(self._model, self.optimizer, run_dir=run_dir, mode=mode)
 
     def train(self, steps: int = STEPS) -> None:
         for _ in range(steps):
             loss = nn.functional.cross_entropy(self._model(self._inputs), self._labels)
-            self.record(loss)
+            if self.guard is not None:
+                self.guard.record(loss=loss)
             loss.backward()
-            self._optimizer.step()
-            self._optimizer.zero_grad()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+
+    def close(self) -> None:
+        if self.guard is not None:
+            self.guard.close()
+
+
+class Timed:
+    """A loop with clocks inside its guard, whose own calls are better not counted."""
+
+    def __init__(self, mode: str, run_dir: Path) -> None:
+        self.loop = Loop(mode, run_dir)
+        guard = self.loop.guard
+        self._clock = None if guard is None else Entrances(guard, self.loop.optimizer)
+        self._observer = ObserverTime(run_dir)
+        self._observed: list[float] = []
+        self._steps: list[float] = []
+        self._entrances: list[float] = []
 
     def take_turn(self) -> None:
         """Make the steps of a turn and keep their time."""
         began = time.process_time()
-        self.train()
-        self.seconds.append((time.process_time() - began) / STEPS)
+        self.loop.train()
+        self._steps.append((time.process_time() - began) / STEPS)
+        if self._clock is not None:
+            self._entrances.append(self._clock.pop() / STEPS)
+            if len(self._steps) in (WARM_UP, WARM_UP + ROUNDS):
+                self._observed.append(self._observer.seconds())
 
-    def record(self, loss: torch.Tensor) -> None:
-        """Tell the guard of the loss."""
-
-    def count_operations(self) -> float:
-        counting = Counting()
-        with counting:
-            self.train(COUNTED_STEPS)
-        return counting.counts.total() / COUNTED_STEPS
-
-    def count_calls(self) -> float:
-        calls = 0
-
-        def note(frame: FrameType, event: str, argument: Any) -> None:
-            nonlocal calls
-            calls += event == "call"
-
-        sys.setprofile(note)
-        self.train(COUNTED_STEPS)
-        sys.setprofile(None)
-        return calls / COUNTED_STEPS
-
-
-class WatchedLoop(Loop):
-    """The same loop with a guard."""
-
-    def __init__(self, mode: str, run_dir: Path) -> None:
-        super().__init__()
-        self._guard = trimtab.watch(self._model, self._optimizer, run_dir=run_dir, mode=mode)
-
-    def record(self, loss: torch.Tensor) -> None:
-        self._guard.record(loss=loss)
-
-    def close(self) -> None:
-        self._guard.close()
-
-
-class TimedLoop(WatchedLoop):
-    """The same loop with clocks inside the guard, whose own calls are better not counted."""
-
-    def __init__(self, mode: str, run_dir: Path) -> None:
-        super().__init__(mode, run_dir)
-        self._clock = Entrances(self._guard, self._optimizer)
-        self._observer = ObserverTime(run_dir)
-        self._observed: list[float] = []
-        self.entrances: list[float] = []
-        """Thread time of a step inside the entrances, mean of each turn."""
-
-    def take_turn(self) -> None:
-        super().take_turn()
-        self.entrances.append(self._clock.pop() / STEPS)
-        if len(self.entrances) in (WARM_UP, WARM_UP + ROUNDS):
-            self._observed.append(self._observer.seconds())
-
-    @property
-    def observer_seconds(self) -> float:
-        """The processor time of the observer per step."""
+    def seconds(self) -> tuple[float, float, float]:
+        """Of a step: all threads, inside the entrances, of the observer; means of all turns."""
+        step = statistics.mean(self._steps[WARM_UP:])
+        if self._clock is None:
+            return step, 0.0, 0.0
         before, after = self._observed
-        return (after - before) / ROUNDS / STEPS
+        inside = statistics.mean(self._entrances[WARM_UP:])
+        return step, inside, (after - before) / ROUNDS / STEPS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timing:
-    """Seconds of a step, mean of all turns but the first."""
-
-    step: float
-    entrances: float
-    observer: float
-
-
-def time_loops(folder: Path) -> dict[str, Timing]:
+def time_loops(folder: Path) -> dict[str, tuple[float, float, float]]:
     """Train without a guard and in each mode, in turns."""
-    bare = Loop()
-    watched = {mode: TimedLoop(mode, folder / mode) for mode in BARS}
+    loops = {mode: Timed(mode, folder / mode) for mode in ("bare", *BARS)}
     for _ in range(WARM_UP + ROUNDS):
-        for loop in (bare, *watched.values()):
-            loop.take_turn()
-    found = {"bare": Timing(step=_mean(bare.seconds), entrances=0.0, observer=0.0)}
-    for mode, one in watched.items():
-        found[mode] = Timing(
-            step=_mean(one.seconds),
-            entrances=_mean(one.entrances),
-            observer=one.observer_seconds,
-        )
-        one.close()
+        for one in loops.values():
+            one.take_turn()
+    found = {mode: one.seconds() for mode, one in loops.items()}
+    for one in loops.values():
+        one.loop.close()
     return found
 
 
-def _mean(turns: list[float]) -> float:
-    return statistics.mean(turns[WARM_UP:])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """What a step calls, mean of 1,000."""
-
-    operations: float
-    calls: float
-
-
-def count_loops(folder: Path) -> dict[str, Counts]:
-    """Count without a guard and in each mode, once the guard has settled."""
+def count_loops(folder: Path) -> dict[str, tuple[float, float]]:
+    """Count operations and calls of Python, once the guard has settled; means of a step."""
     found = {}
     for mode in ("bare", *BARS):
-        loop = Loop() if mode == "bare" else WatchedLoop(mode, folder / mode)
+        loop = Loop(mode, folder / mode)
         loop.train(WARM_UP * STEPS)
-        found[mode] = Counts(operations=loop.count_operations(), calls=loop.count_calls())
-        if isinstance(loop, WatchedLoop):
-            loop.close()
+        with Counting() as counting:
+            loop.train(COUNTED_STEPS)
+        calls = _count_calls(loop)
+        found[mode] = counting.counts.total() / COUNTED_STEPS, calls / COUNTED_STEPS
+        loop.close()
     return found
+
+
+def _count_calls(loop: Loop) -> int:
+    calls = 0
+
+    def note(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    loop.train(COUNTED_STEPS)
+    sys.setprofile(None)
+    return calls
 
 
 HEADER = (
@@ -214,28 +175,30 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         times = time_loops(Path(name) / "timed")
         counts = count_loops(Path(name) / "counted")
-    bare, rows, headlines = times["bare"], [], []
+    (bare, _, _), rows, headlines = times["bare"], [], []
+    bare_operations, bare_calls = counts["bare"]
     for mode, bar in BARS.items():
-        one = times[mode]
+        seconds, inside, observer = times[mode]
+        num_operations, num_calls = counts[mode]
         cost = Cost(
-            entrances=1e6 * one.entrances,
-            ratio=one.step / bare.step,
-            operations=counts[mode].operations - counts["bare"].operations,
-            calls=counts[mode].calls - counts["bare"].calls,
+            entrances=1e6 * inside,
+            ratio=seconds / bare,
+            operations=num_operations - bare_operations,
+            calls=num_calls - bare_calls,
         )
         us, ratio, operations, calls = cost.cells()
-        beside = f"{1e6 * one.observer:.0f} us"
-        above = f"{1e6 * (one.step - bare.step):.0f} us"
+        beside = f"{1e6 * observer:.0f} us"
+        above = f"{1e6 * (seconds - bare):.0f} us"
         bars = " / ".join(bar.cells())
-        step = f"{1e3 * one.step:.2f} ms"
+        step = f"{1e3 * seconds:.2f} ms"
         is_met = "yes" if cost.is_within(bar) else "NO"
         rows.append([mode, step, us, above, beside, ratio, operations, calls, bars, is_met])
-        what = f"a step of {1e3 * bare.step:.1f} ms, {mode}"
+        what = f"a step of {1e3 * bare:.1f} ms, {mode}"
         headlines.append((f"{what}: inside the guard", us, bar.cells()[0]))
         headlines.append((what, ratio, bar.cells()[1]))
     body = (
         f"A classifier with 26,000 parameters, 6 tensors, fused AdamW, one thread; a bare step "
-        f"takes {1e3 * bare.step:.2f} ms. Means of {ROUNDS} turns of {STEPS} steps, interleaved, "
+        f"takes {1e3 * bare:.2f} ms. Means of {ROUNDS} turns of {STEPS} steps, interleaved, "
         "with telemetry and snapshots in them. Inside the entrances: thread time inside "
         "`guard.record` and the hooks of the optimizer. Step, ratio and loop minus bare: processor "
         "time of the training process, all threads. Observer: processor time of the process "
