@@ -1,4 +1,4 @@
-"""What users do on purpose is not undone: `python -m benchmarks.attack.purpose [NAMES]`.
+"""What users do on purpose is not undone: `scripts/bench attack purpose [NAMES]`.
 
 Each case trains a tiny model three times with the same seed: bare, in `recover` and, one in four,
 in `protect`. Its user changes weights, optimizer state, buffers or settings in the middle (what
@@ -230,22 +230,16 @@ def main() -> None:
     cases = [one for one in watched if one.name in CASES]
     controls = [one for one in watched if one.name in CONTROLS]
     line = summary(cases, bare)
-    if sys.argv[1:]:
-        print(line)
-        return
     body = [
         (__doc__ or "").split("\n\n", 1)[1].strip().replace("\n", " "),
         f"{line}.",
         "Without an edit, and with a fault instead of one:",
         table(HEADER, [row(one, bare[one.name]) for one in controls]),
     ]
-    headline = ("edits on purpose: undone, certain, start again", _headline(cases), "0, 0, 0")
-    publish("Purposeful edits", "scripts/bench attack.purpose", "\n\n".join(body), [headline])
-
-
-def _headline(cases: Sequence[Outcome]) -> str:
-    counts = (_count(cases, field) for field in ("undone", "certain", "start_again"))
-    return ", ".join(map(str, counts))
+    counts = ", ".join(str(_count(cases, one)) for one in ("undone", "certain", "start_again"))
+    headline = ("edits on purpose: undone, certain, start again", counts, "0, 0, 0")
+    command, text = "scripts/bench attack purpose", "\n\n".join(body)
+    publish("Purposeful edits", command, text, [headline], is_dry=bool(sys.argv[1:]))
 
 
 if __name__ == "__main__":
