@@ -9,8 +9,7 @@ that never had; here its records outside every labelled event are counted, for e
 import numpy as np
 from tests.kit.public_runs import SPLITS, RealRun, real_runs
 
-from benchmarks.detect.figures import rate_of
-from benchmarks.detect.measure import nonfinite_counts
+from benchmarks.detect.measure import nonfinite_counts, rate_of
 from benchmarks.detect.ours import our_contenders
 from benchmarks.results import publish, table
 from benchmarks.scoring import excused, score

@@ -3,6 +3,5 @@
 cases.py       runs as files, and what is true of each
 answers.py     the answer of a tool, and how it is scored
 contenders.py  trimtab, and rules that others have published
-watcher.py     an agent without a model, which polls runs and decides
 live.py        that agent beside twenty runs that grow, on two judges
 """

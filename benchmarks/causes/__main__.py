@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.kit.public_runs import DATA
 
-from benchmarks.causes import scores, stories
+from benchmarks.causes import fitting, stories
 from benchmarks.causes.cases import Cases, read_cases
 from benchmarks.causes.fitting import fit
 from benchmarks.results import publish, table
@@ -78,15 +78,15 @@ def report(read: Cases) -> str:
     for name, is_few in (("all signals", False), ("loss and gradient norm alone", True)):
         chosen = [one for one in read.cases if one.cause is not None and one.is_few is is_few]
         ranked = [(one, rank(one.results(), weights, one.situation)) for one in chosen]
-        rows.append(scores.summary(name, ranked))
+        rows.append(fitting.summary(name, ranked))
     seeds = sorted({one.seed for one in read.cases})
     seen = " Looked at before: no held-out figures." if set(seeds) & set(LOOKED_AT) else ""
     return "\n\n".join(
         [
             f"Seeds {seeds}.{seen}",
-            table(scores.HEADER, rows),
+            table(fitting.HEADER, rows),
             f"Faulty runs without an incident: {', '.join(read.missed) or 'none'}.",
-            scores.speaks_for(weights),
+            fitting.speaks_for(weights),
         ]
     )
 

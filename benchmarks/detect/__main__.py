@@ -13,10 +13,17 @@ from tests.kit.public_runs import SPLITS, real_runs
 
 from benchmarks.detect import cost
 from benchmarks.detect.bars import bar_table, bars_of
-from benchmarks.detect.contenders import Contender
-from benchmarks.detect.figures import CONFIDENCES, event_recall, llama_early, real_row
 from benchmarks.detect.injections import POINTS
-from benchmarks.detect.measure import Result, measure, measure_faults
+from benchmarks.detect.measure import (
+    CONFIDENCES,
+    Contender,
+    Result,
+    event_recall,
+    llama_early,
+    measure,
+    measure_faults,
+    real_row,
+)
 from benchmarks.detect.ours import our_contenders
 from benchmarks.detect.peers import PEERS
 from benchmarks.results import Headline, publish, table

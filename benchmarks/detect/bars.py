@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.detect.figures import event_recall, llama_early
 from benchmarks.detect.injections import (
     DRIFT,
     DRIFT_LOSS,
@@ -14,7 +13,7 @@ from benchmarks.detect.injections import (
     WITH_NORM,
 )
 from benchmarks.detect.intervals import share_of
-from benchmarks.detect.measure import ForkResult, Result
+from benchmarks.detect.measure import ForkResult, Result, event_recall, llama_early
 from benchmarks.results import table
 
 MOST_FALSE = 2

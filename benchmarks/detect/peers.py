@@ -6,12 +6,35 @@ Where a source leaves something open, the choice is said here.
 import math
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
-from benchmarks.detect.contenders import ArrayRule, Rule
-from trimtab.core.block import BoolArray, FloatArray
+from trimtab.core.block import Block, BoolArray, FloatArray
+from trimtab.core.signals import GRAD_NORM, LOSS
+
+Rule = Callable[[FloatArray, FloatArray | None], BoolArray]
+"""Losses and norms (none if the run has no norms) in, one flag per value out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrayRule:
+    """A rule over the losses and norms of the records that have a loss."""
+
+    name: str
+    rule: Rule
+    source: str = "rule"
+
+    def watch(self, run: Block) -> BoolArray:
+        loss, norm = run.column(LOSS), run.column(GRAD_NORM)
+        rows = np.flatnonzero(loss.present)
+        flags = np.zeros(len(run), dtype=np.bool_)
+        with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+            norms = norm.values[rows] if norm.recorded else None
+            flags[rows] = self.rule(loss.values[rows], norms)
+        return flags
+
 
 ValueRule = Callable[[FloatArray], BoolArray]
 

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.causes import scores
+from benchmarks.causes import fitting
 from benchmarks.causes.cases import Case
 from benchmarks.causes.expectations import EXPECTATIONS
 from benchmarks.causes.fitting import fit, leave_one_seed_out
@@ -40,7 +40,7 @@ def test_every_cause_has_expectations_and_every_observation_is_expected() -> Non
 def test_the_page_shows_what_speaks_for_each_cause() -> None:
     page = PAGE.read_text(encoding="utf-8")
     shown = page.split("\n## Evidence for each cause\n")[1].split("\n## ")[0]
-    assert scores.speaks_for(all_weights()) in shown
+    assert fitting.speaks_for(all_weights()) in shown
 
 
 def test_a_seed_is_measured_with_weights_that_have_not_seen_it() -> None:
@@ -57,4 +57,4 @@ def test_a_cause_that_is_always_shown_is_found() -> None:
     weights = fit(cases, {"seeds": [0, 1]})
     assert weights.weigh("lr_jumped", yes=True)[Cause.LR_DISCONTINUITY] > 2
     ranked = leave_one_seed_out(cases, weights.temperature)
-    assert scores.summary("both", ranked)[2] == "2 of 2 (100 %)"
+    assert fitting.summary("both", ranked)[2] == "2 of 2 (100 %)"
