@@ -2,5 +2,4 @@
 
 worlds      the runs of `benchmarks.zoo`, healthy and with a fault, and the cache of their records
 drawn       the playbook's incidents and bad starts, drawn with noise
-measure     what the judge says of each
 """

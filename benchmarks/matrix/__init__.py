@@ -2,6 +2,5 @@
 
 cases.py         what is installed, imported, called and tested
 environments.py  an interpreter, a virtual environment, what pip and the programs print
-attempt.py       one case from an empty environment to its outcome
-__main__.py      all cases, and the table
+__main__.py      each case from an empty environment to its outcome, and the table
 """

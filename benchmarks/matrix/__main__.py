@@ -6,19 +6,122 @@ package index.
 """
 
 import argparse
+import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.matrix.attempt import ROOT, attempt
+from packaging.utils import canonicalize_name
+
 from benchmarks.matrix.cases import CASES, Case
+from benchmarks.matrix.environments import Environment, Failed, Package, find_interpreter
 from benchmarks.result_cache import Outcome, ResultCache
-from benchmarks.results import publish, table
+from benchmarks.results import ROOT, publish, table
 
 HEADER = ("case", "Python", "installed", "tried", "result")
+
+
+CORE = {"numpy", "rich", "typer"}
+TEST_TOOLS = ("pytest>=8.3", "pytest-timeout>=2.3", "hypothesis>=6.120", "jsonschema>=4.20")
+QUIETLY = ("-p", "no:cacheprovider", "--continue-on-collection-errors")
+SHOWN = ("torch", "numpy", "typer", "rich")
+
+
+def attempt(case: Case, wheel: Path, folder: Path) -> dict[str, Any]:
+    """What came out: the versions, and the first thing that failed, if any.
+
+    The environment of a case that failed stays, with everything that its programs printed.
+    """
+    outcome: dict[str, Any] = {"did_run": True, "problem": "", "tests": "", "versions": {}}
+    interpreter = find_interpreter(case.python)
+    if interpreter is None:
+        return outcome | {"problem": f"no Python {case.python} on this machine", "did_run": False}
+    name = case.name.replace(" ", "-")
+    tree = _copy_tree(folder / "trees" / name)
+    environment = Environment(folder / "venvs" / name)
+    try:
+        if environment.folder.exists():  # it failed the last time
+            environment.pip("--force-reinstall", "--no-deps", str(wheel))
+        else:
+            environment.create(interpreter)
+            _install(case, wheel, environment)
+        packages = environment.packages()
+        wanted = [case.extra] if case.extra in packages else []
+        outcome["versions"] = {
+            name: packages[name].version for name in (*wanted, *SHOWN) if name in packages
+        }
+        outcome["packages"] = len(packages)
+        if case.is_core_alone:
+            _check_core(packages, case.python)
+        for name in case.imports:
+            environment.run(["python", "-c", f"import {name}"], folder)
+        for call in case.calls:
+            environment.run(shlex.split(call.command), tree, codes=call.codes)
+        if case.tests:
+            outcome["tests"] = _test(case, environment, tree)
+    except Failed as error:
+        outcome["problem"] = str(error)
+    else:
+        environment.remove()
+        shutil.rmtree(tree)
+    return outcome
+
+
+def _check_core(packages: Mapping[str, Package], python: str) -> None:
+    """Raises Failed if something is installed that the core dependencies do not need."""
+    environment = {"extra": "", "python_version": python, "python_full_version": f"{python}.0"}
+
+    def needed_by(name: str) -> set[str]:
+        wanted = packages[name].requires if name in packages else ()
+        used = [one for one in wanted if one.marker is None or one.marker.evaluate(environment)]
+        return {str(canonicalize_name(one.name)) for one in used}
+
+    reached, following = {"trimtab"}, needed_by("trimtab")
+    if following != CORE:
+        raise Failed(f"trimtab needs {', '.join(sorted(following))}")
+    while following:
+        reached |= following
+        following = set().union(*map(needed_by, following)) - reached
+    if strangers := set(packages) - reached:
+        raise Failed(f"installed besides the core dependencies: {', '.join(sorted(strangers))}")
+
+
+def _install(case: Case, wheel: Path, environment: Environment) -> None:
+    pins = list(case.pins)
+    if case.torch is not None:
+        # By itself first: asked for by another package, pip would take the newest build.
+        environment.pip(f"torch=={case.torch}")
+        pins.append(f"torch=={case.torch}")
+    constraints = environment.folder / "constraints.txt"
+    constraints.write_text("\n".join(pins), encoding="utf-8")
+    extra = f"[{case.extra}]" if case.extra else ""
+    environment.pip("--constraint", str(constraints), f"trimtab{extra} @ {wheel.as_uri()}", *pins)
+
+
+def _test(case: Case, environment: Environment, tree: Path) -> str:
+    """The closing line of pytest, over the installed package."""
+    constraints = environment.folder / "constraints.txt"
+    environment.pip("--constraint", str(constraints), *TEST_TOOLS, *case.tools)
+    # Plug-ins and torchtitan's tests are slow by mark; their folder is chosen on purpose.
+    marks = [] if "torchtitan" in case.tests[0] else ["-m", "not slow"]
+    command = ["python", "-m", "pytest", "-q", *QUIETLY, *marks, *case.tests]
+    printed = environment.run(command, tree)
+    closing = printed.strip().splitlines()[-1]
+    return re.sub(r" in .*|=", "", closing).strip()
+
+
+def _copy_tree(tree: Path) -> Path:
+    """The project without its package, so that only the installed one can be imported."""
+    shutil.rmtree(tree, ignore_errors=True)
+    skipped = shutil.ignore_patterns("src", ".git", "__pycache__", "build", "dist", ".*_cache")
+    shutil.copytree(ROOT, tree, ignore=skipped)
+    return tree
 
 
 def main() -> None:

@@ -3,5 +3,5 @@
 long_run.py    writes the journals
 processes.py   starts a command and measures its time and its peak memory
 commands.py    each command on the long run
-many_runs.py   one server for a folder of a thousand runs
+__main__.py    the tables, and one server for a folder of a thousand runs
 """

@@ -1,5 +1,5 @@
 """Sending a run to a real MLflow on PostgreSQL while everything dies: `scripts/bench ship`.
 
 servers.py     PostgreSQL and MLflow as processes of this benchmark, killed and started again
-killing.py     a run that is shipped while server, database and shipper are killed
+__main__.py    a run that is shipped while server, database and shipper are killed
 """

@@ -5,7 +5,6 @@ Phases of training as people plan them, the traps of the study that the rule of 
 written down before any of them was run, and practice from the lists of others.
 """
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -61,35 +60,14 @@ def scale_option(run: Run, name: str, factor: float) -> None:
         group[name] = value * factor
 
 
-def _without_plan(name: str, factor: Callable[[int], float]) -> None:
-    """Register a learning rate in place of the plan's."""
-    _named(name)(lambda run, step: set_options(run, lr=run.memory["rate"] * factor(step)))
-
-
 def _on_plan(name: str, factor: Callable[[int], float]) -> None:
     """Register a factor of the planned learning rate."""
     _named(name)(lambda run, step: scale_option(run, "lr", factor(step)))
 
 
-def _cosine(step: int) -> float:
-    return 0.5 * (1 + math.cos(math.pi * (step % 100) / 100))
-
-
-_without_plan("warm restarts", lambda step: 1e-3 + 3 * _cosine(step))
-
-
 _on_plan("LR x4 for good", lambda step: 4 if step >= AT else 1.0)
 _on_plan("LR x10 for 40, back", lambda step: 10 if AT <= step < AT + 40 else 1.0)
 _on_plan("warm-up again, from zero", lambda step: min((step - AT + 1) / 30, 1) if step >= AT else 1)
-
-
-@_named("momentum off for 40, back")
-def _no_momentum(run: Run, step: int) -> None:
-    for group in run.optimizer.param_groups:
-        for name, off in (("betas", (0.0, 0.95)), ("momentum", 0.0)):
-            if name in group:
-                kept = run.memory.setdefault(name, group[name])
-                group[name] = off if AT <= step < AT + 40 else kept
 
 
 @_once("betas changed")
@@ -202,24 +180,6 @@ class _Caller(nn.Module):
 @_loss("logits cooled by two")
 def _cooled(run: Run, model: nn.Module, batch: Any) -> Tensor:
     return run.world.loss(_Caller(lambda inputs: model(inputs) / 2), batch)
-
-
-@_named("distillation")
-def _distillation(run: Run, step: int) -> None:
-    if step == AT:
-        teacher = run.world.model()
-        teacher.load_state_dict(run.model.state_dict())
-        run.memory["teacher"] = teacher.eval()
-    if step < AT:
-        return
-
-    def loss(model: nn.Module, batch: Any) -> Tensor:
-        inputs = batch[:, :-1] if isinstance(batch, Tensor) else batch[0]
-        with torch.no_grad():
-            target = run.memory["teacher"](inputs)
-        return run.world.loss(model, batch) + F.mse_loss(model(inputs), target)
-
-    run.loss = loss
 
 
 @_named("every fourth batch of another task, weighed three times")
