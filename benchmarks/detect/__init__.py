@@ -2,5 +2,5 @@
 
 ours.py        trimtab's judge                  measure.py   detectors x runs -> rates and recalls
 peers.py       the others                       cost.py      what judging costs
-injections.py  faults put into healthy runs     __main__.py  the tables, and what trimtab asks of itself
+injections.py  faults put into healthy runs     __main__.py  the tables and the bars
 """
