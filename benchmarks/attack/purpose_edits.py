@@ -33,13 +33,6 @@ def gate_doubled_numpy(run: Transformer) -> None:
         block.gate.detach().numpy()[...] *= 2
 
 
-@purpose(Transformer, at=(140,))
-@torch.no_grad()
-def one_gain_doubled(run: Transformer) -> None:
-    """One gain of a norm inside a block is doubled by indexing under `no_grad`."""
-    run.model.blocks[1].norm2.weight[5] *= 2
-
-
 @purpose(Transformer, at=(168,))
 def one_weight_from_a_table(run: Transformer) -> None:
     """A table of constants is written into single weights through NumPy: here, 1 and -0.5."""
@@ -77,14 +70,6 @@ def weight_negated_numpy(run: Transformer) -> None:
 
 
 # Scales and symmetries.
-
-
-@purpose(Classifier, at=(170,))
-def exponents_shifted_numpy(run: Classifier) -> None:
-    """Two layers are balanced by `ldexp` on NumPy views: no bit of a mantissa changes."""
-    for name, by in (("0.weight", 1), ("0.bias", 1), ("2.weight", -1)):
-        values = run.model.get_parameter(name).detach().numpy()
-        np.ldexp(values, by, out=values)
 
 
 @purpose(Transformer, at=(131,))
