@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from benchmarks.detect.injections import SHAPES, fork_at
 from benchmarks.detect.intervals import poisson_interval
-from benchmarks.detect.measure import first_onset
+from benchmarks.detect.measure import Contender, first_onset
 from benchmarks.detect.ours import our_contenders
 from benchmarks.detect.peers import PEERS
 from tests.kit.synthetic import block_of, falling_loss
@@ -25,7 +25,8 @@ def test_nobody_sees_the_future() -> None:
     for name in ("loss", "grad_norm"):
         run.columns[name].values[draw.choice(1600, 50, replace=False)] *= draw.uniform(1.1, 8, 50)
         run.columns[name].values[1200] = np.nan
-    for contender in (*our_contenders(), *PEERS):
+    everyone: list[Contender] = [*our_contenders(), *PEERS]
+    for contender in everyone:
         whole = contender.watch(run)
         for rows in (90, 700, 1201, 1599):
             assert (contender.watch(run[:rows]) == whole[:rows]).all(), contender.name
