@@ -119,7 +119,7 @@ def of_postmortem(text: str) -> dict[str, Any]:
 
 def _headline(report: RunReport) -> Shown:
     """Return what the headline says of the incident that it is about."""
-    pattern = r"(.*?) (?:at|since) step ([\d,]+): (.*?)(?:; (?:only )?\d.*)?\.$"
+    pattern = r"(.*?) (?:at|since) step ([\d,]+): (.*?)(?:; (?:only |steps are )?(?:\d|row).*)?\.$"
     said = re.match(pattern, report.verdict)
     if said is None:
         return {}

@@ -41,6 +41,13 @@ def test_it_says_what_the_report_says(troubled: RunReport) -> None:
     assert len(json.dumps(answer)) < 1000
 
 
+def test_the_loss_of_a_run_that_is_nan_to_the_end_is_nan_now() -> None:
+    losses = falling_loss(400)
+    losses[300:] = np.nan
+    answer = diagnose(block_of({"loss": losses})).brief()
+    assert answer["incident"]["loss"]["now"] == "NaN"
+
+
 def test_a_second_look_at_the_same_run_is_small(troubled: RunReport) -> None:
     answer = troubled.brief(troubled.brief()["token"])
     assert answer["new"] == []

@@ -176,6 +176,16 @@ def test_a_clean_run_says_so() -> None:
     assert drawn(report_of(calm)).startswith("Healthy: no incident in 600 records.")
     few = report_of(calm[:12]).verdict
     assert few == "No incident found in 12 records; it takes 64 to be sure."
+    holes = np.where(np.arange(600) % 200, np.nan, 2.0)
+    block = block_of({"loss": holes, "lr": np.full(600, 1e-3)})
+    block.columns["loss"] = Column(holes, ~np.isnan(holes))
+    assert report_of(block).verdict == "No incident found in 3 records; it takes 64 to be sure."
+
+
+def test_a_row_number_is_not_given_for_a_step_without_saying_so() -> None:
+    note = 'No step column: "step" below is the row number (row 50 = epoch 1.27).'
+    told = dataclasses.replace(troubled_report(), notes=(note,)).verdict
+    assert told.endswith("; steps are row numbers (row 50 = epoch 1.27).")
 
 
 def test_a_loss_that_never_fell_is_not_called_healthy() -> None:

@@ -14,9 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from trimtab.core.errors import ConfigError
 from trimtab.core.incidents import IncidentTransition, Transition
 from trimtab.core.jsonable import to_jsonable
+from trimtab.core.signals import LOSS
 from trimtab.core.text import printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.journal.directory import incident_folder_name
@@ -76,7 +79,7 @@ def incident_brief(diagnosis: Diagnosis, report: RunReport) -> dict[str, Any]:
     loss = {
         "before": symptoms.loss_before,
         "peak": symptoms.loss_peak,
-        "now": facts.level.now if facts.level else None,
+        "now": _newest_loss(diagnosis, report),
     }
     reward = facts.reward and {"before": facts.reward.before, "now": facts.reward.now}
     folder = incident_folder_name(incident.number, incident.onset.step)
@@ -97,6 +100,16 @@ def incident_brief(diagnosis: Diagnosis, report: RunReport) -> dict[str, Any]:
         "read": f"trimtab/incidents/{folder}/postmortem.md" if report.format == "journal" else None,
     }
     return {name: value for name, value in found.items() if value not in (None, "", {})}
+
+
+def _newest_loss(diagnosis: Diagnosis, report: RunReport) -> float | None:
+    """Return the level of the loss now; NaN or infinite if the newest losses are."""
+    facts = diagnosis.incident.facts
+    if facts.nonfinite_at_end:
+        column = report.block.column(LOSS)
+        losses = column.values[column.present]
+        return float(losses[~np.isfinite(losses)][-1]) if len(losses) else None
+    return facts.level.now if facts.level else None
 
 
 def fitted(text: str, max_bytes: int) -> str:

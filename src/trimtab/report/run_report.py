@@ -12,11 +12,14 @@ from trimtab.core.findings import Finding, Symptom
 from trimtab.core.incidents import Incident, IncidentClass, IncidentTransition
 from trimtab.core.jsonable import to_jsonable
 from trimtab.core.run import RunFacts
-from trimtab.core.signals import Quality
+from trimtab.core.signals import LOSS, Quality
 from trimtab.core.sink import RunStatus
 from trimtab.core.text import clause, counted, printable
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards, has_never_fallen
+
+NOTE_OF_ROWS = 'No step column: "step" below is the row number'
+"""How the note begins of a log that counts epochs and no steps."""
 
 BAD_ENDS = ("the run raised", f"the run {RunStatus.DIED}")
 """How the notes begin that say so."""
@@ -62,7 +65,8 @@ class RunReport:
         note = f"; {dismissed} dismissed" if dismissed else ""
         if dismissed and not self.undismissed:
             return f"Nothing to do{note}."
-        records, is_short = counted(len(self.block), "record"), len(self.block) < MIN_RECORDS
+        num_records = self._num_judged
+        records, is_short = counted(num_records, "record"), num_records < MIN_RECORDS
         if not self.undismissed:
             if is_short:
                 return f"No incident found in {records}; it takes {MIN_RECORDS} to be sure{note}."
@@ -78,7 +82,19 @@ class RunReport:
             return f"{over}: nothing to do{note}."
         rest = f"; {counted(more, 'more incident')}" if more else ""
         rest += f"; only {records}" if is_short else ""
-        return f"{_what(worst)}: {clause(worst.action.instruction)}{rest}{note}."
+        return f"{_what(worst)}: {clause(worst.action.instruction)}{rest}{note}{self._rows}."
+
+    @property
+    def _num_judged(self) -> int:
+        """The number of records with a loss, or of all if no loss was recorded."""
+        losses = self.block.column(LOSS)
+        return int(losses.present.sum()) if losses.recorded else len(self.block)
+
+    @property
+    def _rows(self) -> str:
+        """What the step in the verdict is, if the log counts none: a row, with its epoch."""
+        said = next((note for note in self.notes if note.startswith(NOTE_OF_ROWS)), "")
+        return said and f"; steps are row numbers{clause(said.removeprefix(NOTE_OF_ROWS))}"
 
     @property
     def bad_end(self) -> str:

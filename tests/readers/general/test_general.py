@@ -147,6 +147,17 @@ def test_what_is_read(write: Write, name: str) -> None:
     assert run.block.quality("loss") is (Quality.INFERRED if "HF" in name else Quality.RAW)
 
 
+def test_an_evaluation_without_a_step_stands_beside_the_record_before_it(write: Write) -> None:
+    lines = [f"{{'loss': {2 - i / 50}, 'grad_norm': 0.5, 'epoch': {i / 50}}}" for i in range(100)]
+    for at in (80, 40):
+        lines.insert(at, f"{{'eval_loss': {1 + at / 80}, 'eval_runtime': 3.1, 'epoch': {at / 50}}}")
+    run = read_log(write("\n".join(lines)))
+    held_out = run.block.column("eval_loss")
+    assert len(run.block) == 100
+    assert np.flatnonzero(held_out.present).tolist() == [39, 79]
+    assert held_out.values[held_out.present].tolist() == [1.5, 2.0]
+
+
 def test_running_means_are_marked(write: Write) -> None:
     run = read_log(write("step 1 avg_loss 3.5\nstep 2 avg_loss 3.25\n"))
     assert run.block.quality("loss") == Quality.SMOOTHED

@@ -420,8 +420,9 @@ class _Assembly:
         return before if to_before < to_after else after
 
     def _add_evaluations(self, records: Records, steps: FloatArray | None) -> None:
-        """Add rows for the losses of evaluations."""
+        """Add rows for the losses of evaluations; where nothing counts steps, no new rows."""
         if records.step is None or steps is None:
+            self._add_evaluations_beside(records)
             return
         found: dict[str, list[tuple[IntArray, FloatArray, FloatArray]]] = {}
         counted: dict[str, bool] = {}
@@ -457,6 +458,23 @@ class _Assembly:
                 np.concatenate([counts, at]),
             )
             records.columns[label] = (new, values)
+        records.evaluations = frozenset(found)
+
+    def _add_evaluations_beside(self, records: Records) -> None:
+        """Add the losses of evaluations to the records before them: rows stand for steps here."""
+        found: dict[str, list[tuple[IntArray, FloatArray]]] = {}
+        for shape in self._others:
+            name = next((name for name in shape.names if _is_result(shape, name)), None)
+            mine = self._of_rank(shape)
+            if name is None or name in records.columns or not mine.any():
+                continue
+            label = name if roles.is_evaluation(name) else f"eval {name}"
+            rows = np.searchsorted(records.lines, shape.line_numbers[mine]) - 1
+            found.setdefault(label, []).append((np.maximum(rows, 0), shape.column(name)[mine]))
+        for label, parts in found.items():
+            rows, values = (np.concatenate(column) for column in zip(*parts, strict=True))
+            rows, first = np.unique(rows, return_index=True)
+            records.columns[label] = (rows, values[first])
         records.evaluations = frozenset(found)
 
 
