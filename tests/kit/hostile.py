@@ -354,7 +354,7 @@ def read_with_commands(place: Place) -> str:
     run = RunDirectory(place.run)
     hub = Hub([place.run.parent])
     hub.poll()
-    printed += hub.fleet_message(-1)[1].decode()
+    printed += str(hub.fleet_since(-1))
     hub.close()
     with contextlib.suppress(OSError), Follower(run) as follower:
         follower.poll()

@@ -13,7 +13,7 @@ from trimtab.live.host.batch_memory import BatchMemory
 from trimtab.live.host.recorder import Recorder
 from trimtab.live.ranks.exchange import TrainStep
 from trimtab.live.shield import Shield
-from trimtab.observe.run_observer import RunObserver
+from trimtab.observe.run_observer import Listener, RunObserver
 
 PAUSES = (100, 110, 120)
 
@@ -61,7 +61,7 @@ class Failing(Detector):
 """
 
 
-class Heard:
+class Heard(Listener):
     """Keeps the lines of an observer."""
 
     def __init__(self) -> None:

@@ -33,7 +33,7 @@ from trimtab.journal.checkpoints.index import CheckpointEntry, CheckpointIndex, 
 from trimtab.journal.checkpoints.manifest import CheckpointFacts
 from trimtab.journal.news import INCIDENT, read_news
 from trimtab.observe.liveness import Standing
-from trimtab.observe.run_observer import RunObserver
+from trimtab.observe.run_observer import Listener, RunObserver
 from trimtab.observe.server.run_feed import incident_text
 
 LOGS, LIVE_RUNS = 2000, 200
@@ -113,7 +113,7 @@ def test_every_view_of_a_log_says_the_same(seed: int, tmp_path: Path) -> None:
     assert disagreements(truth_of(report), report_views(report)) == []
 
 
-class Hearing:
+class Hearing(Listener):
     """Keeps what an observer says to the training process."""
 
     def __init__(self) -> None:

@@ -9,7 +9,6 @@ Checksums, the atomic commit, verdicts and retention are trimtab's part: a check
 and reads files.
 """
 
-from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +17,12 @@ from trimtab.core.plugins import CHECKPOINTERS, find_plugin
 
 @runtime_checkable
 class Checkpointer(Protocol):
-    """Writes and reads one checkpoint. Both methods are called on all ranks at the same step."""
+    """Writes and reads one checkpoint. Both methods are called on all ranks at the same step.
+
+    One that can also write while training goes on has a third, `save_in_background(folder, state)`:
+    it copies the state and returns a `concurrent.futures.Future`, done when all of this rank is
+    written.
+    """
 
     def save(self, folder: Path, state: dict[str, Any]) -> None:
         """Write `state`, a nested dict of tensors and plain values, into an empty folder."""
@@ -26,15 +30,6 @@ class Checkpointer(Protocol):
 
     def load(self, folder: Path, state: dict[str, Any]) -> None:
         """Read the folder into the tensors of `state`, and replace its plain values."""
-        ...
-
-
-@runtime_checkable
-class BackgroundCheckpointer(Checkpointer, Protocol):
-    """A checkpointer that can also write while training goes on."""
-
-    def save_in_background(self, folder: Path, state: dict[str, Any]) -> "Future[Any]":
-        """Copy the state and return; the future is done when all of this rank is written."""
         ...
 
 

@@ -4,9 +4,7 @@ The columns are allocated once, for all files, and each file is read straight in
 journal of a million records is not copied after reading. The columns of a journal that is too large
 for that stay in its files (`SegmentColumns`); each value is read once to find damage.
 
-Most runs count on without a break. Such an axis is a range (`JournalAxes`), known from the headers
-of the files: it takes no memory if it is constant, and axes that are the same range share it. At
-5,000,000 records four arrays would take 160 MB.
+An axis that is one number in all files, as the attempt of most runs, takes no memory.
 """
 
 import os
@@ -20,7 +18,7 @@ import numpy as np
 
 from trimtab.core.block import Block, BoolArray, Column, Event, FloatArray, IntArray, StoredColumns
 from trimtab.core.signals import Quality
-from trimtab.journal.header import AXES, Axis
+from trimtab.journal.header import AXES
 from trimtab.journal.lines import Damage, DamageKind
 from trimtab.journal.log_segment import ColumnTarget, LogSegment, ReadLosses
 from trimtab.journal.sealed_segment import SealedSegment
@@ -30,28 +28,22 @@ Segment = LogSegment | SealedSegment
 
 
 class JournalAxes:
-    """The axes of all segments; those that are no range are filled file by file."""
+    """The axes of all segments; those that are not constant are filled file by file."""
 
     def __init__(self, segments: Sequence[Segment]) -> None:
         self.rows = sum(segment.rows for segment in segments)
-        known = [(segment.rows, segment.ranges()) for segment in segments if segment.rows]
-        shared: dict[Axis, IntArray] = {}
+        known = [segment.ranges() for segment in segments if segment.rows]
         self._arrays: dict[str, IntArray] = {}
         self._filled = {"tick"}
         """What the segments fill; always the tick, which they report damage by."""
         for name in AXES:
-            found = _join([(rows, ranges.get(name)) for rows, ranges in known])
-            if found is None:
+            found = {ranges.get(name) for ranges in known}
+            axis = found.pop() if len(found) == 1 else None
+            if axis is not None and axis.stride == 0 and name != "tick":
+                self._arrays[name] = np.broadcast_to(np.int64(axis.start), (self.rows,))
+            else:
                 self._arrays[name] = np.empty(self.rows, dtype=np.int64)
                 self._filled.add(name)
-            # One number stands for all rows; not of the tick, which the segments always fill.
-            elif found.stride == 0 and name != "tick":
-                self._arrays[name] = np.broadcast_to(np.int64(found.start), (self.rows,))
-            else:
-                if found not in shared:
-                    shared[found] = np.empty(self.rows, dtype=np.int64)
-                    found.fill(shared[found])
-                self._arrays[name] = shared[found]
 
     @property
     def tick(self) -> IntArray:
@@ -66,25 +58,6 @@ class JournalAxes:
         if order is None:
             return dict(self._arrays)
         return {name: axis[order] for name, axis in self._arrays.items()}
-
-
-def _join(parts: Sequence[tuple[int, Axis | None]]) -> Axis | None:
-    """Join the ranges of consecutive files into one; None if they do not continue each other."""
-    joined: Axis | None = None
-    length = 0
-    for rows, axis in parts:
-        if axis is None:
-            return None
-        if joined is None:
-            joined, length = axis, rows
-            continue
-        # A file of one record has no stride of its own: the gap to the next one is its stride.
-        gap = axis.start - (joined.start + joined.stride * (length - 1))
-        stride = gap if length == 1 else joined.stride
-        if gap != stride or (rows > 1 and axis.stride != stride):
-            return None
-        joined, length = Axis(start=joined.start, stride=stride), length + rows
-    return joined if joined is None or joined.fits(length) else None
 
 
 class SegmentColumns:

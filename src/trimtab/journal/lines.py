@@ -97,8 +97,6 @@ class Damage:
     sentence: str
     ticks: tuple[int, int] | None = None
     """The first and last tick affected, where known."""
-    extent: tuple[int, int] | None = None
-    """The first byte affected and the one after the last, where known."""
     signal: str | None = None
     """The signal affected; None if whole records are."""
 
@@ -118,7 +116,6 @@ class Damage:
             file=file,
             sentence=str(sentence),
             ticks=_pair(fields.get("ticks")),
-            extent=_pair(fields.get("extent")),
             signal=signal if isinstance(signal, str) else None,
         )
 

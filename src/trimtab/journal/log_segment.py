@@ -134,7 +134,6 @@ class LogParser:
                 DamageKind.TORN_TAIL,
                 f"{self._file} ends in an incomplete line of {len(self._rest)} bytes: "
                 "the writer was stopped in the middle of it, or is still writing",
-                extent=(self._offset, self.fed),
             )
         # Records are numbered by their ticks; the other lines count by themselves, so that one that
         # is gone is missed.
@@ -204,20 +203,14 @@ class LogParser:
                 DamageKind.DAMAGED_LINES,
                 f"{self._file} has {self._bad_lines} damaged lines in the bytes "
                 f"{self._bad_from} to {self._offset}; they were left out",
-                extent=(self._bad_from, self._offset),
             )
             self._bad_lines = 0
 
     def _report(
-        self,
-        kind: DamageKind,
-        sentence: str,
-        ticks: tuple[int, int] | None = None,
-        extent: tuple[int, int] | None = None,
+        self, kind: DamageKind, sentence: str, ticks: tuple[int, int] | None = None
     ) -> None:
-        self._damage.append(
-            Damage(kind=kind, file=self._file, sentence=sentence, ticks=ticks, extent=extent)
-        )
+        damage = Damage(kind=kind, file=self._file, sentence=sentence, ticks=ticks)
+        self._damage.append(damage)
 
 
 def _number(entry: Entry) -> float:

@@ -31,6 +31,7 @@ from trimtab.diagnosis import run_config
 from trimtab.journal import RunDirectory
 from trimtab.observe.liveness import Owner
 from trimtab.observe.observed_run import ObservedRun, observe_once
+from trimtab.observe.run_observer import Listener
 from trimtab.observe.shipping.log import ShipLog
 from trimtab.observe.shipping.shipper import Shipper, open_sinks
 
@@ -50,7 +51,7 @@ MAX_SECONDS_OF_WORK = 600.0
 a detector may loop for ever. Chosen: a million records are judged in seconds."""
 
 
-class Pipe:
+class Pipe(Listener):
     """Tells the training process; what libraries print goes nowhere."""
 
     def __init__(self) -> None:

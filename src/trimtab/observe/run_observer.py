@@ -13,7 +13,7 @@ import json
 import logging
 import time
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from trimtab.core.block import Block, Event
 from trimtab.core.errors import JournalError
@@ -61,26 +61,14 @@ LEASE_SECONDS = 2.0
 """From one attempt to take over the lease to the next."""
 
 
-class Listener(Protocol):
-    """Hears what is new about a run."""
+class Listener:
+    """Hears what is new about a run; this one, of an observer that writes files, hears nothing."""
 
     def line(self, level: int, text: str) -> None:
         """Hear a line for the log of the run."""
-        ...
 
     def incident(self, incident: Incident, *, is_new: bool) -> None:
         """Hear of an incident; one that is not new was found by an earlier observer."""
-        ...
-
-
-class NoListener:
-    """For an observer whose results are read from its files."""
-
-    def line(self, level: int, text: str) -> None:
-        """Do nothing."""
-
-    def incident(self, incident: Incident, *, is_new: bool) -> None:
-        """Do nothing."""
 
 
 class RunObserver:
@@ -92,7 +80,7 @@ class RunObserver:
         self.run = run
         self.totals = RunTotals()
         """What the records add up to."""
-        self._listener = listener or NoListener()
+        self._listener = listener or Listener()
         self._wants_lease = writes
         self._next_lease = 0.0
         self._news: NewsWriter | NoNews = NoNews()
@@ -306,7 +294,7 @@ class RunObserver:
         """Explain each change from the records up to it, write its files, and say it."""
         changes = tuple(changes)
         self._transitions = transitions_of(changes, self._transitions)
-        if not self.is_writer and isinstance(self._listener, NoListener):
+        if not self.is_writer and type(self._listener) is Listener:
             return  # nobody hears it
         run: JournalRun | None = None
         for change in changes:

@@ -16,6 +16,7 @@ others can reach needs a token as well (`Access`).
 
 import hmac
 import ipaddress
+import json
 import logging
 import re
 import secrets
@@ -30,7 +31,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from trimtab.core.block import CACHE_BYTES, Block, StoredColumns
 from trimtab.core.errors import TrimtabError
 from trimtab.core.escaping import tag
 from trimtab.observe.server.hub import Hub
@@ -143,9 +143,8 @@ MAX_STREAMS = 512
 BEAT_SECONDS = 15.0
 """A comment is sent after this much silence, so that a browser that left is noticed."""
 
-KEPT_REPORTS, KEPT_BYTES = 8, 2**27
-"""Reports that are kept, and the memory of their records, beyond that of the last one. Chosen: with
-the largest run that is read at once, the server stays below 500 MB."""
+KEPT_REPORTS = 2
+"""Reports that are kept: the records of the largest run that is read at once take 256 MB."""
 
 FRESH_SECONDS = 30.0
 """A report is used again for this long: to judge a long run takes seconds."""
@@ -188,18 +187,12 @@ class RunServer(ThreadingHTTPServer):
                 held[1] == version or time.monotonic() - held[0] < FRESH_SECONDS
             )
             if held is None or not is_fresh:
-                held = None
-                self._forget()
+                held = None  # its memory is needed now
+                while len(self._reports) >= KEPT_REPORTS:
+                    del self._reports[next(iter(self._reports))]
                 held = (time.monotonic(), version, self._judge(feed.directory.root))
             self._reports[id] = held
             return held[2]
-
-    def _forget(self) -> None:
-        sizes = {id: _held_bytes(report.block) for id, (*_, report) in self._reports.items()}
-        for id in list(self._reports):
-            if len(self._reports) < KEPT_REPORTS and sum(sizes.values()) <= KEPT_BYTES:
-                break
-            del self._reports[id], sizes[id]
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -282,9 +275,9 @@ class _Handler(BaseHTTPRequestHandler):
             nonlocal version
             if self.server.hub.version <= version:
                 return []
-            message = self.server.hub.fleet_message(version)
-            version = message[0]
-            return [message]
+            fleet = self.server.hub.fleet_since(version)
+            version = fleet["version"]
+            return [(version, json.dumps(fleet, allow_nan=False).encode())]
 
         self._stream(changes, lambda: self.server.hub.version > version)
 
@@ -353,12 +346,6 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {**_HEADERS, **(more or {})}.items():
             self.send_header(name, value)
         self.end_headers()
-
-
-def _held_bytes(block: Block) -> int:
-    if isinstance(block.columns, StoredColumns):
-        return CACHE_BYTES + 32 * len(block)
-    return 9 * len(block) * (len(block.columns) + 4)
 
 
 def _whole_number(query: dict[str, list[str]], name: str, last: str | None) -> int:

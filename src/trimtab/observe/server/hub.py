@@ -1,7 +1,6 @@
 """Hub: all runs of the given folders, observed by one thread; any number of readers wait on it."""
 
 import hashlib
-import json
 import logging
 import os
 import threading
@@ -11,12 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from trimtab.journal import RunDirectory
-from trimtab.observe.server.run_feed import (
-    POLL_SECONDS,
-    RunFeed,
-    incidents_by_cause,
-    incidents_by_class,
-)
+from trimtab.observe.server.run_feed import POLL_SECONDS, RunFeed
 
 log = logging.getLogger("trimtab")
 
@@ -60,11 +54,6 @@ class Hub:
         self._roots = [Path(root) for root in roots]
         self._on_change = on_change
         self.feeds: dict[str, RunFeed] = {}
-        self._encoded: dict[int, bytes] = {}
-        """The message of the present version, by the version that a browser has."""
-        self._causes: list[dict[str, Any]] = []
-        self._classes = ""
-        self._cause_version = 0
         self.version = 0
         """Counts up with every change of any run."""
         self.changed = threading.Condition(threading.RLock())
@@ -98,27 +87,10 @@ class Hub:
         return bool(feeds) and all(feed.observed.standing.status.is_over for feed in feeds)
 
     def fleet_since(self, version: int) -> dict[str, Any]:
-        """Return the lines that changed after a version; a curve only where it changed too."""
+        """Return the lines that changed after a version."""
         with self.changed:
-            rows = []
-            for feed in self.feeds.values():
-                line, has_spark = feed.line.value, feed.curve.version > version
-                if has_spark:
-                    line = {**line, "spark": feed.curve.value}
-                if has_spark or feed.line.version > version:
-                    rows.append(line)
-            shown: dict[str, Any] = {"version": self.version, "rows": rows, "sent": time.time()}
-            if self._cause_version > version:
-                shown["causes"], shown["classes"] = self._causes, self._classes
-            return shown
-
-    def fleet_message(self, version: int) -> tuple[int, bytes]:
-        """Return the same as JSON, with its version; encoded once for all browsers."""
-        with self.changed:
-            if version not in self._encoded:
-                message = json.dumps(self.fleet_since(version), allow_nan=False)
-                self._encoded[version] = message.encode()
-            return self.version, self._encoded[version]
+            rows = [feed.line for feed in self.feeds.values() if feed.line_version > version]
+            return {"version": self.version, "rows": rows, "sent": time.time()}
 
     def poll(self) -> None:
         clock = time.monotonic()
@@ -131,7 +103,7 @@ class Hub:
         touched = []
         for id, feed in list(self.feeds.items()):
             is_late = time.monotonic() - clock > ROUND_SECONDS
-            if feed.times.is_due(clock) and not (is_late and feed.line.version >= 0):
+            if feed.times.is_due(clock) and not (is_late and feed.line_version >= 0):
                 try:
                     has_changed = feed.poll(judges=not is_late)
                     if has_changed:
@@ -142,28 +114,16 @@ class Hub:
                 is_over = feed.ended is not None or feed.stream.is_written or bool(feed.error)
                 has_changed |= is_late  # it is judged in one of the next rounds
                 feed.times.update(clock, has_changed=has_changed, is_over=is_over)
-                if has_changed or is_refresh or feed.line.version < 0:
+                if has_changed or is_refresh or feed.line_version < 0:
                     touched.append((id, feed))
-        self._publish(touched, is_refresh=is_refresh)
-
-    def _publish(self, touched: list[tuple[str, RunFeed]], *, is_refresh: bool) -> None:
-        if not touched:
-            return
-        clock = time.time()
-        lines = [(feed, feed.summarize(id, clock)) for id, feed in touched]
-        causes = incidents_by_cause(self.feeds.values())
-        classes = incidents_by_class(self.feeds.values())
-        with self.changed:
-            self.version += 1
-            self._encoded.clear()
-            for feed, line in lines:
-                feed.line.update(line, self.version)
-                if is_refresh or feed.curve.version < 0:
-                    feed.curve.update(feed.spark, self.version)
-            if (causes, classes) != (self._causes, self._classes):
-                self._causes, self._classes = causes, classes
-                self._cause_version = self.version
-            self.changed.notify_all()
+        now = time.time()
+        lines = [(feed, feed.summarize(id, now)) for id, feed in touched]
+        if changed := [(feed, line) for feed, line in lines if line != feed.line]:
+            with self.changed:
+                self.version += 1
+                for feed, line in changed:
+                    feed.line, feed.line_version = line, self.version
+                self.changed.notify_all()
 
     def _scan(self) -> None:
         for name, path in find_run_folders(self._roots):

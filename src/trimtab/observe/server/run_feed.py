@@ -4,8 +4,8 @@ import json
 import math
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -68,18 +68,6 @@ class PollTimes:
         self._next = clock + self._wait
 
 
-class Published:
-    """A value that browsers have, and the version of the fleet in which it last changed."""
-
-    def __init__(self) -> None:
-        self.value: Any = {}
-        self.version = -1
-
-    def update(self, value: Any, version: int) -> None:
-        if self.version < 0 or value != self.value:
-            self.value, self.version = value, version
-
-
 class RunFeed:
     """What one run has written so far, added up, and the messages for its page."""
 
@@ -89,8 +77,10 @@ class RunFeed:
         self.observed = ObservedRun(directory)
         self.stream = RunStream(directory)
         self.times = PollTimes()
-        self.line, self.curve = Published(), Published()
-        """The line of the run in the fleet, and its small curve."""
+        self.line: dict[str, Any] = {}
+        """The line of the run in the fleet."""
+        self.line_version = -1
+        """The version of the fleet in which the line last changed."""
         self.version = 0
         """Counts up with every message."""
         self._messages: deque[tuple[int, bytes]] = deque(maxlen=KEPT_MESSAGES)
@@ -110,10 +100,6 @@ class RunFeed:
     def ended(self) -> str | None:
         """How the writer ended; None while it runs or if it was killed."""
         return self.stream.ended
-
-    @property
-    def spark(self) -> list[float | None]:
-        return [None if v is None else float(f"{v:.4g}") for v in self._losses[-SPARK:]]
 
     def poll(self, *, judges: bool = True) -> bool:
         """Judge and read what is new, or only read it; return whether anything is."""
@@ -221,6 +207,7 @@ class RunFeed:
             "incidents": len(totals.incidents),
             "speed": "" if speed is None else f"{speed:,.0f}",
             "clock": latest.get(CLOCK),
+            "spark": [None if v is None else float(f"{v:.4g}") for v in self._losses[-SPARK:]],
         }
 
     def state_line(self) -> dict[str, Any]:
@@ -269,34 +256,6 @@ class RunFeed:
             how = "" if ended == "closed" else ended  # the usual end needs no reason
             return ("ended, harmed", incident_text(severe[-1])) if severe else ("ended", how)
         return "running", ""
-
-
-def incidents_by_cause(feeds: Iterable[RunFeed]) -> list[dict[str, Any]]:
-    """Return the incidents of all runs by cause, the most frequent first."""
-    counts: Counter[str] = Counter()
-    runs: dict[str, set[str]] = {}
-    open_ones: Counter[str] = Counter()
-    for feed in feeds:
-        for facts in feed.totals.incidents.values():
-            cause = str(facts.get("cause") or "not known")
-            counts[cause] += 1
-            open_ones[cause] += is_open(facts)
-            runs.setdefault(cause, set()).add(feed.name)
-    return [
-        {"cause": cause, "incidents": count, "runs": len(runs[cause]), "open": open_ones[cause]}
-        for cause, count in counts.most_common(30)
-    ]
-
-
-def incidents_by_class(feeds: Iterable[RunFeed]) -> str:
-    """Return the share of each class: "80 % recoverable, 20 % divergent (of 5)"."""
-    counts: Counter[str] = Counter()
-    for feed in feeds:
-        for facts in feed.totals.incidents.values():
-            counts[str(facts.get("incident_class") or "open")] += 1
-    total = counts.total()
-    shares = [f"{100 * count / total:.0f} % {name}" for name, count in counts.most_common()]
-    return f"{', '.join(shares)} (of {total:,})" if shares else ""
 
 
 def is_open(facts: Mapping[str, Any]) -> bool:

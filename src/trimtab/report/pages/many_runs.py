@@ -198,24 +198,16 @@ def _differences_table(runs: Sequence[Compared]) -> Text:
 
 def fleet_page(fleet: Mapping[str, Any]) -> str:
     """Return the page of all runs; its script makes the rows from the data, as text."""
-    counts = ("incidents", "runs", "open")
-    to_causes = tag("a", "incidents by cause", href="#by-cause")
     search = tag("input", id="filter", placeholder="filter: name, state", aria_label="Filter runs")
     body = tag(
         "main",
         tag(
             "header",
             tag("h1", "Runs"),
-            tag("p", tag("span", "", id="counts", role="status"), Html(" "), to_causes),
+            tag("p", "", id="counts", role="status"),
             tag("p", search),
         ),
         tag("section", _live_table("runs", _FLEET_COLUMNS, {"loss", *_NUMBERS}, "All runs")),
-        tag(
-            "section",
-            tag("h2", "Incidents by cause", id="by-cause"),
-            tag("p", "", id="classes"),
-            _live_table("causes", ("cause", *counts), set(counts), "Causes"),
-        ),
         tag("noscript", tag("p", "This page needs JavaScript.")),
     )
     return render_page(

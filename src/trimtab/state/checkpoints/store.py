@@ -21,7 +21,7 @@ from typing import Any, TypeVar, cast
 import torch
 import torch.distributed as dist
 
-from trimtab.core.checkpointer import BackgroundCheckpointer, Checkpointer
+from trimtab.core.checkpointer import Checkpointer
 from trimtab.core.errors import RestoreError
 from trimtab.core.log import log
 from trimtab.core.plugins import describe_error
@@ -142,8 +142,9 @@ class CheckpointStore:
             except Exception as error:
                 report_failure(facts.step, error)
 
-        if background and isinstance(self._checkpointer, BackgroundCheckpointer):
-            written = _start(self._checkpointer, partial, state)
+        begin = getattr(self._checkpointer, "save_in_background", None)
+        if background and begin is not None:
+            written = _start(begin, partial, state)
             self._background = threading.Thread(
                 target=complete_in_background, args=(written,), name="trimtab-checkpoint"
             )
@@ -290,10 +291,10 @@ def report_failure(step: int, error: Exception) -> None:
     log.error("trimtab: the checkpoint of step %d could not be saved: %s", step, error)
 
 
-def _start(checkpointer: BackgroundCheckpointer, folder: Path, state: Any) -> "Future[Any]":
+def _start(begin: Callable[..., "Future[Any]"], folder: Path, state: Any) -> "Future[Any]":
     """Start a save; one that fails at once is a future that has failed."""
     try:
-        return checkpointer.save_in_background(folder, state)
+        return begin(folder, state)
     except Exception as error:
         failed: Future[Any] = Future()
         failed.set_exception(error)

@@ -3,7 +3,6 @@
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const body = document.getElementById("runs");
-  const causes = document.getElementById("causes");
   const counts = document.getElementById("counts");
   const filter = document.getElementById("filter");
   const heads = [...body.parentElement.querySelectorAll("th")];
@@ -113,23 +112,10 @@
     for (const line of message.rows) {
       let entry = lines.get(line.id);
       if (!entry) { entry = makeRow(line.id); lines.set(line.id, entry); }
-      entry.line = { spark: [], ...entry.line, ...line };
+      entry.line = line;
       fill(entry);
     }
     if (message.rows.length) sort();
-    if (message.causes) {
-      for (const part of [causes.closest("section"), document.querySelector("header a")]) part.hidden = !message.causes.length;
-      document.getElementById("classes").textContent = message.classes;
-      causes.replaceChildren(...message.causes.map((one) => {
-        const row = make("tr");
-        for (const [name, value, kind] of [["cause", one.cause, "wrap"], ["incidents", one.incidents, "n"], ["runs", one.runs, "n"], ["open", one.open, "n"]]) {
-          const cell = make("td", kind, String(value));
-          cell.dataset.name = name;
-          row.append(cell);
-        }
-        return row;
-      }));
-    }
   }
 
   heads.forEach((head, k) => {
