@@ -8,14 +8,6 @@ from trimtab.core.errors import JournalError
 from trimtab.journal import RunDirectory
 
 
-def test_paths(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path)
-    assert run.home == tmp_path / "trimtab"
-    assert run.manifest == tmp_path / "trimtab" / "manifest.json"
-    assert run.journal == tmp_path / "trimtab" / "journal"
-    assert run.incidents == tmp_path / "trimtab" / "incidents"
-
-
 def test_find_takes_the_run_or_its_trimtab_folder(tmp_path: Path) -> None:
     assert RunDirectory.find(tmp_path) is None
     assert RunDirectory.find(tmp_path / "nowhere") is None

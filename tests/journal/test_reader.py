@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from tests.kit.journal_rows import rows_of
 
-from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
 from trimtab.core.signals import Quality
 from trimtab.journal import (
@@ -309,32 +308,6 @@ def test_two_damaged_halves_make_what_can_be_made(run: RunDirectory) -> None:
     assert log.exists(), "neither can replace the other, so both stay"
 
 
-def test_a_log_that_is_sealed_between_two_looks_is_found(
-    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write_log(run, HEAD, *(record(tick) for tick in range(9)))
-    real, files = Path.read_bytes, JournalFiles(run.journal)
-
-    def late(path: Path) -> bytes:
-        if path.suffix == ".log":
-            monkeypatch.undo()
-            seal_leftover(files, 0)
-        return real(path)
-
-    monkeypatch.setattr(Path, "read_bytes", late)
-    reading = read_journal(run)
-    assert (len(reading.block), reading.damage) == (9, ())
-
-
-def test_a_follower_skips_what_cannot_be_read(run: RunDirectory) -> None:
-    write_journal(run, 30)
-    (run.journal / "00000001.seg").write_bytes(b"rubbish")
-    with Follower(run) as follower:
-        block = follower.poll()
-        assert block.tick.tolist() == [*range(10), *range(20, 30)]
-        assert [damage.kind for damage in follower.damage] == [DamageKind.UNREADABLE]
-
-
 def test_a_follower_never_delivers_twice(run: RunDirectory) -> None:
     log = write_log(run, HEAD, record(0), record(1))
     with Follower(run) as follower:
@@ -350,12 +323,6 @@ def test_a_follower_never_delivers_twice(run: RunDirectory) -> None:
         assert follower.poll().tick.tolist() == [3]
         assert len(follower.poll()) == 0
         assert follower.damage[0].kind is DamageKind.REPEATED
-
-
-def test_an_empty_poll_is_an_empty_block(run: RunDirectory) -> None:
-    with Follower(run) as follower:
-        assert len(follower.poll()) == 0
-        assert isinstance(follower.poll(), Block)
 
 
 def test_a_program_that_ends_can_still_read(

@@ -291,7 +291,7 @@ def test_a_journal_that_cannot_be_judged_does_not_stop_a_resume(
         raise RuntimeError("a bug")
 
     folder = finished_run(tmp_path)
-    monkeypatch.setattr("trimtab.state.checkpoints.selection.Selection._is_current", fail)
+    monkeypatch.setattr("trimtab.state.checkpoints.run_checkpoints.Checkpoints._is_current", fail)
     assert relaunch(folder).checkpoints.resume().step == 30
     assert "the verdicts are those of checkpoints.json: RuntimeError: a bug" in caplog.text
 

@@ -161,14 +161,16 @@ class JournalFiles:
 class JournalLock:
     """Held from construction until it is released or the process ends."""
 
-    def __init__(self, path: Path) -> None:
-        """Take the lock; raises JournalError if another writer holds it."""
+    def __init__(self, path: Path, is_held: str = "") -> None:
+        """Take the lock; raises JournalError if another writer holds it: `is_held`, or who."""
         self._file = open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             owner = printable(self._file.read(200).decode(errors="replace").strip())
             self.release()
+            if is_held:
+                raise JournalError(is_held) from None
             if owner == _name():
                 raise JournalError(
                     f"{path.parent} is being written by this process; close that writer first "

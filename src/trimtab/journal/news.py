@@ -63,7 +63,6 @@ class NewsReader:
 
 
 def read_news(run: RunDirectory) -> list[Event]:
-    """Return everything that the observer of a run has said."""
     return NewsReader(run).poll()
 
 

@@ -67,7 +67,6 @@ def observer_command(run: RunDirectory, *options: str) -> list[str]:
 
 
 def observer_environment() -> dict[str, str]:
-    """Return the environment of an observer."""
     given = {name: value for name, value in os.environ.items() if name not in _RANK_SETTINGS}
     return {**given, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
@@ -104,7 +103,6 @@ class Callbacks:
         self._waiting.put(incident)
 
     def close(self) -> None:
-        """Wait a little for calls that still run."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(CALLBACK_SECONDS)

@@ -54,7 +54,6 @@ class RecordLayout:
             raise TypeError(f"signals are numbers: {error}") from error
 
     def line(self, packed: bytes) -> bytes:
-        """Return the record as a line of the journal."""
         _, step, tick, attempt, position, *values = self._struct.unpack(packed)
         self._num_lines += 1
         if self._num_lines > 1 and isfinite(sum(values)):

@@ -9,7 +9,6 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block
-from trimtab.core.events import UNDO
 from trimtab.core.sink import RunStatus
 from trimtab.journal.news import INCIDENT
 
@@ -19,9 +18,6 @@ and checkpoints of small runs take up to a minute. Alerts wait longer (`ship.sta
 
 STALL_STEPS = 10.0
 """A run is stalled only if it was silent for as many of its own steps too."""
-
-MAX_LOST = 10_000
-"""Updates that one undo can lose: snapshots are taken every 10, and a file may say anything."""
 
 _MAY_BE_ODD = (signals.LOSS, signals.GRAD_NORM, signals.LR, signals.UPDATE_NORM, signals.PARAM_NORM)
 """Signals whose latest value is of interest even if it is NaN."""
@@ -34,9 +30,6 @@ class RunTotals:
     def __init__(self) -> None:
         self.num_records = 0
         self.num_discarded = 0
-        self._num_lost = 0
-        self._lost: set[int] = set()
-        """Steps of this attempt that were discarded or undone: one may be both."""
         self.num_nonfinite = 0
         """Losses in a row, up to the last one, that are not finite; discarded ones do not count."""
         self.last_step = -1
@@ -46,11 +39,6 @@ class RunTotals:
         self.incidents: dict[int, dict[str, Any]] = {}
         """What was last reported about each incident, by its number."""
 
-    @property
-    def num_lost(self) -> int:
-        """How many steps were discarded, not applied or undone."""
-        return self._num_lost + len(self._lost)
-
     def add(self, block: Block) -> bool:
         """Add the next records and events; return whether the run went back in them."""
         for event in block.events:
@@ -58,12 +46,6 @@ class RunTotals:
             if event.kind == INCIDENT and type(number := event.facts.get("number")) is int:
                 # Merged: a dismissal says nothing else, and holds whatever comes after it.
                 self.incidents[number] = {**self.incidents.get(number, {}), **event.facts}
-            elif event.kind == UNDO:
-                lost = event.facts.get("updates_lost")
-                if isinstance(lost, int) and lost <= MAX_LOST:
-                    self._lost |= set(range(event.step - lost, event.step))
-            elif event.kind == "step not applied":
-                self._num_lost += 1
         if not len(block):
             return False
         self.num_records += len(block)
@@ -72,9 +54,6 @@ class RunTotals:
         discarded = block.column(signals.DISCARDED)
         is_discarded = discarded.present & (discarded.values > 0)
         self.num_discarded += int(is_discarded.sum())
-        if went_back:  # the same numbers are other steps now
-            self._num_lost, self._lost = self.num_lost, set()
-        self._lost |= set(block.step[is_discarded].tolist())
         for name in (*_MAY_BE_ODD, *_FINITE):
             column = block.column(name)
             known = column.finite if name in _FINITE else column.present

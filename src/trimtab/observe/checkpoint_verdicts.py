@@ -7,7 +7,7 @@ unproven    everything else; in doubt if an incident that is not over may reach 
 """
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -137,12 +137,6 @@ _PASSING_SYMPTOMS = HARMLESS | {
 }
 """What concerns a batch, the clock or moments that begin anew: if the loss does not show it, the
 weights are not hurt."""
-
-
-def judge_checkpoints(
-    entries: Iterable[CheckpointEntry], history: RunHistory, incidents: Sequence[Incident]
-) -> list[CheckpointEntry]:
-    return [judge_checkpoint(entry, history, incidents) for entry in entries]
 
 
 def judge_checkpoint(

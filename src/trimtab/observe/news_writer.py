@@ -70,7 +70,6 @@ class NewsWriter(NoNews):
         return is_new
 
     def close(self) -> None:
-        """Give the lease back."""
         self._lease.release()
 
     def _cut_torn_line(self) -> None:

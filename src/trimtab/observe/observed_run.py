@@ -59,7 +59,6 @@ class ObservedRun:
         return found or self.standing != before
 
     def close(self) -> None:
-        """Give back what the observer holds."""
         if self.observer is not None:
             self.observer.close()
             self.observer = None

@@ -40,7 +40,7 @@ from trimtab.journal.files import replace_file
 from trimtab.journal.news import INCIDENT, REPORT_WRITTEN, read_news, transitions_in
 from trimtab.journal.notes import dismissals, read_notes
 from trimtab.judge import Judge
-from trimtab.observe.checkpoint_verdicts import RunHistory, judge_checkpoints
+from trimtab.observe.checkpoint_verdicts import RunHistory, judge_checkpoint
 from trimtab.observe.judge_state import JudgeState
 from trimtab.observe.liveness import Standing
 from trimtab.observe.news_writer import NewsWriter, NoNews
@@ -174,7 +174,8 @@ class RunObserver:
 
     def verdicts(self, entries: Sequence[CheckpointEntry]) -> list[CheckpointEntry]:
         """Return checkpoints of the run with the verdicts that follow from what was judged."""
-        return judge_checkpoints(entries, self._history, self._judge.incidents)
+        incidents = self._judge.incidents
+        return [judge_checkpoint(entry, self._history, incidents) for entry in entries]
 
     def note_standing(self, standing: Standing) -> None:
         """Say how the run stands, if that has changed; write everything when it is over."""
@@ -237,7 +238,6 @@ class RunObserver:
         self.judge_checkpoints(now=True)
 
     def report(self) -> RunReport:
-        """Return the report on the run as its incidents now stand."""
         return build_report(
             self._judge,
             self._read(),
@@ -246,7 +246,6 @@ class RunObserver:
         )
 
     def close(self) -> None:
-        """Give the lease and the open file back."""
         self._follower.close()
         self._news.close()
 

@@ -52,7 +52,6 @@ class RunStream:
 
     @property
     def damage(self) -> tuple[Damage, ...]:
-        """Everything in the journal that cannot be read."""
         return self._follower.damage
 
     @property
@@ -90,7 +89,6 @@ class RunStream:
         return block, news
 
     def close(self) -> None:
-        """Close the open file."""
         self._follower.close()
 
     def _due_news(self) -> list[Event]:

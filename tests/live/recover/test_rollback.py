@@ -157,7 +157,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def run(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A run of 25 steps with checkpoints at 10 and 20, which no observer judges (it takes 1 s)."""
-    monkeypatch.setattr("trimtab.state.checkpoints.selection.judge_to_end", lambda run: None)
+    monkeypatch.setattr("trimtab.state.checkpoints.run_checkpoints.judge_to_end", lambda run: None)
     return Path(shutil.copytree(trained, tmp_path / "run"))
 
 

@@ -23,7 +23,7 @@ from trimtab.journal import JournalWriter, RunDirectory
 from trimtab.journal.notes import read_notes
 from trimtab.journal.writer import JournalLimits
 from trimtab.observe.shipping import feed
-from trimtab.observe.shipping.cursor import Cursor, SinkLock
+from trimtab.observe.shipping.cursor import Cursor, lock_sink
 from trimtab.observe.shipping.log import ShipLog
 from trimtab.observe.shipping.shipper import Shipper
 
@@ -177,7 +177,7 @@ def test_a_sink_that_hangs_does_not_hold_the_others(tmp_path: Path) -> None:
 
 def test_two_shippers_of_the_same_sink_do_not_mix(tmp_path: Path) -> None:
     run = write_run(tmp_path)
-    lock = SinkLock(run, "keeping")
+    lock = lock_sink(run, "keeping")
     assert not ship(run, sink := KeepingSink())
     assert not sink.points
     assert "by a different process" in (run.home / "ship" / "ship.log").read_text()

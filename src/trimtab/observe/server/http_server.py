@@ -205,7 +205,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = 60
 
     def do_GET(self) -> None:
-        """Answer a request, or refuse it."""
         access = self.server.access
         headers = {name.title(): value for name, value in self.headers.items()}
         refusal = access.refuses(headers)

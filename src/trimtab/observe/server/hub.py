@@ -66,7 +66,6 @@ class Hub:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop following."""
         self._stop.set()
         with self.changed:
             self.changed.notify_all()

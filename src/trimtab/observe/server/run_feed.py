@@ -188,12 +188,7 @@ class RunFeed:
         totals, latest = self.totals, self.totals.latest
         open_ones = [facts for facts in totals.incidents.values() if is_open(facts)]
         state, why = self._state(open_ones, now)
-        # One loss that is not finite may be a discarded step; from the second on the run is lost.
-        num_odd = totals.num_nonfinite if totals.num_nonfinite > 1 else 0
-        kept = max(totals.num_records - totals.num_lost - num_odd, 0)
         speed = latest.get(TOKENS_PER_SECOND)
-        # The totals do not count what an incident that is not over has cost; the run's page does.
-        has_share = totals.num_records and not any(map(_needs_act, open_ones))
         return {
             "id": id,
             "name": self.name,
@@ -202,7 +197,6 @@ class RunFeed:
             "why": why,
             "step": totals.last_step if totals.num_records else None,
             "loss": digits(latest[LOSS]) if LOSS in latest else "",
-            "goodput": f"{100 * kept / totals.num_records:.1f} %" if has_share else "",
             "open": len(open_ones),
             "incidents": len(totals.incidents),
             "speed": "" if speed is None else f"{speed:,.0f}",
@@ -243,7 +237,7 @@ class RunFeed:
         severe = [facts for facts in open_ones if _needs_act(facts)]
         if ended is None and open_ones:
             return ("alarm" if severe else "watch"), incident_text((severe or open_ones)[-1])
-        if totals.num_nonfinite > 1:
+        if totals.num_nonfinite > 1:  # a single one may be a discarded step
             lost = f"the last {totals.num_nonfinite:,} losses are not finite"
             return "alarm", incident_text(severe[-1]) if severe else lost
         silent = totals.seconds_silent(now)

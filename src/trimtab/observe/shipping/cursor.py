@@ -1,8 +1,6 @@
 """Cursor: the position of one sink, on disk. What it does not cover is sent again."""
 
-import fcntl
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ from trimtab.core.block import Block
 from trimtab.core.errors import JournalError
 from trimtab.core.sink import SinkMemory, parse_status
 from trimtab.journal import RunDirectory
-from trimtab.journal.files import open_regular, read_json, replace_file
+from trimtab.journal.files import JournalLock, read_json, replace_file
 
 SCHEMA = 1
 
@@ -71,26 +69,12 @@ class Cursor:
         replace_file(self._path, json.dumps(values) + "\n")
 
 
-class SinkLock:
-    """One shipper per sink and run: held from construction until it is released."""
-
-    def __init__(self, run: RunDirectory, sink: str) -> None:
-        """Acquire the lock; raises JournalError if a different process ships this now."""
-        folder = ship_folder(run)
-        folder.mkdir(parents=True, exist_ok=True)
-        self._file = open_regular(folder / f"{sink}.lock", os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            self.release()
-            raise JournalError(
-                f"{run.root} is being sent to {sink} by a different process; wait for it to end"
-            ) from None
-        except OSError:  # a file system without locks: the lock only guards against mistakes
-            pass
-
-    def release(self) -> None:
-        self._file.close()
+def lock_sink(run: RunDirectory, sink: str) -> JournalLock:
+    """Lock a sink of a run; raises JournalError if a different process ships to it now."""
+    folder = ship_folder(run)
+    folder.mkdir(parents=True, exist_ok=True)
+    problem = f"{run.root} is being sent to {sink} by a different process; wait for it to end"
+    return JournalLock(folder / f"{sink}.lock", problem)
 
 
 def _read(path: Path) -> dict[str, Any]:

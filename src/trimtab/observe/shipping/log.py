@@ -29,7 +29,6 @@ class ShipLog:
         self._lock = threading.Lock()
 
     def info(self, message: str) -> None:
-        """Write to ship.log."""
         line = self._line(message)
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         with self._lock:

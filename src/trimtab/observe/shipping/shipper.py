@@ -19,8 +19,9 @@ from trimtab.core.errors import JournalError, TrimtabError
 from trimtab.core.plugins import SINKS, find_plugin, list_plugins
 from trimtab.core.sink import RUN_STATUS, Refused, RunStatus, ShippedRun, Sink, parse_status
 from trimtab.journal import RunDirectory, add_note
+from trimtab.journal.files import JournalLock
 from trimtab.observe.liveness import Standing
-from trimtab.observe.shipping.cursor import Cursor, SinkLock
+from trimtab.observe.shipping.cursor import Cursor, lock_sink
 from trimtab.observe.shipping.feed import Feed
 from trimtab.observe.shipping.log import ShipLog, connect_logger
 from trimtab.observe.shipping.transport import SECRETS
@@ -146,16 +147,13 @@ class Shipper:
 
     @property
     def is_alive(self) -> bool:
-        """Whether anything is still sent."""
         return any(thread.is_alive() for thread in self._threads)
 
     @property
     def is_complete(self) -> bool:
-        """Whether every sink has everything."""
         return all(shipment.is_complete for shipment in self.shipments)
 
     def start(self) -> None:
-        """Begin to send."""
         connect_logger(self._log)
         for shipment in self.shipments:
             thread = threading.Thread(target=shipment.work, args=(self._stop,), daemon=True)
@@ -204,7 +202,6 @@ class RunShippers:
 
     @property
     def is_alive(self) -> bool:
-        """Whether anything is still sent."""
         return any(shipper.is_alive for shipper in self.shippers)
 
     def update(self, run: RunDirectory, standing: Standing) -> None:
@@ -273,11 +270,11 @@ class Shipment:
             reason = SECRETS.describe(error)
             self._log.warning(f"{self.sink.name} failed and is left out: {reason}")
 
-    def _acquire_lock(self, stop: threading.Event) -> SinkLock:
+    def _acquire_lock(self, stop: threading.Event) -> JournalLock:
         """Lock this sink; waits for a shipper of an earlier launch that still sends its rest."""
         while True:
             try:
-                return SinkLock(self._run, self.sink.name)
+                return lock_sink(self._run, self.sink.name)
             except JournalError:
                 if self._give_up_seconds is None or stop.wait(1.0):
                     raise

@@ -37,7 +37,7 @@ _MAX_DIFFERENCES = 20
 
 _FLEET_SCRIPTS = ("theme.js", "fleet.js")
 
-_NUMBERS = ("step", "goodput", "open", "incidents", "tokens/s", "last record")
+_NUMBERS = ("step", "open", "incidents", "tokens/s", "last record")
 _FLEET_COLUMNS = ("state", "run", "loss", "curve", *_NUMBERS, "why")
 
 

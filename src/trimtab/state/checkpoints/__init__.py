@@ -1,7 +1,6 @@
 """Checkpoints that can be trusted: verified before they are opened, judged before they are used.
 
-run_checkpoints.py    Checkpoints: what the user holds to save a run and to resume it
-selection.py          which checkpoint a run returns to, and why that one
+run_checkpoints.py    Checkpoints: to save a run, and to resume it from the best one
 content.py            what a checkpoint holds, by names that fit any layout of ranks; torch's DCP
 rank_state.py         what each rank saves for itself, as values that are read without unpickling
 data_cursor.py        where the run is in its data, and how to get there again

@@ -73,7 +73,7 @@
     state.textContent = line.state;
     state.className = "tag " + (tones[line.state] || "");
     link.textContent = line.name;
-    const texts = [null, null, line.loss, null, line.step === null ? "" : line.step.toLocaleString("en-US"), line.goodput,
+    const texts = [null, null, line.loss, null, line.step === null ? "" : line.step.toLocaleString("en-US"),
       line.open ? String(line.open) : "", line.incidents ? String(line.incidents) : "", line.speed,
       line.clock ? age(Date.now() / 1000 - line.clock) : "", line.why];
     texts.forEach((text, k) => { if (text !== null && cells[k].textContent !== text) cells[k].textContent = text; });
