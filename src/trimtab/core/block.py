@@ -241,9 +241,9 @@ class Block:
         columns: dict[str, Column] = {}
         for names, rows in rows_by_names.items():  # live runs repeat very few sets of signals
             values = np.array([tuple(records[row].signals.values()) for row in rows])
-            for place, name in enumerate(names):
+            for index, name in enumerate(names):
                 column = columns.setdefault(name, Column.missing(len(records)))
-                column.values[rows] = values[:, place]
+                column.values[rows] = values[:, index]
                 column.present[rows] = True
         step, tick, attempt, data_position = axes.T.copy()  # contiguous: they are read often
         return cls(
@@ -340,8 +340,8 @@ class Block:
                 if is_present:
                     found[name] = value
         axes = (axis[rows].tolist() for axis in (self.step, self.tick))
-        places = (axis[rows].tolist() for axis in (self.attempt, self.data_position))
-        return map(Record, *axes, signals, *places, repeat(self.qualities, len(rows)))
+        others = (axis[rows].tolist() for axis in (self.attempt, self.data_position))
+        return map(Record, *axes, signals, *others, repeat(self.qualities, len(rows)))
 
     def _events_between(self, start: int, stop: int) -> tuple[Event, ...]:
         if not self.events or start >= stop:

@@ -59,7 +59,7 @@ def html_table(
     Each cell carries the name of its column, for narrow pages that show rows as cards.
     """
     right = set(numeric)
-    kinds = ["n" if place in right else None for place in range(len(head))]
+    kinds = ["n" if index in right else None for index in range(len(head))]
     cells = [
         tag("th", text, scope="col", class_=kind) if text else tag("td")
         for text, kind in zip(head, kinds, strict=True)

@@ -85,9 +85,9 @@ def grain(value: float) -> float:
     """Return the largest 10^-k or 2^-k of which a number is a multiple: how finely it can have been
     rounded."""
     binary = 1 / value.as_integer_ratio()[1]
-    for places in range(MAX_DIGITS):
-        if 10.0**-places <= binary or round(value, places) == value:
-            return max(10.0**-places, binary)
+    for digits in range(MAX_DIGITS):
+        if 10.0**-digits <= binary or round(value, digits) == value:
+            return max(10.0**-digits, binary)
     return binary
 
 

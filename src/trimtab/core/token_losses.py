@@ -16,7 +16,7 @@ NUM_BINS, BINS_PER_OCTAVE, FIRST_OCTAVE = 32, 2, -9
 """From 2^-9 = 0.002 to 2^7 = 128 nats: a token of a certain 1 in 500 to more than any softmax over
 a vocabulary gives. The first and the last bin take what is beyond."""
 
-EDGES = tuple(2.0 ** (FIRST_OCTAVE + place / BINS_PER_OCTAVE) for place in range(NUM_BINS))
+EDGES = tuple(2.0 ** (FIRST_OCTAVE + bin_index / BINS_PER_OCTAVE) for bin_index in range(NUM_BINS))
 NAMES = tuple(f"{TOKEN_LOSS_SHARE}{edge:07.3f}" for edge in EDGES)
 
 MIN_SHARE = 0.01
@@ -86,5 +86,5 @@ def _second_mode(counts: FloatArray, usual: FloatArray, step: int) -> SecondMode
     return None
 
 
-def _middle(place: int) -> float:
-    return float(EDGES[place] * 2 ** (0.5 / BINS_PER_OCTAVE))
+def _middle(bin_index: int) -> float:
+    return float(EDGES[bin_index] * 2 ** (0.5 / BINS_PER_OCTAVE))

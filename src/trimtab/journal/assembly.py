@@ -209,8 +209,8 @@ def _fill(table: _Table, find_damage: bool, segment: Segment, span: slice) -> Re
         names = table.names if find_damage else ()
         return segment.read(axes, {name: scratch for name in names if name in has})
     columns = {}
-    for place, name in enumerate(table.names):
-        values, present = table.values[place, span], table.present.get(name)
+    for index, name in enumerate(table.names):
+        values, present = table.values[index, span], table.present.get(name)
         if name in has:
             columns[name] = ColumnTarget(values, None if present is None else present[span])
         else:
@@ -241,7 +241,7 @@ def _order(table: _Table, damage: list[Damage]) -> IntArray | None:
     order = kept[np.argsort(ticks[kept], kind="stable")]
     again = 1 + np.flatnonzero(np.diff(ticks[order]) == 0)
     if len(again):
-        first, last = (int(ticks[order[place]]) for place in (again[0], again[-1]))
+        first, last = (int(ticks[order[row]]) for row in (again[0], again[-1]))
         sentence = (
             f"{len(again)} records are in more than one file, between ticks {first} and {last}; "
             "the first of each was kept"

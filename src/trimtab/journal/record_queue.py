@@ -132,12 +132,12 @@ class PackedRows:
         }
         axes = {axis: _joined([table[axis] for table in tables.values()]) for axis in _AXES}
         order = np.argsort(axes["tick"])
-        place = np.empty_like(order)
-        place[order] = np.arange(len(self))
+        row_of = np.empty_like(order)
+        row_of[order] = np.arange(len(self))
         columns: dict[str, Column] = {}
         start = 0
         for layout, table in tables.items():
-            rows, start = place[start : start + len(table)], start + len(table)
+            rows, start = row_of[start : start + len(table)], start + len(table)
             for number, name in enumerate(layout.names):
                 column = columns.setdefault(name, Column.missing(len(self)))
                 column.values[rows] = table["values"][:, number]

@@ -10,7 +10,6 @@ import re
 import select
 import signal
 import socket
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,22 +31,20 @@ class Owner:
         self._pipe = pipe
         self._parent = os.getppid()
         self._said = b""
-        self._lock = threading.Lock()
         self._is_gone = False
         self._death = ""
 
     def is_gone(self) -> bool:
         """Return whether it has closed its guard, or is no more."""
-        with self._lock:  # the threads of all sinks ask
-            while not self._is_gone and select.select([self._pipe], [], [], 0)[0]:
-                data = os.read(self._pipe, 64)
-                self._said = (self._said + data)[-256:]
-                self._is_gone = not data
-            if os.getppid() != self._parent:
-                self._is_gone = True
-            if self._is_gone and not self._death:
-                self._death = _death_of(self._parent)
-            return self._is_gone
+        while not self._is_gone and select.select([self._pipe], [], [], 0)[0]:
+            data = os.read(self._pipe, 64)
+            self._said = (self._said + data)[-256:]
+            self._is_gone = not data
+        if os.getppid() != self._parent:
+            self._is_gone = True
+        if self._is_gone and not self._death:
+            self._death = _death_of(self._parent)
+        return self._is_gone
 
     def wait(self, seconds: float) -> bool:
         """Wait until it says something or is gone, at most so long; return whether it did."""

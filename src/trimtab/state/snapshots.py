@@ -248,15 +248,15 @@ class Snapshots:
         takes a tenth of the time. Raises MemoryError if two copies do not fit."""
         slots = self._slots[index]
         content = self._content(index)
-        room, size = self._room(index, content)
-        self.is_cramped = room < NUM_SLOTS
-        if room < 2:
+        num_fitting, size = self._num_fitting(index, content)
+        self.is_cramped = num_fitting < NUM_SLOTS
+        if num_fitting < 2:
             raise MemoryError(
                 f"two snapshots need {2 * size / 1e9:.1f} GB of host memory and "
                 f"recover.memory_share leaves {(self._budget or 0) / 1e9:.1f} GB"
             )
-        del slots[: max(len(slots) - room, 0)]
-        is_reused = len(slots) == room
+        del slots[: max(len(slots) - num_fitting, 0)]
+        is_reused = len(slots) == num_fitting
         oldest = int(slots[0].step == self.kept_step) if is_reused else 0
         slot = slots.pop(oldest) if is_reused else _Slot()
         slot.step, slot.is_clean = -1, False  # a copy that fails half-way must not be a target
@@ -384,7 +384,7 @@ class Snapshots:
             content["others"] = self._others.values()
         return content
 
-    def _room(self, index: int, content: dict[str, Any]) -> tuple[int, int]:
+    def _num_fitting(self, index: int, content: dict[str, Any]) -> tuple[int, int]:
         """Return how many snapshots of an optimizer fit, at most `NUM_SLOTS`, and the size of one.
 
         One of each optimizer is meant, as they share the budget.

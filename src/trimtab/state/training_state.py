@@ -28,10 +28,10 @@ class GivenState:
         others: dict[str, Any] = {}
         for name, value in (given or {}).items():
             several = isinstance(value, list | tuple)
-            for place, part in enumerate(value if several else [value]):
+            for index, part in enumerate(value if several else [value]):
                 if part is None:
                     continue
-                full = f"{name} {place}" if several else name
+                full = f"{name} {index}" if several else name
                 _require_state(part, f"state[{full!r}]")
                 if _is_scheduler(part):
                     continue  # the schedule is the user's, and goes on

@@ -171,12 +171,12 @@ class CheckpointIndex:
         one even if it is bad: to look at.
         """
         good = [entry for entry in self.entries if entry.verdict is not Verdict.BAD]
-        places = [n for n, entry in enumerate(good) if entry.verdict is Verdict.PROVEN]
-        last_proven = places[-1] if places else -1
+        proven_at = [n for n, entry in enumerate(good) if entry.verdict is Verdict.PROVEN]
+        last_proven = proven_at[-1] if proven_at else -1
         next_proven = [entry for entry in good[last_proven + 1 :] if not entry.in_doubt][:1]
-        proven = good[last_proven : last_proven + 1] if places else []
-        far = [n for n in places if good[n].step <= good[-1].step - FAR_STEPS][-1:]
-        far += [n for n in places if n not in far and n > max(far, default=-1)][:1]
+        proven = good[last_proven : last_proven + 1] if proven_at else []
+        far = [n for n in proven_at if good[n].step <= good[-1].step - FAR_STEPS][-1:]
+        far += [n for n in proven_at if n not in far and n > max(far, default=-1)][:1]
         older = [good[n] for n in far]
         needed = (*good[-keep:], *proven, *older, *next_proven, *self.entries[-1:])
         kept = {entry.folder for entry in needed}

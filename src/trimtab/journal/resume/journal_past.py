@@ -100,14 +100,14 @@ class JournalPast:
         if batches.get(step) == fingerprint:
             return {**known, facts.BATCH_OFFSET: 0.0}
         repeats = _repeats(batches, step)
-        places = [at for at, value in batches.items() if value == fingerprint]
-        if len(repeats) > 1 or any(step - at in repeats for at in places):
+        steps_with_it = [at for at, value in batches.items() if value == fingerprint]
+        if len(repeats) > 1 or any(step - at in repeats for at in steps_with_it):
             return {}
         found: Facts = dict(known)
         if fingerprint == self.first_batch:
             found[facts.BATCH_RESTARTED] = 1.0
-        if places:
-            nearest = min(places, key=lambda at: (abs(at - step), at))
+        if steps_with_it:
+            nearest = min(steps_with_it, key=lambda at: (abs(at - step), at))
             found[facts.BATCH_OFFSET] = float(nearest - step)
         return found if len(found) > len(known) else {}
 

@@ -158,10 +158,10 @@ def find_nonfinite(state: TrainingState, *, trains: bool) -> str:
     may_be_infinite = {name for name, _ in named} if trains else set()
     for number, optimizer in enumerate(state.optimizers):
         held = (parameter for group in optimizer.param_groups for parameter in group["params"])
-        for place, parameter in enumerate(held):
+        for index, parameter in enumerate(held):
             # `state` is a defaultdict: asking for a missing entry would make one.
             for name, value in optimizer.state.get(parameter, {}).items():
-                named.append((f"{name} of parameter {place} of optimizer {number}", value))
+                named.append((f"{name} of parameter {index} of optimizer {number}", value))
     floating = [
         (name, detached(value))
         for name, value in named
