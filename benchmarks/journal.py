@@ -104,7 +104,7 @@ def _writing() -> Iterator[Figure]:
     with _folder() as folder:
         costs = [writing_cost(folder / str(trial), 50_000) for trial in range(7)]
         sealed = sum(path.stat().st_size for path in (folder / "0").rglob("*.seg")) / 50_000
-    layout, values = RecordLayout(0, NAMES), typical_signals()[0].values()
+    layout, values = RecordLayout(NAMES), typical_signals()[0].values()
     line = len(layout.line(layout.pack(10**5, 10**5, 0, -1, values)))
     yield (
         "process time per step of 20 signals, with sealing (median and best of 7)",

@@ -57,7 +57,7 @@ class Truth:
         assert writer.error is None
         (run.journal / "00000002.seg").unlink()  # it holds the end note only
         layouts = RecordLayouts()
-        log = OpenSegment(JournalFiles(run.journal), 2, {}, layouts)
+        log = OpenSegment(JournalFiles(run.journal), 2, {})
         for tick in range(2 * SEALED, RECORDS):
             if tick in EVENTS:
                 facts = {"tick": tick}
@@ -68,8 +68,8 @@ class Truth:
             step, attempt, position = (
                 int(axis[tick]) for axis in (self.step, self.attempt, self.position)
             )
-            layout = layouts.for_names(tuple(signals), tick)
-            log.add(layout.pack(step, tick, attempt, position, signals.values()))
+            layout = layouts.for_names(tuple(signals))
+            log.add((layout, layout.pack(step, tick, attempt, position, signals.values())))
         log.flush()
         log.close()
 

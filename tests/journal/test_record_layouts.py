@@ -16,7 +16,7 @@ records = st.dictionaries(st.text(), one_nan, max_size=5)
 def test_the_short_way_to_a_line_writes_what_the_long_way_writes(
     signals: dict[str, float],
 ) -> None:
-    layout = RecordLayout(3, tuple(signals))
+    layout = RecordLayout(tuple(signals))
     packed = layout.pack(-3, 7, 2, 2**60, signals.values())
     entry = {"kind": "record", "step": -3, "tick": 7, "attempt": 2, "position": 2**60}
     for _ in ("long", "short"):
@@ -27,28 +27,23 @@ def test_the_short_way_to_a_line_writes_what_the_long_way_writes(
 def test_columns_hold_every_bit(journey: list[dict[str, float]]) -> None:
     layouts, rows = RecordLayouts(), PackedRows()
     for tick, signals in enumerate(journey):
-        packed = layouts.for_names(tuple(signals), tick).pack(-tick, tick, 1, 2, signals.values())
-        rows.add(layouts.of_record(packed), packed)
+        layout = layouts.for_names(tuple(signals))
+        rows.add(layout, layout.pack(-tick, tick, 1, 2, signals.values()))
     assert len(rows) == len(journey)
     expected = {tick: row(-tick, signals, 1, 2) for tick, signals in enumerate(journey)}
     assert rows_of(rows.block()) == expected
 
 
-def test_layouts_that_are_no_longer_needed_are_dropped() -> None:
+def test_few_layouts_are_kept() -> None:
     """Layers that are dropped at random give nearly every record a set of its own."""
-    layouts, waiting = RecordLayouts(), []
-    for tick in range(1000):
-        layout = layouts.for_names(("loss", f"layer.{tick}"), tick)
-        waiting.append(layout.pack(tick, tick, 0, 0, (1.0, 2.0)))
-        assert layouts.for_names(("loss",), tick).names == ("loss",)
-        if tick >= 500:  # the writer comes late, and finds every layout
-            assert layouts.of_record(waiting[tick - 500]).names[1] == f"layer.{tick - 500}"
-    for tick, packed in enumerate(waiting[500:], 500):
-        assert layouts.of_record(packed).names[1] == f"layer.{tick}"
-    layouts.for_names(("another",), 1000)
-    assert len(layouts._by_number) <= 64
+    layouts = RecordLayouts()
+    usual = layouts.for_names(("loss",))
+    for number in range(1000):
+        layouts.for_names(("loss", f"layer.{number}"))
+        assert layouts.for_names(("loss",)) is usual
+    assert len(layouts._by_names) <= 64
 
 
 def test_what_is_not_a_number_is_reported() -> None:
     with pytest.raises(TypeError, match="signals are numbers: required argument is not a float"):
-        RecordLayout(0, ("loss",)).pack(0, 0, 0, 0, ["high"])  # type: ignore[list-item]
+        RecordLayout(("loss",)).pack(0, 0, 0, 0, ["high"])  # type: ignore[list-item]

@@ -20,7 +20,6 @@ from trimtab.diagnosis import diagnose
 from trimtab.journal import Follower, JournalWriter, RunDirectory, read_journal
 from trimtab.journal import writer as writer_module
 from trimtab.journal.files import JournalFiles
-from trimtab.journal.record_queue import RecordLayouts
 from trimtab.journal.writer import JournalLimits, OpenSegment
 
 QUICK = JournalLimits(flush_seconds=0.005, segment_records=10)
@@ -58,7 +57,7 @@ def test_a_restart_goes_on_in_a_new_file(run: RunDirectory) -> None:
 
 def test_ticks_that_were_dropped_are_not_given_again(run: RunDirectory) -> None:
     run.journal.mkdir(parents=True)
-    log = OpenSegment(JournalFiles(run.journal), 0, {}, RecordLayouts())
+    log = OpenSegment(JournalFiles(run.journal), 0, {})
     log.add({"kind": "dropped", "first_tick": 0, "count": 7, "notes": 0})
     log.flush()
     log.close()

@@ -3,9 +3,8 @@
 The training loop appends, the writer's thread pops. Appending never waits: when the queue is full,
 a record is dropped and counted, and an entry in the journal reports it as soon as there is room.
 
-From `append` until it is sealed, a record is a byte string. The garbage collector does not track
-bytes, so a full queue does not trigger it in the middle of a training step; and columns are cut out
-of the bytes without touching a number twice.
+From `append` until it is sealed, a record is a byte string: a full queue takes a few MB, and
+columns are cut out of the bytes without touching a number twice.
 """
 
 import json
@@ -26,21 +25,17 @@ from trimtab.core.block import Block, Column, IntArray
 from trimtab.core.errors import JournalError
 from trimtab.journal.lines import Entry, encode_line, frame_line
 
-_AXES = ("layout", "step", "tick", "attempt", "position")
-_FIRST_AXES = Struct("=3q")
+_AXES = ("step", "tick", "attempt", "position")
 
 
 class RecordLayout:
     """How records with one set of signals are packed; a run repeats few sets."""
 
-    def __init__(self, number: int, names: Iterable[str]) -> None:
-        self.number = number
+    def __init__(self, names: Iterable[str]) -> None:
         self.names = tuple(map(str, names))
         self._struct = Struct(f"={len(_AXES)}q{len(self.names)}d")
         self._num_lines = 0
         self._text = ""
-        self.last_tick = -1
-        """Of the newest record that was packed by it."""
         axes = [(axis, np.int64) for axis in _AXES]
         self.dtype = np.dtype([*axes, ("values", np.float64, (len(self.names),))])
 
@@ -49,12 +44,12 @@ class RecordLayout:
     ) -> bytes:
         """Pack one record; raises TypeError if a value is not a number."""
         try:
-            return self._struct.pack(self.number, step, tick, attempt, position, *values)
+            return self._struct.pack(step, tick, attempt, position, *values)
         except StructError as error:
             raise TypeError(f"signals are numbers: {error}") from error
 
     def line(self, packed: bytes) -> bytes:
-        _, step, tick, attempt, position, *values = self._struct.unpack(packed)
+        step, tick, attempt, position, *values = self._struct.unpack(packed)
         self._num_lines += 1
         if self._num_lines > 1 and isfinite(sum(values)):
             # The same text as below, in two thirds of the time; a set of signals that comes once
@@ -66,46 +61,30 @@ class RecordLayout:
         return encode_line(entry | {"position": position, "signals": signals})
 
 
+Packed = tuple[RecordLayout, bytes]
+"""A record, and what unpacks it."""
+
 _MAX_LAYOUTS = 64
 """Layouts that are kept. Chosen: a run has a few; where layers are dropped at random, nearly every
 record with telemetry has a set of signals of its own."""
 
 
 class RecordLayouts:
-    """The layouts that one writer has used last, and all that a record in the queue needs."""
+    """The layouts that one writer has used last."""
 
     def __init__(self) -> None:
         self._by_names: dict[tuple[str, ...], RecordLayout] = {}
-        self._by_number: dict[int, RecordLayout] = {}
         self._names: dict[str, str] = {}
-        self._num_layouts = 0
-        self._popped_tick = -1
 
-    def for_names(self, names: tuple[str, ...], tick: int) -> RecordLayout:
-        """Return the layout for the record with these signals and this tick."""
+    def for_names(self, names: tuple[str, ...]) -> RecordLayout:
         layout = self._by_names.pop(names, None)
         if layout is None:
             # One copy of each name: they are often made anew for each record.
-            shared = tuple(self._names.setdefault(name, name) for name in names)
-            layout = self._by_number[self._num_layouts] = RecordLayout(self._num_layouts, shared)
-            names = layout.names
-            self._num_layouts += 1
-            self._drop_oldest()
-        self._by_names[names] = layout  # last in order: the one that was used last
-        layout.last_tick = tick
+            layout = RecordLayout(self._names.setdefault(name, name) for name in names)
+            if len(self._by_names) >= _MAX_LAYOUTS:
+                del self._by_names[next(iter(self._by_names))]
+        self._by_names[layout.names] = layout  # last in order: the one that was used last
         return layout
-
-    def of_record(self, packed: bytes) -> RecordLayout:
-        """Return the layout of a packed record, which has left the queue."""
-        number, _, self._popped_tick = _FIRST_AXES.unpack_from(packed)
-        return self._by_number[number]
-
-    def _drop_oldest(self) -> None:
-        while len(self._by_names) >= _MAX_LAYOUTS:
-            names, oldest = next(iter(self._by_names.items()))
-            if oldest.last_tick > self._popped_tick:
-                return
-            del self._by_names[names], self._by_number[oldest.number]
 
 
 class PackedRows:
@@ -172,13 +151,13 @@ _ENTRY_RESERVE = 1024
 class RecordQueue:
     """Assigns ticks and holds what waits for the disk."""
 
-    def __init__(self, limit: int, next_tick: int, layouts: RecordLayouts) -> None:
+    def __init__(self, limit: int, next_tick: int) -> None:
         self._limit = limit
         self._next_tick = next_tick
         # Not an Event: it deadlocks if a signal handler sets it while its thread is setting it.
         self._wakeups: SimpleQueue[None] = SimpleQueue()
-        self._items: deque[bytes | Entry] = deque()
-        self._layouts = layouts
+        self._items: deque[Packed | Entry] = deque()
+        self._layouts = RecordLayouts()
         self._open = True
         self.dropped = 0
         self._unreported_first = next_tick
@@ -194,13 +173,13 @@ class RecordQueue:
         step, attempt, position = _int64(step), _int64(attempt), _int64(data_position)
         with self._lock:
             tick = self._next_tick
-            layout = self._layouts.for_names(tuple(signals), tick)
+            layout = self._layouts.for_names(tuple(signals))
             # Before the tick is counted: a value that is no number raises here and leaves no gap.
             packed = layout.pack(step, tick, attempt, position, signals.values())
             self._next_tick += 1
             if self._open and len(self._items) < self._limit:
                 self._report_drops()
-                self._items.append(packed)
+                self._items.append((layout, packed))
                 # Half full: the writer must not sleep until its next flush.
                 if len(self._items) == self._limit // 2:
                     self._wakeups.put(None)
@@ -232,7 +211,7 @@ class RecordQueue:
             self._open = False
             self._wakeups.put(None)
 
-    def pop(self) -> list[bytes | Entry]:
+    def pop(self) -> list[Packed | Entry]:
         """Remove and return the next items for the disk; empty if nothing waits."""
         # Without the lock, which the training loop may need: a deque pops atomically, and only the
         # writer's thread pops.
@@ -252,7 +231,7 @@ class RecordQueue:
         """Accept nothing more, because no thread will write it. What waits counts as dropped."""
         with self._lock:
             self._open = False
-            self.dropped += sum(isinstance(item, bytes) for item in self._items)
+            self.dropped += sum(isinstance(item, tuple) for item in self._items)
             self._items.clear()
 
     def stop_in_child(self) -> None:

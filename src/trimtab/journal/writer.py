@@ -24,7 +24,7 @@ from trimtab.journal.files import MAX_INDEX, JournalFiles, JournalLock
 from trimtab.journal.header import MAX_ROWS
 from trimtab.journal.lines import SCHEMA, Entry, encode_line
 from trimtab.journal.log_segment import LogSegment
-from trimtab.journal.record_queue import PackedRows, RecordLayouts, RecordQueue
+from trimtab.journal.record_queue import Packed, PackedRows, RecordQueue
 from trimtab.journal.sealed_segment import SealedSegment, write_segment
 from trimtab.journal.segments import RESERVED, open_segment, open_segments
 
@@ -38,16 +38,9 @@ class OpenSegment:
     Lines are added, then flushed; what could not be written is kept.
     """
 
-    def __init__(
-        self,
-        files: JournalFiles,
-        index: int,
-        qualities: Mapping[str, Quality],
-        layouts: RecordLayouts,
-    ) -> None:
+    def __init__(self, files: JournalFiles, index: int, qualities: Mapping[str, Quality]) -> None:
         self.index = index
         self.rows = PackedRows()
-        self._layouts = layouts
         self.entries: list[Entry] = []
         self._pending = bytearray()
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
@@ -55,12 +48,12 @@ class OpenSegment:
         labels = {name: quality.label for name, quality in qualities.items()}
         self.add({"kind": "segment", "schema": SCHEMA, "index": index, "qualities": labels})
 
-    def add(self, item: bytes | Entry) -> None:
+    def add(self, item: Packed | Entry) -> None:
         """Add a packed record or an entry; the next flush writes it."""
-        if isinstance(item, bytes):
-            layout = self._layouts.of_record(item)
-            self.rows.add(layout, item)
-            self._pending += layout.line(item)
+        if isinstance(item, tuple):
+            layout, packed = item
+            self.rows.add(layout, packed)
+            self._pending += layout.line(packed)
         else:
             entry = item | {"note": len(self.entries)}
             self.entries.append(entry)
@@ -208,8 +201,7 @@ class JournalWriter:
         except BaseException:
             self._lock.release()
             raise
-        self._layouts = RecordLayouts()
-        self._queue = RecordQueue(self._limits.queue_records, last_tick + 1, self._layouts)
+        self._queue = RecordQueue(self._limits.queue_records, last_tick + 1)
         self._sealer = Sealer(self._files)
         self._thread = Thread(target=self._run, name="trimtab-journal", daemon=True)
         self._thread.start()
@@ -314,7 +306,7 @@ class JournalWriter:
             self._sealer.close()
             self._lock.release()
 
-    def _write(self, items: list[bytes | Entry]) -> None:
+    def _write(self, items: list[Packed | Entry]) -> None:
         for item in items:
             if self._log is None:
                 self._log = self._retry(self._open_segment)
@@ -328,9 +320,7 @@ class JournalWriter:
         self._files.folder.mkdir(parents=True, exist_ok=True)
         while True:
             try:
-                log = OpenSegment(
-                    self._files, self._next_index, dict(self._qualities), self._layouts
-                )
+                log = OpenSegment(self._files, self._next_index, dict(self._qualities))
             except FileExistsError:  # never write to a file that this writer did not create
                 self._next_index += 1
             else:
