@@ -349,14 +349,20 @@ def watched(folder: Path, mode: str = "observe") -> Guard:
 
 
 def test_a_guard_says_what_it_watches_without_an_operation_of_torch(tmp_path: Path) -> None:
-    guard = watched(tmp_path / "run", "protect")
+    guard = watched(tmp_path / "<b>run", "protect")
     with NoOperation():  # type: ignore[no-untyped-call]
-        text = repr(guard)
+        text, html = repr(guard), guard._repr_html_()
     assert text.startswith("<Guard protects AdamW (")
     assert "1 rank): step 3 is next; " in text
-    assert text.endswith(f"{tmp_path / 'run' / 'trimtab'}>")
+    assert text.endswith(f"{tmp_path / '<b>run' / 'trimtab'}>")
+    assert html is not None
+    assert "trimtab protects AdamW (" in html
+    assert "step 3 is next" in html
+    assert "not judged yet" in html
+    assert "<b>" not in html
     guard.close()
     assert ": closed; 3 steps recorded, not judged yet; " in repr(guard)
+    assert "closed; 3 steps recorded" in (guard._repr_html_() or "")
 
 
 def test_a_view_that_fails_raises_nothing_and_leaves_the_guard_in_the_run(
@@ -366,8 +372,9 @@ def test_a_view_that_fails_raises_nothing_and_leaves_the_guard_in_the_run(
         with monkeypatch.context() as broken:
             broken.setattr(type(guard._monitor.recorder), "summary", lambda self: 1 / 0)
             assert repr(guard).startswith("<trimtab.live.guard.Guard object at ")
+            assert guard._repr_html_() is None
         assert guard._monitor.is_watching
-        assert "FAILED: views of the guard" in repr(guard)
+        assert "FAILED: views of the guard" in (guard._repr_html_() or "")
 
 
 def test_no_guard_says_so(tmp_path: Path) -> None:

@@ -177,8 +177,7 @@ def test_a_clean_run_says_so() -> None:
     few = report_of(calm[:12]).verdict
     assert few == "No incident found in 12 records; it takes 64 to be sure."
     holes = np.where(np.arange(600) % 200, np.nan, 2.0)
-    block = block_of({"loss": holes, "lr": np.full(600, 1e-3)})
-    block.columns["loss"] = Column(holes, ~np.isnan(holes))
+    block = Block.from_columns({"loss": Column(holes, ~np.isnan(holes))}, step=np.arange(600))
     assert report_of(block).verdict == "No incident found in 3 records; it takes 64 to be sure."
 
 

@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -104,10 +105,38 @@ def test_a_run_of_wandb_that_is_being_logged_to() -> None:
         trimtab.diagnose(live)
 
 
-def test_a_run_of_mlflow() -> None:
-    run = SimpleNamespace(info=None, data=SimpleNamespace(metrics={"train_loss": 2.0}))
-    with pytest.raises(UnreadableLog, match=r"only the last value of each metric; give mlflow\.db"):
-        trimtab.diagnose(run)
+def mlflow_run(metrics: dict[str, float]) -> Any:
+    return SimpleNamespace(
+        info=SimpleNamespace(run_id="ab12"), data=SimpleNamespace(metrics=metrics)
+    )
+
+
+class MlflowClient:
+    """Has the values of one metric, in the order in which a server may send them."""
+
+    def get_run(self, run_id: str) -> Any:
+        return mlflow_run({"train_loss": 2.0})
+
+    def get_metric_history(self, run_id: str, key: str) -> list[Any]:
+        largest = np.finfo(np.float64).max
+        values = [largest if n == 90 else 3 - n / 100 for n in range(100)]
+        return [
+            SimpleNamespace(key=key, value=value, step=n, timestamp=1_000 * (n + 1))
+            for n, value in enumerate(values)
+        ][::-1]
+
+
+def test_a_run_of_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = mlflow_run({})  # an active run: nothing was logged when it was made
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    with pytest.raises(UnreadableLog, match=r"MLflow run ab12: .*give mlflow\.db or"):
+        trimtab.diagnose(started)
+    package = SimpleNamespace(MlflowClient=MlflowClient)
+    monkeypatch.setitem(sys.modules, "mlflow", package)
+    report = trimtab.diagnose(started)
+    assert (report.source, report.format) == ("MLflow run ab12", "mlflow")
+    assert report.block.step.tolist() == list(range(100))
+    assert report.block.column("loss").values[90] == np.inf
 
 
 def test_what_a_package_raises_is_part_of_a_sentence() -> None:

@@ -327,7 +327,7 @@ class ShipConfig(Section):
 
     stall_seconds: float = 600.0
     """Seconds without a record, and for ten steps, before a run is stalled. Source: evaluations and
-    checkpoints of large runs take minutes."""
+    checkpoints of large runs take minutes; 600 is what the Prometheus rule of trimtab uses too."""
 
     drain_seconds: float = 120.0
     """How long the observer that the run started tries to send the rest after the run is over. What

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from trimtab.core import signals
+from trimtab.core.card import card, row
 from trimtab.core.events import is_announced
 from trimtab.core.incidents import Incident
 from trimtab.core.text import printable
@@ -181,8 +182,16 @@ class Guard(LoopServices):
     def __repr__(self) -> str:
         return self._monitor.shields.views.call("repr", self._summary) or object.__repr__(self)
 
+    def _repr_html_(self) -> str | None:
+        return self._monitor.shields.views.call("card", self._card)
+
     def _summary(self) -> str:
         return f"<Guard {self._watched}: {printable(self._so_far())}>"
+
+    def _card(self) -> str:
+        failed = self._monitor.shields.failed
+        tone = "alarm" if failed else "warn" if self._monitor.recorder.num_incidents else ""
+        return card(tone, f"trimtab {self._watched}", row("so far", self._so_far()))
 
     def _so_far(self) -> str:
         """Return what this process knows already: the device is not read, nobody is waited for."""

@@ -5,7 +5,7 @@
 `cells`     one column of any package as numbers
 
 Packages of the user (pandas, polars, pyarrow, torch, wandb) are recognised by what their objects
-are; only pyarrow is imported, where a table needs it.
+are; only pyarrow and mlflow are imported, where an object of theirs needs it.
 """
 
 from trimtab.source.deciding import Progress, ReadOptions, Source, find_source, read_run

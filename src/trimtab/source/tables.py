@@ -6,6 +6,8 @@ as NaN, unless it only fills up a row (`_leave_out_padding`).
 """
 
 import importlib
+import math
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
@@ -23,6 +25,7 @@ from trimtab.readers.cells import quoted, quoted_names
 from trimtab.readers.csv_log import unique_names
 from trimtab.readers.json_document import NESTED_LEVELS, document_table, flattened
 from trimtab.readers.table import Table, Wanted
+from trimtab.readers.trackers.points import Points
 from trimtab.source.cells import (
     Cells,
     described,
@@ -335,7 +338,7 @@ def _arrow_columns(table: Any) -> dict[str, Any]:
     return {_column_name(name): table[name] for name in names}
 
 
-# Runs of W&B and HF's Trainer, as their packages hand them over
+# Runs of W&B, MLflow and HF's Trainer, as their packages hand them over
 
 
 def find_tracker(given: Any) -> TableSource | None:
@@ -356,9 +359,31 @@ def find_tracker(given: Any) -> TableSource | None:
             "a W&B run that is being logged to cannot be asked for its history; call finish(), "
             f"then give its folder: {given.sync_dir}"
         )
-    if has(given, "info", "data") and has(given.data, "metrics"):
-        raise UnreadableLog(
-            "a run of MLflow holds only the last value of each metric; give mlflow.db or the "
-            "folder mlruns"
-        )
+    if has(given, "info", "data") and has(given.info, "run_id") and has(given.data, "metrics"):
+        name = f"MLflow run {given.info.run_id}"
+        return TableSource(name=name, load=lambda wanted: _from_mlflow(given), format="mlflow")
     return None
+
+
+def _from_mlflow(run: Any) -> Table:
+    """Ask the tracking server for every value of a run: the object holds the last ones only."""
+    try:
+        client = importlib.import_module("mlflow").MlflowClient()
+    except ImportError:
+        raise UnreadableLog(
+            "it holds only the last value of each metric, and mlflow, which fetches the others, is "
+            "not installed; give mlflow.db or the folder mlruns"
+        ) from None
+    # The object is as old as the moment it was fetched: of an active run, it has no metrics at all.
+    name = run.info.run_id
+    metrics: Iterable[str] = client.get_run(name).data.metrics
+    values = [value for metric in metrics for value in client.get_metric_history(name, metric)]
+    points = Points()
+    for value in sorted(values, key=lambda value: value.timestamp):
+        # MLflow's database writes the infinities as the largest numbers.
+        is_infinite = abs(value.value) >= sys.float_info.max
+        number = math.copysign(math.inf, value.value) if is_infinite else float(value.value)
+        points.add(value.key, int(value.step), number, value.timestamp / 1000)
+    if not len(points):
+        raise UnreadableLog("it has no metrics; check that the run logged anything")
+    return points.to_table()

@@ -33,7 +33,8 @@ def observe(
         list[str] | None,
         typer.Option(
             "--to",
-            help="mlflow, wandb, tensorboard, alerts, or a plug-in; may be given several times.",
+            help="mlflow, wandb, tensorboard, prometheus, alerts, or a plug-in; may be given "
+            "several times.",
             autocompletion=sinks,
         ),
     ] = None,

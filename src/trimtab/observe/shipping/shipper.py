@@ -416,6 +416,7 @@ OWN_SINKS = {
     "mlflow": "trimtab.integrations.sinks.mlflow_sink:MlflowSink",
     "wandb": "trimtab.integrations.sinks.wandb_sink:WandbSink",
     "tensorboard": "trimtab.integrations.sinks.tensorboard_sink:TensorBoardSink",
+    "prometheus": "trimtab.integrations.sinks.prometheus_sink:PrometheusSink",
     "alerts": "trimtab.integrations.alerts.alert_sink:AlertSink",
 }
 """They win over an installed sink of the same name."""
