@@ -171,8 +171,9 @@ class Gate:
                 names: tuple[str, ...] = REPORT_NAMES
                 if largest := sync.largest_loss:
                     names = (*names, signals.MAX_RANK_LOSS, signals.MAX_LOSS_RANK)
-                decision.report_names = (VOTE, *names)
-                decision.report = (agreed, *self.rule.report(verdict), *largest)
+                # Both or none: a report that fails must not leave names without values.
+                report = (agreed, *self.rule.report(verdict), *largest)
+                decision.report_names, decision.report = (VOTE, *names), report
                 self.rule.learn(verdict)
         except Exception as error:
             self.shield.catch("decision", error)
