@@ -364,7 +364,7 @@ def watch(
             if recorder.is_recording:
                 line = "trimtab %s from step %d on; see: trimtab observe %s"
                 log.info(line, watched, step, Path(run_dir))
-                _warn_if_frozen(model, parts)
+                _warn_if_unheld(model, parts, chosen)
             return guard
         ranks.join()  # the others must not wait for this one
     except Exception as error:
@@ -400,14 +400,34 @@ def _watched(parts: LocalComponents, mode: Mode, world: int) -> str:
     return f"{verb} {names} ({parts.num_parameters:,} parameters, {counted(world, 'rank')})"
 
 
-def _warn_if_frozen(model: nn.Module, parts: LocalComponents) -> None:
-    """Warn if the optimizer was made before adapters were added: it holds frozen weights only."""
-    trained = sum(parameter.requires_grad for parameter in model.parameters())
-    if trained and not any(p.requires_grad for p in parts.parameters):
+def _warn_if_unheld(model: nn.Module, parts: LocalComponents, mode: Mode) -> None:
+    """Warn of parameters that are trained and in no watched optimizer."""
+    trained = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    held = set(map(id, parts.parameters))
+    outside = {name: p.numel() for name, p in trained.items() if id(p) not in held}
+    num_outside, num_trained = sum(outside.values()), sum(p.numel() for p in trained.values())
+    if not num_outside:  # empty ones are on other ranks
+        return
+    if not any(p.requires_grad for p in parts.parameters):
         log.warning(
             "trimtab: the optimizer holds frozen parameters only, and none of the %d that are "
             "trained: make it after the adapters are added",
-            trained,
+            len(trained),
+        )
+    elif held.isdisjoint(map(id, model.parameters())):
+        # No error: some code trains copies of the parameters and writes them into the model.
+        log.warning(
+            "trimtab: none of the optimizer's %s parameters belongs to the model: if the model was "
+            "made anew or wrapped since, make the optimizer from model.parameters() after it",
+            f"{parts.num_parameters:,}",
+        )
+    else:
+        log.warning(
+            "trimtab: %s of the model's %s trainable parameters, such as %s, are in no optimizer "
+            "given to watch, so they are not %s: give it every optimizer, as in watch(model, "
+            "[adamw, sgd], ...)",
+            *(f"{num_outside:,}", f"{num_trained:,}", next(iter(outside))),
+            "protected" if mode.is_protected else "watched",
         )
 
 

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 import torch
 from tests.kit.launch import in_child, log_of_trimtab
-from tests.kit.tiny import batches, loss_of
-from tests.kit.user_loop import Run, adamw, warnings_of, watching
+from tests.kit.tiny import batches, loss_of, make_model
+from tests.kit.user_loop import Run, adamw, sgd, warnings_of, watching
 from torch import nn
 
+import trimtab
 from trimtab.journal import writer
 from trimtab.journal.writer import JournalLimits
 
@@ -71,6 +72,53 @@ def test_an_optimizer_whose_step_is_never_called_is_reported(
             loss_of(run.model, batch).backward()
             run.optimizer.second_step()
         assert any("optimizer" in sentence for sentence in warnings_of(caplog))
+
+
+def start_lines(folder: Path, model: nn.Module, optimizer: Any, caplog: Any) -> list[str]:
+    trimtab.watch(model, optimizer, run_dir=folder, mode="protect").close()
+    return warnings_of(caplog)
+
+
+def test_trained_weights_in_no_watched_optimizer_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make_model()
+    embedding, others = sgd(model.embed.parameters()), sgd([*model.parameters()][1:])
+    num_all = sum(p.numel() for p in model.parameters())
+    num_left = num_all - model.embed.weight.numel()
+    (said,) = start_lines(tmp_path / "one", model, embedding, caplog)
+    assert f"{num_left:,} of the model's {num_all:,} trainable parameters, such as " in said
+    assert "are in no optimizer given to watch, so they are not protected" in said
+    caplog.clear()
+    assert not start_lines(tmp_path / "both", model, [embedding, others], caplog)
+
+
+def test_an_optimizer_of_another_model_is_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (said,) = start_lines(tmp_path, make_model(), sgd(make_model().parameters()), caplog)
+    assert "none of the optimizer's" in said
+
+
+def tied() -> nn.Module:
+    model = make_model()
+    model.head.weight = model.embed.weight
+    return model
+
+
+def half_frozen() -> nn.Module:
+    model = make_model()
+    model.embed.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("make", [tied, half_frozen, lambda: nn.Identity()])
+def test_weights_that_are_tied_frozen_or_not_there_are_no_warning(
+    make: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = make()
+    trained = [p for p in model.parameters() if p.requires_grad] or [nn.Parameter(torch.ones(3))]
+    assert not start_lines(tmp_path, model, sgd(trained), caplog)
 
 
 def test_a_run_that_does_not_clip_is_not_told_that_it_clips(
