@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 import trimtab
 from trimtab.core.config import Config, LiveConfig
+from trimtab.core.errors import ConfigError
 from trimtab.journal import RunDirectory, read_journal
 from trimtab.live.guard import Guard
 
@@ -190,6 +191,21 @@ def test_a_loss_is_journalled_as_what_it_was_and_weighed_by_its_tokens(tmp_path:
     assert np.isposinf(loss[2])
     assert loss[3] == pytest.approx(3.5)
     assert column(tmp_path, "tokens")[3] == 400
+
+
+def test_an_optimizer_has_one_open_guard(tmp_path: Path) -> None:
+    with watching(tmp_path / "first") as run:
+        with pytest.raises(ConfigError, match=r"this AdamW is watched already, in .*first: call "):
+            trimtab.watch(run.model, run.optimizer, run_dir=tmp_path / "second")
+        run.train(2)
+    trimtab.watch(run.model, run.optimizer, run_dir=tmp_path / "second").close()
+    assert len(journal_of(tmp_path / "first")) == 2
+
+
+def test_a_batch_loss_that_is_no_function_is_refused(tmp_path: Path) -> None:
+    wrong = pytest.raises(ConfigError, match="batch_loss must be a function; got int")
+    with wrong, watching(tmp_path, "recover", batch_loss=3):
+        pass
 
 
 @pytest.mark.parametrize("none", [0, torch.tensor(0)])

@@ -35,6 +35,7 @@ from trimtab.live.host.recorder import Recorder
 from trimtab.live.host.rollback import RollbackEffect
 from trimtab.live.loop.hang_watchdog import HangWatchdog
 from trimtab.live.loop.state_guard import StateGuard
+from trimtab.live.loop.step_hooks import open_monitor
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.batch_facts import RowLosses
@@ -109,6 +110,13 @@ class LocalComponents:
         else:
             measured, optimizers = (), engine.optimizers
             parameters, num_parameters = engine.trained, engine.num_parameters
+        for one in measured:
+            if (monitor := open_monitor(one)) is not None:
+                where = f", in {monitor.recorder.run.root}" if monitor.recorder.is_recording else ""
+                raise ConfigError(
+                    f"this {type(one).__name__} is watched already{where}: call guard.close() of "
+                    "that guard before, or use it in a with statement"
+                )
         if not parameters:
             raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")
         device = local(parameters[0]).device
@@ -273,7 +281,7 @@ def watch(
         enabled: False gives a guard that does nothing and has the same interface.
     """
     log_to_stderr_by_default()
-    _check_kinds(model, run_dir, config, on_incident)
+    _check_kinds(model, run_dir, config, batch_loss, on_incident)
     chosen = _mode(mode)
     decode = find_decode(batch_text)
     settings = config or Config()
@@ -381,12 +389,13 @@ def watch(
     return NoGuard(model, step, checkpoints)
 
 
-def _check_kinds(model: Any, run_dir: Any, config: Any, on_incident: Any) -> None:
+def _check_kinds(model: Any, run_dir: Any, config: Any, batch_loss: Any, on_incident: Any) -> None:
     """Raise ConfigError for an argument of a wrong kind: a later error would not name it."""
     for name, value, is_right, expected in (
         ("model", model, isinstance(model, nn.Module), "a torch.nn.Module"),
         ("run_dir", run_dir, isinstance(run_dir, str | Path), 'a folder, such as "runs/x1"'),
         ("config", config, isinstance(config, Config | None), "a trimtab.Config"),
+        ("batch_loss", batch_loss, batch_loss is None or callable(batch_loss), "a function"),
         ("on_incident", on_incident, on_incident is None or callable(on_incident), "a function"),
     ):
         if not is_right:

@@ -77,6 +77,13 @@ class StepHooks:
         self._handles.clear()
 
 
+def open_monitor(optimizer: Optimizer) -> "StepMonitor | None":
+    """Return what watches an optimizer already, for a guard that is open."""
+    hooks = getattr(optimizer, "_optimizer_step_pre_hooks", {})
+    found = [hook.listener for hook in hooks.values() if isinstance(hook, _Before)]
+    return next((monitor for monitor in found if monitor and not monitor.is_out), None)
+
+
 class _Before:
     """The pre-hook; it wraps a closure, because only after it there are gradients to look at."""
 
@@ -86,6 +93,10 @@ class _Before:
 
     def keep(self, listener: "StepMonitor | None") -> None:
         self._kept = listener
+
+    @property
+    def listener(self) -> "StepMonitor | None":
+        return self._listener()
 
     @never_compiled
     def __call__(
