@@ -14,7 +14,7 @@ import torch
 from tests.kit import forked
 from tests.kit.observing import observe
 from tests.kit.tiny import EVERY_10, adamw, batches, journal_of, loss_of, make_model
-from tests.kit.user_loop import column, events_of, losses, sgd, take_step, watching
+from tests.kit.user_loop import column, events_of, losses, sgd, take_step, warnings_of, watching
 from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
@@ -191,6 +191,36 @@ def test_a_loss_is_journalled_as_what_it_was_and_weighed_by_its_tokens(tmp_path:
     assert np.isposinf(loss[2])
     assert loss[3] == pytest.approx(3.5)
     assert column(tmp_path, "tokens")[3] == 400
+
+
+def test_a_step_whose_loss_or_tokens_cannot_be_read_lacks_only_those(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    odd: dict[int, dict[str, Any]] = {
+        1: {"loss": "abc", "tokens": 36},
+        2: {"loss": None, "accuracy": 0.5},
+        3: {"tokens": "many"},
+        4: {"tokens": -5},
+        5: {"tokens": float("nan")},
+        6: {"loss": "abc", "tokens": 36},
+    }
+    with watching(tmp_path) as run:
+        run.train(8, record=lambda step, loss: {"tokens": 36, **odd.get(step, {})})
+    block = journal_of(tmp_path)
+    assert block.step.tolist() == list(range(8))
+    assert np.flatnonzero(~block.column("loss").present).tolist() == [1, 2, 6]
+    assert np.flatnonzero(~block.column("tokens").present).tolist() == [1, 2, 3, 4, 5, 6]
+    assert block.column("grad_norm").present.all()
+    assert block.column("accuracy").values[2] == 0.5
+    assert [sentence for sentence in warnings_of(caplog) if "not a" in sentence] == [
+        "trimtab: step 1: loss is not a number but 'abc': it is left out, and the step's tokens "
+        "with it",
+        *(
+            f"trimtab: step {step}: tokens is not a count but {value}: its loss counts, its tokens "
+            "are not recorded"
+            for step, value in ((3, "'many'"), (4, "-5"), (5, "nan"))
+        ),
+    ]
 
 
 def test_an_optimizer_has_one_open_guard(tmp_path: Path) -> None:

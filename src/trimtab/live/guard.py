@@ -28,6 +28,9 @@ from trimtab.state.sharded_types import is_fsdp1
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
+NOT_GIVEN: Any = ...
+"""In place of a loss that `record` was not given: the call is about something else."""
+
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -225,7 +228,7 @@ class Guard(LoopServices):
         self,
         /,
         *,
-        loss: Number | None = None,
+        loss: Number | None = NOT_GIVEN,
         tokens: Number | None = None,
         grad_norm: Number | None = None,
         eval_loss: Number | None = None,
@@ -237,17 +240,20 @@ class Guard(LoopServices):
     ) -> None:
         """Take the numbers of a micro-batch, before `optimizer.step()`.
 
-        `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
-        clipping. `token_loss` has the loss of every token, [batch, sequence], `row_loss` that of
-        every sequence, [batch]: reports then name the sequences with the highest loss, and by their
-        numbers in the data if `row_ids` has them, [batch]. `batch` is what `batch_loss`
-        takes: its fingerprint and the statistics of its tokens are recorded if it is on the host,
-        and a few are remembered, so that "recover" can make experiments on them. Other signals
-        are journalled as the first rank has them. A loss without a graph that is recorded in
-        evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
+        `loss` is undivided; None says that this step has none, and it counts. `tokens` is what it
+        is the mean of, `grad_norm` is from before clipping. `token_loss` has the loss of every
+        token, [batch, sequence], `row_loss` that of every sequence, [batch]: reports then name the
+        sequences with the highest loss, and by their numbers in the data if `row_ids` has them,
+        [batch]. `batch` is what `batch_loss` takes: its fingerprint and the statistics of its
+        tokens are recorded if it is on the host, and a few are remembered, so that "recover" can
+        make experiments on them. Other signals are journalled as the first rank has them. A loss
+        without a graph that is recorded in evaluation (`model.eval()`, `torch.no_grad()`) belongs
+        to no step.
         """
         monitor = self._monitor
         monitor.num_calls += 1
+        is_without_loss = loss is None and eval_loss is None and not self._is_evaluation()
+        loss = None if loss is NOT_GIVEN else loss
         is_trained = isinstance(loss, torch.Tensor) and loss.requires_grad
         if loss is not None and not is_trained and self._is_evaluation():
             self._report_once(
@@ -266,16 +272,23 @@ class Guard(LoopServices):
             with monitor.shields.resume.guarding("record"):
                 monitor.resume.note_first_record()
         if loss is not None:
+            count = None
             try:
-                monitor.meter.add_loss(loss, tokens, follows_backward=grew)
+                count = None if tokens is None else monitor.meter.count_of(tokens)
+            except OddNumber as odd:
+                self._report_odd("tokens", odd, "its loss counts, its tokens are not recorded")
+            try:
+                monitor.meter.add_loss(loss, count, follows_backward=grew)
             except OddNumber as odd:
                 monitor.meter.count_odd_loss()
-                self._report_once(f"trimtab: loss or tokens is not a number but {odd}")
+                self._report_odd("loss", odd, "it is left out, and the step's tokens with it")
+        elif is_without_loss:
+            monitor.note_no_loss()
         if grad_norm is not None:
             try:
                 monitor.meter.set_norm(grad_norm, is_from_user=True)
             except OddNumber as odd:
-                self._report_once(f"trimtab: grad_norm is not a number but {odd}")
+                self._report_odd("grad_norm", odd, "it is left out")
         if eval_loss is not None:
             metrics = {signals.EVAL_LOSS: eval_loss, **metrics}
         token_loss = row_loss if token_loss is None else token_loss
@@ -442,6 +455,12 @@ class Guard(LoopServices):
         except OddNumber as odd:
             self._report_once(f"trimtab: {name!r} is not a number but {odd}", name)
 
+    def _report_odd(self, name: str, odd: OddNumber, consequence: str) -> None:
+        what = "a count" if name == "tokens" else "a number"
+        sentence = f"{name} is not {what} but {odd}"
+        step = self._monitor.next_step
+        self._report_once(f"trimtab: step {step}: {sentence}: {consequence}", sentence)
+
     def _report_once(self, sentence: str, what: str = "") -> None:
         if (what or sentence) not in self._reported and len(self._reported) < 256:
             self._reported.add(what or sentence)
@@ -477,9 +496,9 @@ class NoGuard(LoopServices):
         self._count = NoMonitor(first_step)
         super().__init__(model, self._count, boundary, checkpoints)
 
-    def record(self, /, *, loss: Any = None, **numbers: Any) -> None:
+    def record(self, /, *, loss: Any = NOT_GIVEN, **numbers: Any) -> None:
         """Count a loss, so that steps are numbered as with a guard."""
-        self._count.count_loss(loss)
+        self._count.count_loss(None if loss is NOT_GIVEN else loss)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does; returns the norm before."""

@@ -21,7 +21,15 @@ import torch
 from torch.optim import Optimizer
 
 from trimtab.core import signals
-from trimtab.live.arithmetic import HostMath, Math, Scalar, Vector, as_scalar, is_finite
+from trimtab.live.arithmetic import (
+    HostMath,
+    Math,
+    OddNumber,
+    Scalar,
+    Vector,
+    as_scalar,
+    is_finite,
+)
 from trimtab.live.ranks.shards import norm_dtype, real
 from trimtab.state.host_copy import local
 
@@ -257,15 +265,23 @@ class StepMeter:
         self._is_from_user = False
         self._squares: Scalar | None = None
 
-    def add_loss(self, loss: Any, tokens: Any, *, follows_backward: bool) -> None:
-        """Take one micro-batch; without a token count each weighs the same.
+    def count_of(self, tokens: Any) -> Scalar:
+        """Return a count of tokens; raises OddNumber, but of one on a device only for its shape."""
+        count = self.arithmetic.number(tokens)
+        on_host = isinstance(count, float) or not isinstance(tokens, torch.Tensor)
+        if on_host and not 0 <= float(count if isinstance(count, float) else tokens) < math.inf:
+            raise OddNumber(f"{float(tokens):g}")
+        return count
+
+    def add_loss(self, loss: Any, tokens: Scalar | None, *, follows_backward: bool) -> None:
+        """Take one micro-batch; without a token count each weighs the same; raises OddNumber.
 
         A loss that is not finite and that no backward followed was skipped by the user: it is
         dropped when the next one comes.
         """
         numbers = self.arithmetic
         weighted = numbers.number(loss)
-        weight = numbers.one if tokens is None else numbers.number(tokens)
+        weight = numbers.one if tokens is None else tokens
         if self._latest is not None:
             self._fold_latest(keep_all=follows_backward)
         if tokens is not None:  # the mean over no tokens is NaN, and no fault
@@ -275,8 +291,9 @@ class StepMeter:
         self.num_losses += 1
 
     def count_odd_loss(self) -> None:
-        """A loss that is no number was recorded: the step counts as recorded."""
+        """A step without a number for its loss was recorded: its tokens are not known either."""
         self.num_losses += 1
+        self._no_tokens += 1
 
     def set_norm(self, norm: Any, *, is_from_user: bool) -> None:
         """Take the gradient norm before clipping, from the user or from the guard's clipping."""
