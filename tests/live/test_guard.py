@@ -255,6 +255,25 @@ def test_a_micro_batch_without_tokens_has_no_loss(none: Any, tmp_path: Path) -> 
     assert list(found.present) == [True, False]
 
 
+def test_a_new_run_in_the_folder_of_another_one_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(first: int | None = None) -> list[str]:
+        caplog.clear()
+        with watching(tmp_path, facts={} if first is None else {"step": first}) as run:
+            run.train(6)
+        return [said for said in warnings_of(caplog) if "earlier launch" in said]
+
+    assert not told()
+    (said,) = told()
+    assert "holds 6 steps of an earlier launch, and this one begins at step 0 without a " in said
+    assert not told(6)  # it goes on
+    assert not told(3)  # the user has loaded a state, as the number says
+    assert "holds 12 steps" in told()[0]
+    monkeypatch.setenv("TRIMTAB_SUPERVISOR", str(tmp_path))
+    assert not told()
+
+
 def test_a_resume_is_told_and_steps_that_go_back_are_a_new_attempt(tmp_path: Path) -> None:
     for first in (0, 10, 4):
         with watching(tmp_path, facts={"step": first}) as run:

@@ -17,7 +17,7 @@ from trimtab.core.signals import Quality
 from trimtab.core.text import counted
 from trimtab.core.token_losses import NUM_BINS, shares
 from trimtab.journal import JournalWriter, RunDirectory, read_journal
-from trimtab.journal.exit_request import announce_run
+from trimtab.journal.exit_request import announce_run, supervisor_folder
 from trimtab.journal.observer_process import Callbacks, NoObserver, ObserverProcess
 from trimtab.journal.resume.journal_past import JournalPast
 from trimtab.live.host.bad_data import BadData
@@ -132,6 +132,8 @@ class Recorder:
         """Whether a change was announced since the start."""
         self.attempt = int(earlier.attempt[-1]) if len(earlier) else 0
         """Number of times that the run went back to an earlier step."""
+        self._num_repeated = len({step for step in earlier.step.tolist() if step >= first_step})
+        """Steps of earlier launches that this one takes again; 0 once that is said."""
         self._last_clock: float | None = None
         self._last_step, self._last_tick = first_step - 1, -1
         self._recent: deque[Record] = deque(maxlen=RECENT_RECORDS)
@@ -325,6 +327,14 @@ class Recorder:
 
     def _compare_with(self, resume: ResumeFacts, step: int, found: dict[str, float]) -> None:
         """Name what a resume has not restored, in the record of a first step."""
+        num_repeated, self._num_repeated = self._num_repeated, 0
+        # `trimtab run` starts a program again on purpose, with a checkpoint or without.
+        if num_repeated and not resume.is_resume and supervisor_folder() is None:
+            log.warning(
+                "trimtab: %s holds %s of an earlier launch, and this one begins at step %d without "
+                "a checkpoint: they count as lost; if this is a new run, give it another run_dir",
+                *(self.run.root, counted(num_repeated, "step"), step),
+            )
         rollback, self._rollback = self._rollback, None
         if rollback is not None:
             with resume.shield.guarding("rollback"):

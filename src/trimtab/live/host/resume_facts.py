@@ -96,6 +96,11 @@ class ResumeFacts:
         """Whether no record has anything more to say about the resume."""
 
     @property
+    def is_resume(self) -> bool:
+        """Whether a saved state was loaded, or steps go on where an earlier launch had come to."""
+        return self._is_resume
+
+    @property
     def is_before_first_record(self) -> bool:
         return self._at_record is None and not self.shield.is_down
 
