@@ -232,6 +232,17 @@ def test_an_optimizer_has_one_open_guard(tmp_path: Path) -> None:
     assert len(journal_of(tmp_path / "first")) == 2
 
 
+@pytest.mark.parametrize("below", ["", "x1"])
+def test_a_run_dir_that_cannot_be_a_folder_is_refused(
+    below: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(ConfigError, match=r'run_dir ".*" cannot be made: .*file is a file; give a'):
+        trimtab.watch(make_model(), sgd(make_model().parameters()), run_dir=file / below)
+    assert not caplog.records
+
+
 def test_a_batch_loss_that_is_no_function_is_refused(tmp_path: Path) -> None:
     wrong = pytest.raises(ConfigError, match="batch_loss must be a function; got int")
     with wrong, watching(tmp_path, "recover", batch_loss=3):

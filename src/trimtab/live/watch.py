@@ -311,6 +311,7 @@ def watch(
         )
         given = GivenState.of(state)
         if is_first:
+            _make_folder(run.root)
             is_plain_engine = engine is None or engine.is_plain
             can_change = chosen.is_protected and is_plain_engine
             rollback = RollbackEffect.read(run, step, can_change=can_change)
@@ -400,6 +401,18 @@ def _check_kinds(model: Any, run_dir: Any, config: Any, batch_loss: Any, on_inci
     ):
         if not is_right:
             raise ConfigError(f"{name} must be {expected}; got {type(value).__name__}")
+
+
+def _make_folder(root: Path) -> None:
+    """Make the folder of a run; raises ConfigError, as no reader of it would name the argument."""
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        file = next((path for path in (root, *root.parents) if path.is_file()), None)
+        why = f"{error.strerror}" if file is None else f"{file} is a file"
+        raise ConfigError(
+            f'run_dir "{root}" cannot be made: {why}; give a folder, such as "runs/x1"'
+        ) from error
 
 
 def _watched(parts: LocalComponents, mode: Mode, world: int) -> str:
