@@ -38,6 +38,19 @@ def test_records_without_a_step_are_reported(
         assert any("optimizer" in sentence for sentence in warnings_of(caplog))
 
 
+def test_losses_recorded_after_the_step_are_reported(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with watching(tmp_path, model=nn.Linear(4, 1)) as run:  # its loss is near to its parameters
+        for batch in torch.randn(40, 8, 4):
+            loss = nn.functional.mse_loss(run.model(batch), batch[:, :1])
+            loss.backward()
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+            run.guard.record(loss=loss)
+    assert any("losses came one step late" in sentence for sentence in warnings_of(caplog))
+
+
 class SharpnessAware(torch.optim.Optimizer):
     """SAM as it is usually written: two methods, and `step` is never called on it."""
 

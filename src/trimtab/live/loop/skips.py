@@ -51,7 +51,8 @@ class Backward:
         node = loss.grad_fn if isinstance(loss, torch.Tensor) else None
         self.is_known = node is not None
         for _ in range(NODES):
-            if node is not None:
+            # A node without parents is that of a parameter, which the next loss reaches, too.
+            if node is not None and node.next_functions:
                 node.register_prehook(self)
                 node = next((parent for parent, _ in node.next_functions if parent), None)
 
