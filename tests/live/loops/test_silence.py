@@ -8,7 +8,7 @@ import pytest
 import torch
 from tests.kit.launch import in_child, log_of_trimtab
 from tests.kit.tiny import batches, loss_of, make_model
-from tests.kit.user_loop import Run, adamw, sgd, warnings_of, watching
+from tests.kit.user_loop import Run, adamw, poison, sgd, warnings_of, watching
 from torch import nn
 
 import trimtab
@@ -19,12 +19,18 @@ from trimtab.journal.writer import JournalLimits
 def test_steps_that_nobody_records_are_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level("INFO", "trimtab")
     with watching(tmp_path, "protect") as run:
-        for batch in batches(40):
+        for step, batch in enumerate(batches(40)):
             run.optimizer.zero_grad()
             loss_of(run.model, batch).backward()
+            if step == 30:
+                poison(run.optimizer)
             run.optimizer.step()
         assert any("record" in sentence for sentence in warnings_of(caplog))
+    assert "trimtab: step 30 discarded, grad norm not finite" in warnings_of(caplog)
+    assert "40 updates, none recorded, as guard.record(loss=...) was never called" in caplog.text
+    assert ", 1 step discarded; " in caplog.text
 
 
 def test_records_without_a_step_are_reported(

@@ -188,8 +188,10 @@ class Recorder:
         return list(self._recent)
 
     def number_of(self, train_step: TrainStep) -> int:
-        """The number of a step, with those counted that only other ranks have recorded."""
-        return train_step.step + self._num_elsewhere
+        """The number of a step, with those counted that only other ranks have recorded; of the
+        update, as long as nothing was recorded."""
+        num_updates = 0 if self.num_records else self._num_unrecorded
+        return train_step.step + self._num_elsewhere + num_updates
 
     def audit(self, resume: ResumeFacts) -> None:
         """Compare the first records with the state that was saved."""
@@ -262,6 +264,7 @@ class Recorder:
     def unrecorded(self, train_step: TrainStep) -> None:
         """An update that no rank has recorded: the first is an event, the 20th a warning."""
         self._num_unrecorded += 1
+        self.num_discarded += int(train_step.numbers.get(signals.DISCARDED) == 1.0)
         if not self._has_unrecorded:
             self._has_unrecorded = True
             self.event("unobserved step", train_step.step, {})
@@ -291,7 +294,10 @@ class Recorder:
         # Without an observer nobody has looked: "0 incidents" would sound like health.
         is_judged = self._observer.is_judging
         found = counted(self.num_incidents, "incident") if is_judged else "not judged yet"
-        words = [f"{self.num_records} steps recorded", found]
+        words = [f"{counted(self.num_records, 'step')} recorded", found]
+        if self._num_unrecorded and not self.num_records:
+            never = "guard.record(loss=...) was never called in training"
+            words[0] = f"{counted(self._num_unrecorded, 'update')}, none recorded, as {never}"
         if self.num_discarded:
             words.append(f"{counted(self.num_discarded, 'step')} discarded")
         if self.journal.dropped:
