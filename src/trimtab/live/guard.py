@@ -18,6 +18,7 @@ from trimtab.core.text import printable
 from trimtab.live.arithmetic import OddNumber, Scalar
 from trimtab.live.host.no_recorder import NoRecorder
 from trimtab.live.loop.step_monitor import StepMonitor
+from trimtab.live.measure.loss_dtype import loss_dtype
 from trimtab.live.measure.step_loop import LoaderSource, Step, StepLoop
 from trimtab.live.measure.step_meter import Number
 from trimtab.live.measure.user_events import plain_event
@@ -271,6 +272,7 @@ class Guard(LoopServices):
         if loss is not None and monitor.num_losses == 1:
             with monitor.shields.resume.guarding("record"):
                 monitor.resume.note_first_record()
+                monitor.recorder.note_dtype(loss_dtype(loss))
         if loss is not None:
             count = None
             try:

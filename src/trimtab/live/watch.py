@@ -39,6 +39,7 @@ from trimtab.live.loop.step_hooks import open_monitor
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.measure.activations import Activations
 from trimtab.live.measure.batch_facts import RowLosses
+from trimtab.live.measure.loss_dtype import NAMES as DTYPE_NAMES
 from trimtab.live.measure.pass_schedule import PassSchedule
 from trimtab.live.measure.sites import find_sites
 from trimtab.live.measure.state_hash import StateHash
@@ -261,9 +262,9 @@ def watch(
         config: Settings; the defaults are meant to be right.
         facts: What trimtab cannot see: "step", the number of the first step (default: where
             `checkpoints` resumed, or 0); "dtype", the precision regime (fp32, bf16, fp16, fp8) if
-            it is not that of the parameters; "seed" and "link", for the post-mortem; "sites", the
-            modules whose outputs are measured, by kind, where they are not found by themselves:
-            {"attention": "layers.*.mixer", "logits": "readout"}.
+            neither the parameters nor the first loss show it; "seed" and "link", for the
+            post-mortem; "sites", the modules whose outputs are measured, by kind, where they are
+            not found by themselves: {"attention": "layers.*.mixer", "logits": "readout"}.
         state: What belongs to the run besides model and optimizer, by name: the GradScaler of an
             fp16 run, in every mode; for "recover" also what follows the weights, such as an EMA.
             Anything with state_dict and load_state_dict. Schedulers are not touched.
@@ -315,7 +316,10 @@ def watch(
             is_plain_engine = engine is None or engine.is_plain
             can_change = chosen.is_protected and is_plain_engine
             rollback = RollbackEffect.read(run, step, can_change=can_change)
-            manifest = _manifest(model, parts, settings, ranks.world, chosen, known)
+            has_scaler = bool(getattr(given.scaler, "is_enabled", bool)())
+            manifest = _manifest(
+                *(model, parts, settings, ranks.world, chosen, known), has_scaler=has_scaler
+            )
             recorder = Recorder(
                 run,
                 settings,
@@ -549,8 +553,12 @@ def _manifest(
     world: int,
     mode: Mode,
     facts: dict[str, Any],
+    *,
+    has_scaler: bool,
 ) -> dict[str, Any]:
-    names = {torch.float32: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}
+    of_parameters = DTYPE_NAMES.get(parts.parameters[0].dtype)
+    # Parameters are fp32 under autocast as well: then the first loss shows in what it was computed.
+    dtype = facts.get("dtype") or (None if of_parameters == "fp32" else of_parameters)
     return {
         "schema": 1,
         "began": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -564,7 +572,8 @@ def _manifest(
         **_settings_of(parts.optimizers),
         "config": config.to_dict(),
         "mode": mode.value,
-        "dtype": facts.get("dtype") or names.get(parts.parameters[0].dtype),
+        "dtype": dtype or ("fp16" if has_scaler else None),
+        "parameter_dtype": of_parameters,
         "seed": facts.get("seed"),
         "link": facts.get("link"),
     }

@@ -23,9 +23,11 @@ from tests.kit.user_loop import (
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functional_call, grad, vmap
+from torch.utils.checkpoint import checkpoint
 
 import trimtab
 from trimtab.core.config import Config
+from trimtab.journal import RunDirectory
 from trimtab.live.protect.discard import divide_gradients
 
 
@@ -54,6 +56,37 @@ def test_the_default_dtype_does_not_matter(
     assert in_child(train_with_default_dtype, tmp_path, building, training, mode)
     assert column(tmp_path, "tokens") == [1001.0] * 14
     assert mode == "observe" or discarded_steps(tmp_path) == [8]
+
+
+def of_checkpoint(model: Any, batch: torch.Tensor) -> torch.Tensor:
+    """A loss whose graph is inside a function of Python."""
+    logits: torch.Tensor = checkpoint(model.head, model.embed(batch), use_reentrant=True)
+    return logits.square().mean()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "make", "facts", "state", "known"),
+    [
+        (None, loss_of, {}, {}, "fp32"),
+        (torch.bfloat16, loss_of, {}, {}, "bf16"),
+        (torch.float16, loss_of, {}, {}, "fp16"),
+        (torch.bfloat16, loss_of, {"dtype": "fp8"}, {}, "fp8"),
+        (None, loss_of, {}, {"scaler": torch.amp.GradScaler("cpu")}, "fp16"),
+        (None, loss_of, {}, {"scaler": torch.amp.GradScaler("cpu", enabled=False)}, "fp32"),
+        (None, of_checkpoint, {}, {}, None),
+        (None, lambda *args: loss_of(*args).item(), {}, {}, None),
+    ],
+)
+def test_the_manifest_has_the_format_of_the_computation_where_it_is_known(
+    dtype: Any, make: Any, facts: Any, state: Any, known: Any, tmp_path: Path
+) -> None:
+    with watching(tmp_path, facts=facts, state=state) as run:
+        with torch.autocast("cpu", dtype=dtype, enabled=dtype is not None):
+            loss = make(run.model, batches(1)[0])
+        run.guard.record(loss=loss)  # outside of autocast, as usual
+        run.optimizer.step()
+    manifest = RunDirectory(tmp_path).read_manifest()
+    assert (manifest["dtype"], manifest["parameter_dtype"]) == (known, "fp32")
 
 
 def test_the_default_device_does_not_matter(tmp_path: Path) -> None:

@@ -7,6 +7,8 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from threading import Thread
 from typing import Any, Literal
 
 from trimtab.core import signals
@@ -147,6 +149,8 @@ class Recorder:
         """The loss of the last step with telemetry."""
         self._next_check = 0.0
         self.num_records = self.num_discarded = self.num_nonfinite = 0
+        self._manifest = manifest
+        self._manifest_writer = Thread()
         self.journal = JournalWriter(run)
         self._num_dropped = 0
         self._journal_error: Exception | None = None
@@ -196,6 +200,15 @@ class Recorder:
     def audit(self, resume: ResumeFacts) -> None:
         """Compare the first records with the state that was saved."""
         self._resume = resume
+
+    def note_dtype(self, dtype: str | None) -> None:
+        """Complete the manifest by the format in which the first loss was computed."""
+        if dtype is not None and self._manifest.get("dtype") is None:
+            whole = {**self._manifest, "dtype": dtype}
+            # In a thread: a step does not wait for a disk.
+            write = partial(self._shield.call, "manifest", self.run.write_manifest, whole)
+            self._manifest_writer = Thread(target=write, name="trimtab-manifest", daemon=True)
+            self._manifest_writer.start()
 
     def catch_up(self) -> bool:
         """Return whether the verdicts on checkpoints are of this moment; waits a little."""
@@ -281,6 +294,8 @@ class Recorder:
 
     def close(self, how: str) -> None:
         """End the journal, and wait, bounded, until the observer has written its files."""
+        if self._manifest_writer.is_alive():
+            self._manifest_writer.join(1.0)
         self.journal.close(how)
         self._check_journal(self._last_step)
         with self._shield.guarding("last incidents"):
