@@ -71,6 +71,7 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         self._checkpoints: Checkpoints | None = None
         self._position: int | None = None
         """The position of the first batch, until an epoch begins, if no checkpoint has it."""
+        self._first_step = 0
         self._has_reported_filter = False
 
     @property
@@ -94,13 +95,14 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
     def _start(self, args: Any, state: Any) -> None:
         trainer = self._trainer
         run_dir = self._run_dir or args.output_dir
+        self._first_step = state.global_step + 1  # as the Trainer's log and checkpoints count
         self._checkpoints = Checkpoints(run_dir=run_dir)
         precision = trainer.accelerator.mixed_precision
         guard = self._adapter.start(
             trainer.model_wrapped,
             trainer.optimizer,
             run_dir=run_dir,
-            step=state.global_step + 1,  # as the Trainer's log and checkpoints count
+            step=self._first_step,
             facts={"seed": args.seed, "dtype": None if precision == "no" else precision},
             state={"scaler": trainer.accelerator.scaler},
             batch_loss=None if _makes_its_batches(trainer) else self._batch_loss,
@@ -215,12 +217,13 @@ class TrimtabCallback(TrainerCallback):  # type: ignore[misc]
         with self._adapter.shield.guarding("log"):
             found = [finding for incident in guard.incidents for finding in incident.findings]
             steps = [f.step for f in found if f.symptom is Symptom.NONFINITE_LOSS]
-            if steps:
+            now = [step for step in steps if step >= self._first_step]  # not of an earlier launch
+            if now:
                 self._has_reported_filter = True
                 log.warning(
                     "trimtab: step %d: the loss is not finite; the Trainer's log hides it "
                     "(logging_nan_inf_filter), the journal has it",
-                    steps[0],
+                    now[0],
                 )
 
 

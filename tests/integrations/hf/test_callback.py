@@ -154,7 +154,12 @@ def test_a_protected_run_holds_a_batch_that_is_not_finite(
             seen[state.global_step + 1] = bits_of_state(trainer)
 
     trainer = make_trainer(
-        tmp_path, TrimtabCallback(mode="protect"), data=data, gradient_accumulation_steps=accumulate
+        tmp_path,
+        TrimtabCallback(mode="protect"),
+        data=data,
+        gradient_accumulation_steps=accumulate,
+        save_strategy="steps",
+        save_steps=12,
     )
     trainer.add_callback(Look())
     with caplog.at_level(logging.WARNING, "trimtab"):
@@ -168,6 +173,12 @@ def test_a_protected_run_holds_a_batch_that_is_not_finite(
     assert np.isfinite(logged(trainer, "loss")).all()  # what the Trainer shows in its place
     assert caplog.text.count("logging_nan_inf_filter") == 1
     assert "step 6: the loss is not finite" in caplog.text
+    caplog.clear()
+    again = make_trainer(tmp_path, TrimtabCallback(mode="protect"), data=data, max_steps=13)
+    with caplog.at_level(logging.INFO, "trimtab"):
+        again.train(resume_from_checkpoint=str(tmp_path / "checkpoint-12"))
+    assert "the loss is not finite" not in caplog.text  # that was said by the first launch
+    assert ": 1 step recorded, " in caplog.text
 
 
 def bits_of_state(trainer: Any) -> str:
