@@ -503,7 +503,10 @@ def _make_undo(
     )
     polls.append(partial(shields.trials.call, "trial of states", trial.poll))
     if batch_loss is None and not trial.is_off and monitor.recorder.is_recording:
-        log.info("trimtab: spikes are reported only: no batch_loss was given to try states with")
+        log.info(
+            "trimtab: no batch_loss was given: loss spikes are reported, and no rollback is "
+            "proposed (docs/recover.md)"
+        )
     return Undo(
         model,
         monitor,
