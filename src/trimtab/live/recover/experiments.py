@@ -26,6 +26,7 @@ import torch
 from torch import nn
 
 from trimtab.core.events import EXPERIMENT
+from trimtab.core.robust import median
 from trimtab.core.text import counted, digits
 from trimtab.live.host.recorder import Recorder
 from trimtab.live.loop.step_monitor import StepMonitor
@@ -46,8 +47,8 @@ MODULES_BEFORE = 4
 growing towards the limit of their format."""
 
 UNEQUAL = 1.5
-"""Times the loss of the other half that one half must have to be looked into further. Chosen:
-halves of an ordinary batch of text differ by a few percent."""
+"""Times the loss of the other half that one half must have to be looked into further, and times the
+median of the other batches that is high. Chosen: both differ by a few percent in ordinary text."""
 
 BatchLoss = Callable[[Any], torch.Tensor]
 
@@ -87,7 +88,11 @@ class Laboratory:
         if self.used_autocast:
             yield self._fp32(loss, batch)
         if _num_rows(batch) > 1:
-            yield self._half(batch)
+            others = [other for other, known in losses if known is not batch]
+            is_high = bool(others) and UNEQUAL * abs(median(others)) < loss < math.inf
+            answer = self._half(batch)
+            if is_high or answer.answer != "all":  # rows are no question where all batches are high
+                yield answer
 
     def _again(self, loss: float, batch: Any) -> Answer:
         repeated = self.loss(batch)
