@@ -11,9 +11,9 @@ asked for it, and `gain` where the restored state had won a trial, in nat."""
 
 UNDO_OUTCOME = "undo outcome"
 """Some steps after an undo: whether the loss is again what it was before the harm. Facts:
-`undone_at`, `helped`, `loss_before`, `loss_after`, `gained` after a trial, `because` where code has
-brought the harm back; `showed` is False where the loss never left its level, so that `helped`
-cannot be told."""
+`undone_at`, `helped`, `loss_before` the restored state, `loss_before_fault` where the loss showed
+it, `loss_after`, `gained` after a trial, `because` where code has brought the harm back; `showed`
+is False where the loss never left its level, so that `helped` cannot be told."""
 
 BUFFER_REPAIRED = "buffer repaired"
 """Running statistics of normalization layers that were not finite were replaced by those of a

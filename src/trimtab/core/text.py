@@ -1,7 +1,10 @@
 """Numbers, counts and text from logs as people read them."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trimtab.core.jsonable import number_from_json
 
 
 def digits(value: float | None) -> str:
@@ -9,6 +12,16 @@ def digits(value: float | None) -> str:
     if value is None:
         return "not recorded"
     return f"{value:.4g}" if math.isfinite(value) else str(value)
+
+
+def compared_losses(facts: Mapping[str, Any]) -> str:
+    """Return the losses of an `undo outcome` as a sentence: now, before the fault, when saved."""
+    now, fault, saved = (
+        digits(number_from_json(facts.get(name)))
+        for name in ("loss_after", "loss_before_fault", "loss_before")
+    )
+    before = f"{fault} before the fault and " if "loss_before_fault" in facts else ""
+    return f"the loss is {now}; it was {before}{saved} when the restored state was saved"
 
 
 def counted(count: int, noun: str) -> str:

@@ -106,7 +106,7 @@ def _undo(events: Sequence[Event]) -> _Words:
         f"undo to step {facts.get('to_step')}, {facts.get('updates_lost')} updates lost",
         PERSON if facts.get("is_ordered") else TRIMTAB,
         _text(facts, "why"),
-        "the loss is what it was before the harm",
+        "the loss is what it was when the restored state was saved",
     )
 
 

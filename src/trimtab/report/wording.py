@@ -21,7 +21,7 @@ from trimtab.core.events import (
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
-from trimtab.core.text import counted, digits
+from trimtab.core.text import compared_losses, counted, digits
 from trimtab.explain.causes.by_evidence import WORTH_SAYING, would_decide
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
@@ -262,9 +262,8 @@ def event_text(event: Event) -> str:
         if "how_sure" in facts:
             text = f"to step {facts.get('to_step')}: {text} ({facts['how_sure']})"
     elif event.kind == UNDO_OUTCOME:
-        has_helped = "it has helped" if facts.get("helped") else "it has not helped"
-        before, after = (_value(facts.get(name)) for name in ("loss_before", "loss_after"))
-        text = f"the loss is {after}, before the restored state it was {before}"
+        has_helped = "it works" if facts.get("helped") else "it has not helped"
+        text = compared_losses(facts)
         if facts.get("showed") is not False or not facts.get("helped"):
             text = f"{has_helped}: {text}"
         if "gained" in facts:

@@ -264,7 +264,8 @@ def test_harm_that_never_showed_in_the_loss_is_not_said_to_be_helped(
     (outcome,) = events_of(tmp_path, "undo outcome")
     assert outcome.facts["showed"] is False
     assert "is over: the loss is " in caplog.text
-    assert "has helped" not in caplog.text
+    assert " works: the loss" not in caplog.text
+    assert "before the fault" not in caplog.text
 
 
 def test_an_undo_that_is_refused_harms_nothing(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.kit.cases import one_of_each, some_of
+from tests.kit.tiny import journal_of
 from tests.kit.undo import (
     KINDS,
     Edit,
@@ -33,9 +34,11 @@ from trimtab.core.causes import Cause
 from trimtab.core.config import Config, RecoverConfig
 from trimtab.core.errors import RestoreError
 from trimtab.core.events import UNDO_OUTCOME
+from trimtab.core.text import digits
 from trimtab.live import arithmetic
 from trimtab.live.recover.undo_plan import MAX_WAIT
 from trimtab.live.recover.undo_report import is_at_level
+from trimtab.report.wording import event_text
 
 AT, STEPS, LAG = 25, 40, 2
 
@@ -291,7 +294,15 @@ def test_an_undo_and_its_outcome_are_told(tmp_path: Path, caplog: pytest.LogCapt
     (outcome,) = events_of(tmp_path, UNDO_OUTCOME)
     assert outcome.facts["helped"] is True
     assert outcome.facts["undone_at"] == undo.step
-    assert "has helped" in caplog.text
+    words = (
+        f"the loss is {digits(outcome.facts['loss_after'])}; it was "
+        f"{digits(outcome.facts['loss_before_fault'])} before the fault and "
+        f"{digits(outcome.facts['loss_before'])} when the restored state was saved"
+    )
+    assert f"the undo at step {undo.step} works: {words}" in caplog.text
+    assert event_text(outcome).endswith(f"it works: {words}")
+    losses = journal_of(tmp_path).column("loss").values
+    assert outcome.facts["loss_before_fault"] == pytest.approx(np.median(losses[52:60]), rel=1e-5)
     (incident,) = trimtab.diagnose(tmp_path).incidents  # so that there is a post-mortem
     assert "weights or optimizer harmed" in incident.incident.symptoms
     assert incident.cause is Cause.BIT_FLIP

@@ -18,7 +18,7 @@ from trimtab.core.events import (
     UNDO_REFUSED,
 )
 from trimtab.core.robust import median, sigma_around
-from trimtab.core.text import counted, digits
+from trimtab.core.text import compared_losses, counted, digits
 from trimtab.live.loop.step_monitor import StepMonitor
 from trimtab.live.recover.rules import SECOND_COPY, Proof
 from trimtab.live.recover.trial import ANSWER_UPDATES, Offer
@@ -29,6 +29,9 @@ from trimtab.live.shield import Shield, log
 AFTER, BEFORE = 20, 32
 """Losses that are compared: the first 20 after an undo with the last 32 before the state that it
 restored. Source: 20 is the longest undo that is aimed at, so most of them are new losses."""
+
+NEAREST = 8
+"""Losses just before the fault that are told beside them. Chosen: a median hides the noise."""
 
 SIGMAS = 4.0
 """Of the losses before, by which those after may be higher. Source: the gate's limit for a loss
@@ -196,17 +199,17 @@ class UndoReporter:
         during = [
             loss for step, loss in losses if loss is not None and undo.restored <= step < undo.step
         ]
-        showed = any(not is_at_level(before, [loss]) for loss in during)
+        fault = next((n for n, loss in enumerate(during) if not is_at_level(before, [loss])), None)
+        showed = fault is not None
         now, then = median(after), median(before)
-        verdict = f"has {'helped' if helped else 'NOT helped'}"
+        verdict = "works" if helped else "has NOT helped"
         if helped and not showed:
             verdict = "is over"
-        sentence = (
-            f"the undo at step {undo.step} {verdict}: the loss is {digits(now)}, before the "
-            f"restored state it was {digits(then)}"
-        )
         facts = {"undone_at": undo.step, "helped": helped, "showed": showed}
         measured = {"loss_before": then, "loss_after": now}
+        if fault:  # where it is 0, these are the losses before the restored state
+            measured["loss_before_fault"] = median([*before, *during[:fault]][-NEAREST:])
+        sentence = f"the undo at step {undo.step} {verdict}: {compared_losses(measured)}"
         if undo.has_won and during:
             measured["gained"] = median(during[-WINDOW:]) - now
             sentence += f"; it gained {digits(measured['gained'])}"
