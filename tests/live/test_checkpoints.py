@@ -21,7 +21,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 import trimtab
-from trimtab.journal import RunDirectory, read_journal
+from trimtab.journal import RunDirectory, observer_process, read_journal
 from trimtab.lab.trainer.local_ranks import run_ranks
 
 NUM_BATCHES = 40
@@ -185,6 +185,22 @@ def test_the_guard_judges_checkpoints_as_the_run_goes_on(tmp_path: Path) -> None
         **dict.fromkeys((25, 50, 75, 100), "proven"),
         **dict.fromkeys((125, 150, 175, 200), "unproven"),
     }
+
+
+@pytest.mark.usefixtures("with_observer")
+@pytest.mark.parametrize("observer", [True, False])
+def test_that_a_run_is_not_judged_is_said_where_no_observer_was_started(
+    observer: bool, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: Any
+) -> None:
+    monkeypatch.setattr(observer_process, "judged_tick", lambda home: -1)  # it is never in time
+    model = nn.Linear(FEATURES, 1)
+    optimizer = optim.SGD(model.parameters(), lr=1e-3)
+    checkpoints = trimtab.Checkpoints(model, optimizer, run_dir=tmp_path)
+    options: dict[str, Any] = {"checkpoints": checkpoints, "observer": observer}
+    with trimtab.watch(model, optimizer, run_dir=tmp_path, **options) as guard:
+        take_step(guard, optimizer, model(torch.ones(2, FEATURES)).mean())
+        guard.checkpoint()
+    assert ("the run is not judged" in caplog.text) is not observer
 
 
 def test_weights_that_become_nan_do_not_cost_the_last_good_checkpoint(

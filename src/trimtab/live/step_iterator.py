@@ -109,9 +109,9 @@ class CheckpointBoundary:
     def _attempt(self) -> int:
         return self._recorder().attempt
 
-    def _judge(self) -> bool:
+    def _judge(self) -> bool | None:
         """Return whether the verdicts are of this moment; where nobody records, they are."""
-        is_judged = False
+        is_judged: bool | None = False
         if not self._shield.is_down:
             with self._shield.guarding("verdicts"):
                 is_judged = self._recorder().catch_up()

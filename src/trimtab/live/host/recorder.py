@@ -210,9 +210,13 @@ class Recorder:
             self._manifest_writer = Thread(target=write, name="trimtab-manifest", daemon=True)
             self._manifest_writer.start()
 
-    def catch_up(self) -> bool:
-        """Return whether the verdicts on checkpoints are of this moment; waits a little."""
-        return self._observer.catch_up(self._last_tick)
+    def catch_up(self) -> bool | None:
+        """Return whether the verdicts on checkpoints are of this moment; waits a little.
+
+        None if this launch has no observer.
+        """
+        is_current = self._observer.catch_up(self._last_tick)
+        return is_current if self._observer.is_judging else None
 
     def record(self, train_step: TrainStep, numbers: Mapping[str, float]) -> None:
         self._num_unrecorded = 0

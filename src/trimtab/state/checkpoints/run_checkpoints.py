@@ -129,7 +129,7 @@ class Checkpoints:
         self.guard_state: dict[str, Any] = {}
         """What the guard had learnt when the checkpoint was saved."""
         self._attempt: Callable[[], int] = lambda: 0
-        self._judge_now: Callable[[], bool] = lambda: True
+        self._judge_now: Callable[[], bool | None] = lambda: True
         self._trains: Callable[[], bool] = lambda: False
 
     @property
@@ -251,12 +251,13 @@ class Checkpoints:
         self,
         *,
         attempt: Callable[[], int],
-        judge: Callable[[], bool],
+        judge: Callable[[], bool | None],
         trains: Callable[[], bool],
     ) -> None:
         """Connect a guard: the present attempt, and what has the run judged before a save.
 
-        `judge` returns whether the verdicts are of that moment: only then anything is deleted.
+        `judge` returns whether the verdicts are of that moment: only then anything is deleted. It
+        returns None if nobody was asked to judge the run.
         `trains` returns whether loss and gradients are known to be finite.
         """
         self._attempt, self._judge_now, self._trains = attempt, judge, trains
@@ -269,14 +270,14 @@ class Checkpoints:
     def _read_current_verdicts(self) -> bool:
         is_current = self._judge_now()
         self.read_verdicts()
-        if not is_current and self._ranks.is_first and not self._has_warned:
+        if is_current is None and self._ranks.is_first and not self._has_warned:
             self._has_warned = True
             log.warning(
                 "trimtab: the run is not judged, so no old checkpoint is deleted: trimtab observe "
                 "%s",
                 self._run.root,
             )
-        return is_current
+        return bool(is_current)
 
     def give_up_after(self, step: int) -> None:
         """Doubt the checkpoints after a step: their updates have been undone; on the first rank."""
