@@ -29,7 +29,13 @@ from trimtab.state.sharded_types import is_fsdp1
 if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
-NOT_GIVEN: Any = ...
+
+class _NotGiven:
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Any = _NotGiven()
 """In place of a loss that `record` was not given: the call is about something else."""
 
 Method = TypeVar("Method", bound=Callable[..., Any])
