@@ -30,8 +30,9 @@ def as_float(value: Any) -> float:
     """A number that is on the host."""
     if isinstance(value, str | bytes) or value is None:
         raise OddNumber(repr(value)[:40])
+    item = getattr(value, "item", None)  # NumPy makes no float of an array of one number
     try:
-        return float(value)
+        return float(value if item is None else item())
     except (TypeError, ValueError, OverflowError) as error:
         raise OddNumber(f"{type(value).__name__} ({error})") from error
 
