@@ -15,7 +15,7 @@ LARGEST = 2**62
 STEPS = ["1", "2.0", " 3 ", "1e1", "x", "nan", "inf", "", "-", str(2 * LARGEST), str(LARGEST)]
 ODD_STEPS = "step,loss\n" + "".join(f"{step},1.5\n" for step in STEPS)
 NUMBERED = "There is no step column: the rows are numbered from 0 instead."
-EMPTY_ROWS = "Rows with a step and nothing else, left out: 1."
+EMPTY_ROWS = "1 row with a step and nothing else is left out."
 CHOSEN = "loss is taken from 'loss'; kept under its own name: 'train/loss'."
 
 TEXTS: dict[str, tuple[Any, ...]] = {
@@ -23,12 +23,12 @@ TEXTS: dict[str, tuple[Any, ...]] = {
     "fractions of steps": (
         "step,loss\n0.5,1\n1.0,2\n1.5,3\n",
         "step=0 1 1",
-        "Steps in 'step' with a fraction, which was cut off: 2.",
+        "2 steps in 'step' have a fraction, which is cut off.",
     ),
     "an attempt begins whenever the step goes back": (
         "step,loss\n1,1\n2,1\n2,1\n3,1\n2,1\n3,1\n4,1\n4,1\n0,1\n5,1\n",
         "attempt=0 0 0 0 1 1 1 1 2 2",
-        "Times that the step goes back, as after a restart: 2.",
+        "The step goes back twice, as after a restart.",
     ),
     "steps far apart": (
         f"step,loss\n{-LARGEST},1\n{LARGEST},2\n{-LARGEST},3\n",
@@ -68,8 +68,8 @@ def test_axes_of_a_plain_log(write: Write) -> None:
 
 def test_notes_on_odd_steps(write: Write) -> None:
     notes = read_log(write(ODD_STEPS)).notes
-    assert "Rows without a usable step, left out: 6." in notes
-    assert "Steps in 'step' over 2**53, known only roughly: 1." in notes
+    assert "6 rows without a usable step are left out." in notes
+    assert "1 step in 'step' is over 2**53: known only roughly." in notes
 
 
 def test_rows_that_are_numbered_are_told_with_their_epoch(write: Write) -> None:
@@ -132,7 +132,7 @@ def test_many_nearly_empty_columns_do_not_fill_the_memory(
     assert len(reading.block) == 100
     assert len(reading.block.columns) == 16
     assert {"loss", "lr"} <= reading.block.columns.keys()
-    assert reading.notes == ("Columns left out because nearly all of their cells are missing: 86.",)
+    assert reading.notes == ("86 columns are left out: nearly all of the cells are missing.",)
     monkeypatch.setattr(table, "FREE_CELLS", 10)
     single = read_log(write("text,loss\n" + "x,\n" * 100 + "x,2.5\n"))
     assert values(single.block, "loss") == [2.5]
@@ -146,3 +146,27 @@ def test_columns_beyond_the_limit_are_left_out(
     reading = read_log(write("step,loss,a,b,c\n1,2,3,4,5\n"))
     assert reading.block.columns.keys() == {"loss", "a"}
     assert reading.notes == ("There are more than 3 columns; the others are left out.",)
+
+
+def two_runs(first: float, between: int = 30, start: int = 0) -> str:
+    falls = [f"{step},{9 * 0.9**step + 1}\n" for step in range(between)]
+    again = [f"{start + step},{first * 0.9**step + 1}\n" for step in range(between)]
+    return "step,loss\n" + "".join(falls + again)
+
+
+def test_a_second_run_in_the_same_file_is_told_from_a_restart(write: Write) -> None:
+    (note,) = read_log(write(two_runs(9))).notes
+    assert note.startswith("A second run begins after 30 records: the step goes back from 29 to 0")
+    restart = ("The step goes back once, as after a restart.",)
+    assert read_log(write(two_runs(0.5))).notes == restart  # the loss goes on where it was
+    assert read_log(write(two_runs(9, start=10))).notes == restart  # the step is not the first one
+
+
+def test_a_step_that_counts_nothing_is_refused(write: Write) -> None:
+    path = write("step,lr,loss\n" + "".join(f"{n},{1e-3 * n},{9.5 - n / 4}\n" for n in range(20)))
+    with pytest.raises(NoUsableLoss, match=r"'lr' is no step: .*; did you mean 'step'\?"):
+        read_log(path, step="lr")
+    with pytest.raises(NoUsableLoss, match="'loss' is no step"):
+        read_log(path, step="loss")
+    halves = write("epoch,loss\n" + "".join(f"{n / 4},2.5\n" for n in range(1, 20)))
+    assert len(read_log(halves, step="epoch").block) == 19

@@ -7,15 +7,15 @@ from trimtab.core.errors import LogError, NoUsableLoss, UnreadableLog
 from trimtab.readers import csv_log, log_file, read_log
 from trimtab.readers.csv_log import is_csv
 
-SHORT = "Rows with fewer cells than the header, the rest treated as missing: 1."
-LONG = "Rows with more cells than the header, which were cut off: 1."
-CUT = "Last line cut off in the middle, left out: 1."
-OPEN = "Quotes that were never closed: 1."
-WORDS = "Cells of 'loss' that are not numbers, treated as missing: 2 (the first is 'oops')."
+SHORT = "1 row has fewer cells than the header; the others are missing."
+LONG = "1 row has more cells than the header; the extra ones are left out."
+CUT = "1 line cut off in the middle is left out."
+OPEN = "1 quote is never closed."
+WORDS = "2 cells of 'loss' are no number and read as missing (the first: 'oops')."
 PLAIN = "".join(f"{step},2.5\n" for step in range(csv_log.QUOTED_LINES * 3))
 PLAIN_STEPS = f"step={cells(range(csv_log.QUOTED_LINES * 3))}"
 TEXT = "Columns without a number, left out: 'a'."
-RESTART = "Times that the step goes back, as after a restart: 1."
+RESTART = "The step goes back once, as after a restart."
 
 
 @pytest.mark.parametrize("delimiter", [",", "\t", ";"])
@@ -69,13 +69,13 @@ TEXTS: dict[str, tuple[Any, ...]] = {
     "repeated headers": (
         "step,loss\n1,2.5\n2,2.4\nstep,loss\n1,2.3\nstep,loss\n",
         "loss=2.5 2.4 2.3; attempt=0 0 1",
-        "Header lines repeated among the rows, skipped: 2.",
+        "2 header lines repeated among the rows are skipped.",
         RESTART,
     ),
     "a header that changes": (
         "step,loss,lr\n1,2.5,0.1\nstep,lr,loss,extra\n2,0.1,2.4,7\n",
         "loss=2.5 2.4; lr=0.1 0.1; extra=- 7",
-        "Header lines among the rows that name other columns, used from there on: 1.",
+        "1 header line among the rows has other columns, which are used from there on.",
     ),
     "an index without a name": (
         ",step,loss\n0,1,2.5\n,2,2.4\n,step,loss\n2,3,2.3\n",
@@ -89,7 +89,7 @@ TEXTS: dict[str, tuple[Any, ...]] = {
     "NUL bytes": (
         b"step,loss\n1,2.5\n\0\0\0\0" + b"2,2.4\n\0",
         "loss=2.5 2.4",
-        "NUL bytes left out, as a crash leaves them: 5.",
+        "5 NUL bytes, as a crash leaves them, are left out.",
     ),
     "a very long number": (f"step,loss\n1,0.{'3' * 20_000}\n", f"loss={1 / 3}"),
     "blank lines and bytes that are not UTF-8": (
@@ -186,7 +186,10 @@ def test_short_rows_under_a_wide_header(write: Write, monkeypatch: pytest.Monkey
     wide = ",".join(["3", "2.3", *map(str, range(20))])
     reading = read_log(write(f"{header}\n1,2.5\n2,2.4\n{wide}\n4,2.2\n5,2.1\n6"))
     assert_reads(
-        reading, "loss=2.5 2.4 2.3 2.2 2.1; metric 19=- - 19 - -", SHORT.replace("1.", "4."), CUT
+        reading,
+        "loss=2.5 2.4 2.3 2.2 2.1; metric 19=- - 19 - -",
+        SHORT.replace("1 row has", "4 rows have"),
+        CUT,
     )
 
 
@@ -212,4 +215,4 @@ def test_steps_that_start_again_in_each_epoch_are_joined(
     run = read_log(write("\n".join([f"epoch,{counter},loss", *rows]), "a.csv"))
     assert run.block.step.tolist() == [*range(60), *range(20, 80)]
     assert run.block.attempt.tolist() == [0] * 60 + [1] * 60
-    assert "Epochs in which the step count starts again, joined: 3." in run.notes
+    assert "3 epochs are joined to the one before: the step count starts again." in run.notes

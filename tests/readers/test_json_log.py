@@ -53,29 +53,29 @@ LINES: dict[str, tuple[Any, ...]] = {
         '{"step": 3, "loss": [1], "lr": {}}\n',
         "loss=2.5 -; lr=1 1",
         "Columns without a number, left out: 'ok', 'list', 'name'.",
-        "Cells of 'loss' that are not numbers, treated as missing: 2 (the first is 'bool').",
-        "Rows with a step and nothing else, left out: 1.",
+        "2 cells of 'loss' are no number and read as missing (the first: 'bool').",
+        "1 row with a step and nothing else is left out.",
     ),
     "integers of any size": (
         f'{lines(["9" * 30, "9" * 400, "9" * 10_000])}{{"step": {"9" * 400}, "loss": 1}}\n',
         "loss=1e30 inf inf",
-        "Rows without a usable step, left out: 1.",
+        "1 row without a usable step is left out.",
     ),
     "lines that are no objects": (
         '{"step": 1, "loss": 2.5}\nhello\n[1]\n3\n{"step": 2,}\n{} x\n{"step": 3, "loss": 2}\n',
         "step=1 3",
-        "Lines that are not JSON objects, skipped: 5 (the first is line 2, 'hello').",
+        "5 lines are no JSON object and left out (the first: line 2, 'hello').",
     ),
     "a cut last line": (
         '{"step": 1, "loss": 2.5}\n{"step": 2, "lo',
         "step=1",
-        "Last line cut off in the middle, left out: 1.",
+        "1 line cut off in the middle is left out.",
     ),
     "a whole last line without an end": (lines("123").strip(), "step=0 1 2"),
     "a gap of NUL bytes": (
         b'{"step": 1, "loss": 2.5}\n' + b"\0" * 99 + b'{"step": 2, "loss": 2}\n',
         "step=1 2",
-        "NUL bytes left out, as a crash leaves them: 99.",
+        "99 NUL bytes, as a crash leaves them, are left out.",
     ),
     "very long names are no metrics": (
         json.dumps({"step": 1, "loss": 2.5, "a" * 200: {"b" * 200: {"c": 1}, "d": 2}}),
@@ -97,7 +97,7 @@ DOCUMENTS: dict[str, tuple[Any, ...]] = {
     "items that are not objects": (
         '[{"step": 1, "loss": 2}, 7, "text", [1], {}]',
         "step=1",
-        "Items of the array that are not objects, left out: 3.",
+        "3 items of the array are no object and left out.",
     ),
     "an array that was cut off": (
         CUT_AFTER_20,

@@ -5,7 +5,7 @@ import pytest
 from trimtab.readers import log_file
 from trimtab.readers.log_file import LineFile
 
-NUL = "NUL bytes left out, as a crash leaves them: 5."
+NUL = "5 NUL bytes, as a crash leaves them, are left out."
 
 
 @pytest.mark.parametrize("block_bytes", [3, 7, 1 << 20])
@@ -52,4 +52,4 @@ def test_a_line_that_is_too_long_leaves_an_empty_one(
     path.write_bytes(b"a\n" + b"x" * 50 + b"\r\nb\n" + b"y" * 50)
     file = LineFile(path)
     assert [line for chunk in file.chunks() for line in chunk] == ["a", "", "b"]
-    assert file.notes == ["Lines of more than 0 MiB, left out: 2."]
+    assert file.notes == ["2 lines of more than 0 MiB are left out."]

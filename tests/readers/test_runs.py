@@ -171,7 +171,7 @@ def test_lists_of_other_lengths_have_other_steps(write: Write) -> None:
     document = {"val_loss": [3.0], "loss": [2.5, 2.25], "lr": [0.1, 0.2], "tags": ["a", "b"]}
     reading = read_log(write(json.dumps(document), "x.json"))
     assert reading.block.columns.keys() == {"loss", "lr"}
-    assert "Lists of a different length than the loss, left out: 1." in reading.notes
+    assert "1 list of a different length than the loss is left out." in reading.notes
 
 
 RUNS = {"a": {"loss": [2.5, 2.25], "name": "a"}, "b": {"loss": [3.5, 3.25], "name": "b"}}
@@ -236,7 +236,7 @@ def test_ranks_that_a_column_names_are_one_record(write: Write) -> None:
     rows = [(step, rank, step + rank / 10) for step in range(5) for rank in (0, 1, 2)]
     reading = read_log(write(table("step,rank,loss", *rows)))
     assert values(reading.block, "loss") == [float(step) for step in range(5)]
-    assert "Records of further ranks, left out: 10." in reading.notes
+    assert "10 records of further ranks are left out." in reading.notes
 
 
 def take_turns(count: int, lag: int = 1) -> list[int]:

@@ -63,7 +63,7 @@ def test_no_error_and_no_note_shows_the_copy(given: Any, name: str) -> None:
     report = trimtab.diagnose([TEXT, io.StringIO(TEXT + TEXT)])
     assert report.source == "pasted text, StringIO"
     assert tempfile.gettempdir() not in names_of(report)
-    assert any(note.startswith("StringIO: Header lines repeated") for note in report.notes)
+    assert any(note.startswith("StringIO: 1 header line repeated") for note in report.notes)
 
 
 def test_hints_for_pasted_text_are_for_python() -> None:

@@ -142,7 +142,7 @@ def test_rows_of_another_kind_have_no_loss() -> None:
     assert num_nan(run) == 1
     assert run.block.column("eval_loss").present.sum() == 6
     assert not run.block.column("lr").nonfinite.any()
-    assert "NaN of 'train_loss' that only fills up a row, treated as missing: 6." in run.notes
+    assert "6 NaNs in 'train_loss' only to fill up a row are read as missing." in run.notes
 
 
 @pytest.mark.parametrize("is_logged", [STEPS % 2 == 0, STEPS % 3 != 0, STEPS % 10 == 9])
@@ -263,7 +263,7 @@ def test_the_history_of_hf_is_read_as_its_file(tmp_path: Path) -> None:
         assert {**report, "source": ""} == {**expected, "source": ""}
     report = trimtab.diagnose(pd.DataFrame(rows)).to_dict()
     filled, *notes = report["notes"]
-    assert filled == "NaN of 'loss' that only fills up a row, treated as missing: 4."
+    assert filled == "4 NaNs in 'loss' only to fill up a row are read as missing."
     assert {**report, "source": "", "notes": notes} == {**expected, "source": ""}
 
 

@@ -29,6 +29,16 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def count_sentence(count: int, template: str) -> str:
+    """Return a sentence about a count: of 2, `row{s} {is} left out` is `2 rows are left out.`"""
+    forms = {"{s}": "s", "{is}": "are", "{has}": "have"}
+    if count == 1:
+        forms = {"{s}": "", "{is}": "is", "{has}": "has"}
+    for mark, form in forms.items():
+        template = template.replace(mark, form)
+    return f"{count:,} {template}."
+
+
 def listed(names: Iterable[str], most: int = 8) -> str:
     """Return some names on one line: `loss, lr and 30 more`."""
     shown = [printable(name) for name in names]

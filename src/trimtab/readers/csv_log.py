@@ -42,12 +42,12 @@ _LOCAL_NUMBER = re.compile(
 """A number as German, French and most other spreadsheets write it, in a cell of its own; points
 are between thousands, in lines that have a decimal comma."""
 
-_SHORT = "Rows with fewer cells than the header, the rest treated as missing"
-_LONG = "Rows with more cells than the header, which were cut off"
-_REPEATED = "Header lines repeated among the rows, skipped"
-_CHANGED = "Header lines among the rows that name other columns, used from there on"
-_UNCLOSED = "Quotes that were never closed"
-_CUT = "Last line cut off in the middle, left out"
+_SHORT = "row{s} {has} fewer cells than the header; the others are missing"
+_LONG = "row{s} {has} more cells than the header; the extra ones are left out"
+_REPEATED = "header line{s} repeated among the rows {is} skipped"
+_CHANGED = "header line{s} among the rows {has} other columns, which are used from there on"
+_UNCLOSED = "quote{s} {is} never closed"
+_CUT = "line{s} cut off in the middle {is} left out"
 _COUNTED = (_SHORT, _LONG, _REPEATED, _CHANGED, _UNCLOSED, _CUT)
 
 

@@ -183,7 +183,7 @@ def _join(series: Mapping[str, _Series]) -> Table:
             lists[name] = [value for _, value in pairs]
     table = points.to_table()
     if table.num_rows:
-        table.note_counts({"Lists without steps, left out": len(lists)})
+        table.note_counts({"list{s} without steps {is} left out": len(lists)})
         return table
     # Lists of other lengths, such as that of the evaluations, have other steps.
     lengths = [len(lists[name]) for name in sorted(lists, key=is_loss, reverse=True)]
@@ -192,7 +192,7 @@ def _join(series: Mapping[str, _Series]) -> Table:
         if len(values) == len(rows):
             table.add(name, rows, values)
     others = sum(length != len(rows) for length in lengths)
-    table.note_counts({"Lists of a different length than the loss, left out": others})
+    table.note_counts({"list{s} of a different length than the loss {is} left out": others})
     return table
 
 

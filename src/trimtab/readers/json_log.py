@@ -17,6 +17,7 @@ import numpy as np
 from trimtab.core.block import Column
 from trimtab.core.errors import UnreadableLog
 from trimtab.core.signals import STEP_SECONDS
+from trimtab.core.text import count_sentence
 from trimtab.readers.aliases import STEP, Alias
 from trimtab.readers.folders import first_number, read_start
 from trimtab.readers.formats import Format
@@ -28,7 +29,7 @@ from trimtab.readers.json_document import (
     is_run,
 )
 from trimtab.readers.log_file import LineFile, LogFile, Progress, read_head
-from trimtab.readers.runs import is_loss, rows_of_others
+from trimtab.readers.runs import OF_FURTHER_RANKS, is_loss, rows_of_others
 from trimtab.readers.table import Table, Wanted
 from trimtab.readers.trackers.conventions import name_summary, restore_hf_losses, restore_if_hf
 
@@ -84,9 +85,12 @@ def _read_lines(path: Path, progress: Progress, wanted: Wanted) -> Table:
     table.add_note(*file.notes)
     if num_bad:
         table.add_note(
-            f"Lines that are not JSON objects, skipped: {num_bad} (the first is {first_bad})."
+            count_sentence(
+                num_bad,
+                f"line{{s}} {{is}} no JSON object and left out (the first: {first_bad})",
+            )
         )
-    table.note_counts({"Last line cut off in the middle, left out": num_cut})
+    table.note_counts({"line{s} cut off in the middle {is} left out": num_cut})
     return table
 
 
@@ -138,7 +142,7 @@ def _read_array(
     if not table.num_rows:
         raise UnreadableLog(f"{path} {lacks}")
     table.add_note(*array.file.notes)
-    table.note_counts({"Items of the array that are not objects, left out": array.num_others})
+    table.note_counts({"item{s} of the array {is} no object and left out": array.num_others})
     if not array.closed:
         table.add_note(
             f"The array is cut off or damaged after {table.num_rows} records; what comes after is "
@@ -300,8 +304,8 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     table.leave_out(others)
     table.note_counts(
         {
-            "Lines cut off in the middle, left out": num_cut,
-            "Records of further ranks, left out": len(others),
+            "line{s} cut off in the middle {is} left out": num_cut,
+            OF_FURTHER_RANKS: len(others),
         }
     )
     table.meanings["train_step_time"] = Alias(signal=STEP_SECONDS, name="train_step_time")

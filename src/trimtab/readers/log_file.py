@@ -16,6 +16,8 @@ from itertools import chain
 from pathlib import Path
 from typing import BinaryIO
 
+from trimtab.core.text import count_sentence
+
 Progress = Callable[[int, int], None]
 """Called now and then with the bytes done and the bytes in total."""
 
@@ -74,7 +76,11 @@ class LogFile:
         """What had to be done to the file to read it."""
         notes = [self._gzip_note] if self._gzip_note else []
         if self._nul_bytes:
-            notes.append(f"NUL bytes left out, as a crash leaves them: {self._nul_bytes}.")
+            notes.append(
+                count_sentence(
+                    self._nul_bytes, "NUL byte{s}, as a crash leaves them, {is} left out"
+                )
+            )
         return notes
 
     def _gzip_blocks(self, file: BinaryIO) -> Iterator[bytes]:
@@ -135,7 +141,11 @@ class LineFile:
         notes = self._file.notes
         if self._long_lines:
             limit = LINE_BYTES >> 20
-            notes.append(f"Lines of more than {limit} MiB, left out: {self._long_lines}.")
+            notes.append(
+                count_sentence(
+                    self._long_lines, f"line{{s}} of more than {limit} MiB {{is}} left out"
+                )
+            )
         return notes
 
 

@@ -46,6 +46,10 @@ LABEL_COLUMNS = frozenset((*_RUN_IDS, *_RUN_COLUMNS, *_TELLING))
 
 _RANKS = ("rank", "global_rank")
 
+OF_FURTHER_RANKS = "record{s} of further ranks {is} left out"
+JOINED = "epoch{s} {is} joined to the one before: the step count starts again"
+"""Notes on a count, for `count_sentence`."""
+
 _OWN_PREFIX = "trimtab/"
 """What `trimtab observe --to` prepends to its names in trackers."""
 
@@ -296,7 +300,7 @@ def _leave_out_ranks(table: "Table") -> None:
         rows = np.flatnonzero(table.rows_with(losses) & table.kept & ranks.finite)
         others = rows[rows_of_others(ranks.values[rows].astype(np.int64))]
         table.leave_out(others)
-        table.note_counts({"Records of further ranks, left out": len(others)})
+        table.note_counts({OF_FURTHER_RANKS: len(others)})
 
 
 def repeated_by_others(step: IntArray) -> IntArray:

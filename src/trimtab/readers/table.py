@@ -15,10 +15,17 @@ from trimtab.core.block import NO_POSITION, Block, BoolArray, Column, FloatArray
 from trimtab.core.errors import NoUsableLoss, UnreadableLog
 from trimtab.core.run import Run
 from trimtab.core.signals import LOSS, LOSS_SCALE, Quality
-from trimtab.core.text import printable
+from trimtab.core.text import count_sentence, printable
 from trimtab.readers.aliases import DATA_POSITION, STEP, Alias, Naming, fold, name_columns, words_of
 from trimtab.readers.cells import quoted, quoted_names, to_labels, to_numbers
-from trimtab.readers.runs import LABEL_COLUMNS, Labels, repeated_by_others, separate
+from trimtab.readers.runs import (
+    JOINED,
+    LABEL_COLUMNS,
+    Labels,
+    is_step,
+    repeated_by_others,
+    separate,
+)
 
 MIN_WORDS, MAX_WORDS = 3, 0.1
 """Steps that are words: as many, and as large a share of the rows, are no stray lines."""
@@ -141,8 +148,10 @@ class Table:
         self._notes += notes
 
     def note_counts(self, counts: Mapping[str, int]) -> None:
-        """Add a note "sentence: count." for each count that is not 0."""
-        self._notes += [f"{sentence}: {count}." for sentence, count in counts.items() if count]
+        """Add a note for each count that is not 0, in the words of its `count_sentence`."""
+        self._notes += [
+            count_sentence(count, template) for template, count in counts.items() if count
+        ]
 
     @property
     def names(self) -> list[str]:
@@ -175,8 +184,11 @@ class Table:
         for name, column in texts.items():
             if column.num_recorded:
                 notes.append(
-                    f"Cells of {quoted(name)} that are not numbers, treated as missing: "
-                    f"{column.num_texts} (the first is {quoted(column.first_text)})."
+                    count_sentence(
+                        column.num_texts,
+                        f"cell{{s}} of {quoted(name)} {{is}} no number and read as missing "
+                        f"(the first: {quoted(column.first_text)})",
+                    )
                 )
         return notes
 
@@ -246,8 +258,8 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
     if len(repeated):
         table.leave_out(repeated)
         notes.append(
-            "Several writers log every step to this file. Records at a step that was there "
-            f"already, left out: {len(repeated)}."
+            "Several writers log every step to this file: "
+            + count_sentence(len(repeated), "record{s} at a step that was there {is} left out")
         )
     with_signal, kept = table.rows_with(signals), table.kept
     after = np.arange(table.num_rows) > np.flatnonzero(table.rows_with([foreign[LOSS]]))[-1]
@@ -272,7 +284,7 @@ def to_run(table: Table, path: Path, format: str, wanted: Wanted | None = None) 
     block = Block.from_columns(
         columns,
         step=step[taken],
-        attempt=_attempts(step[taken], notes),
+        attempt=_attempts(step[taken], columns[LOSS], notes),
         data_position=_positions(table, foreign.get(DATA_POSITION))[taken],
         qualities={
             alias.signal: alias.quality
@@ -308,6 +320,12 @@ def _apply(wanted: Wanted, table: Table, path: Path) -> None:
                 f"{path} has no numbers under {quoted(name)} (columns: "
                 f"{quoted_names(list(table.recorded)) or 'none'}); give --{signal} one of these"
             )
+        if signal == STEP and not _counts(table.column(name)):
+            others = [other for other in table.recorded if is_step(other) and other != name]
+            hint = f"did you mean {quoted(others[0])}?" if others else "name a column that does"
+            raise NoUsableLoss(
+                f"{path}: {quoted(name)} is no step: it does not rise by whole numbers; {hint}"
+            )
         if name != signal:
             table.rename(signal, f"{signal} (other)")  # not to be taken for the signal of its name
         for other, alias in list(table.meanings.items()):
@@ -315,6 +333,18 @@ def _apply(wanted: Wanted, table: Table, path: Path) -> None:
                 table.meanings[other] = Alias(signal=other, name=other)
         known = table.meanings.get(name, Alias(signal=signal, name=name))
         table.meanings[name] = replace(known, signal=signal)
+
+
+def _counts(column: Column) -> bool:
+    """Return whether a column can number the records: not if it has fractions and stays or falls.
+
+    A fraction of an epoch may number them, a learning rate may not.
+    """
+    values = column.values[column.finite]
+    whole = np.floor(values)
+    if 2 * np.count_nonzero(values != whole) <= len(values):
+        return True
+    return bool(np.ptp(whole)) and 2 * np.count_nonzero(np.diff(values) > 0) >= len(values) - 1
 
 
 def _without_idle_scale(columns: dict[str, Column], notes: list[str]) -> None:
@@ -335,7 +365,9 @@ def _affordable(table: Table, naming: Naming, notes: list[str]) -> list[str]:
     # The loss is never left out: everything else is judged against it.
     signals.sort(key=lambda name: (naming.aliases[name].signal != LOSS, -recorded[name]))
     notes.append(
-        f"Columns left out because nearly all of their cells are missing: {len(signals) - limit}."
+        count_sentence(
+            len(signals) - limit, "column{s} {is} left out: nearly all of the cells are missing"
+        )
     )
     return signals[:limit]
 
@@ -351,10 +383,18 @@ def _steps(table: Table, name: str | None, notes: list[str]) -> tuple[IntArray, 
     whole = np.floor(values)
     fractions = np.count_nonzero(whole != values)
     if fractions:
-        notes.append(f"Steps in {quoted(name)} with a fraction, which was cut off: {fractions}.")
+        notes.append(
+            count_sentence(
+                fractions, f"step{{s}} in {quoted(name)} {{has}} a fraction, which is cut off"
+            )
+        )
     rounded = np.count_nonzero(np.abs(values) > _LARGEST_EXACT)
     if rounded:
-        notes.append(f"Steps in {quoted(name)} over 2**53, known only roughly: {rounded}.")
+        notes.append(
+            count_sentence(
+                rounded, f"step{{s}} in {quoted(name)} {{is}} over 2**53: known only roughly"
+            )
+        )
     return whole.astype(np.int64), usable
 
 
@@ -401,7 +441,7 @@ def _joined(table: Table, step: IntArray, rows: IntArray, notes: list[str]) -> I
     joined = step.copy()
     joined[rows] += np.concatenate(([0], shifts))[first][which]
     count = np.count_nonzero(starts_again)
-    notes.append(f"Epochs in which the step count starts again, joined: {count}.")
+    notes.append(count_sentence(count, JOINED))
     return joined
 
 
@@ -420,13 +460,56 @@ def _is_unordered(step: IntArray) -> bool:
     return _goes_back(step) and len(np.unique(step)) == len(step)
 
 
-def _attempts(step: IntArray, notes: list[str]) -> IntArray:
+def _attempts(step: IntArray, loss: Column, notes: list[str]) -> IntArray:
     """Return the attempt of each row: one more whenever the step decreases."""
     attempt = np.zeros(len(step), dtype=np.int64)
     np.cumsum(step[1:] < step[:-1], out=attempt[1:])
-    if attempt[-1]:
-        notes.append(f"Times that the step goes back, as after a restart: {attempt[-1]}.")
+    times = int(attempt[-1])
+    begins = next(
+        (
+            r
+            for r in np.searchsorted(attempt, 1 + np.arange(min(times, _MAX_RESTARTS)))
+            if _begins_anew(step, loss, int(r))
+        ),
+        None,
+    )
+    if begins is not None:
+        notes.append(
+            f"A second run begins after {begins:,} records: the step goes back from "
+            f"{step[begins - 1]:,} to {step[begins]:,}, and the loss to where it began. All are "
+            "judged as one run; give one of them alone."
+        )
+    elif times:
+        often = {1: "once", 2: "twice"}.get(times, f"{times:,} times")
+        notes.append(f"The step goes back {often}, as after a restart.")
     return attempt
+
+
+_MAX_RESTARTS = 64
+"""Times that the step goes back which are examined, so that no file takes forever. Chosen."""
+
+_FEW = 5
+"""Losses whose median is taken at the start, before the step goes back, and after. Chosen."""
+
+_NEAR_START = 0.1
+"""Share of the fall of the loss within which it counts as back at its start. Chosen."""
+
+
+def _begins_anew(step: IntArray, loss: Column, row: int) -> bool:
+    """Return whether a row is the first of a run: its step, and what had been learned, is gone."""
+    if step[row] > step[0]:
+        return False
+    usable = loss.finite
+    before, after = (
+        np.flatnonzero(usable[part]) + part.start for part in (slice(0, row), slice(row, len(step)))
+    )
+    if len(before) < 4 * _FEW or len(after) < _FEW:
+        return False
+    start, end, anew = (
+        float(np.median(loss.values[rows]))
+        for rows in (before[:_FEW], before[-_FEW:], after[:_FEW])
+    )
+    return end < start and abs(anew - start) <= _NEAR_START * (start - end)
 
 
 def _positions(table: Table, name: str | None) -> IntArray:
@@ -459,10 +542,12 @@ def _columns(
 def _note_dropped(with_step: BoolArray, with_signal: BoolArray, notes: list[str]) -> None:
     without_step = np.count_nonzero(~with_step)
     if without_step:
-        notes.append(f"Rows without a usable step, left out: {without_step}.")
+        notes.append(count_sentence(without_step, "row{s} without a usable step {is} left out"))
     without_signal = np.count_nonzero(with_step & ~with_signal)
     if without_signal:
-        notes.append(f"Rows with a step and nothing else, left out: {without_signal}.")
+        notes.append(
+            count_sentence(without_signal, "row{s} with a step and nothing else {is} left out")
+        )
 
 
 def _no_loss(table: Table, path: Path) -> str:

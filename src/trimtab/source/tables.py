@@ -299,7 +299,7 @@ def _leave_out_padding(cells: Mapping[str, Cells], loss: str, table: Table) -> N
         end = int(losses[-1]) + longest + 1
         if len(is_record) - end > LAST_ROWS:
             is_record[end:] = cells[loss].present[end:]
-        padding = f"NaN of {quoted(loss)} that only fills up a row, treated as missing"
+        padding = f"NaN{{s}} in {quoted(loss)} only to fill up a row {{is}} read as missing"
         table.note_counts({padding: int(np.count_nonzero(cells[loss].present & ~is_record))})
     for name, column in cells.items():
         if not column.can_be_missing:

@@ -48,7 +48,7 @@ def test_half_a_last_line_is_left_out(write: Write, last: str) -> None:
     lines = [f"step {s} loss {x:.4f}" for s, x in PAIRS]
     run = read(write, "\n".join([*lines, last]))
     assert values(run.block, "loss") == LOSSES
-    assert "Last line cut off in the middle, left out: 1." in run.notes
+    assert "1 line cut off in the middle is left out." in run.notes
 
 
 def test_prose_at_the_end_is_not_half_a_record(write: Write) -> None:
@@ -128,7 +128,7 @@ def test_several_ranks_at_one_step_are_one_record(write: Write, prefix: str) -> 
     run = read(write, "".join(line for _, line in sorted(lines)))
     assert run.block.step.tolist() == STEPS
     assert values(run.block, "loss") == LOSSES
-    assert any("further ranks, left out: 80" in note for note in run.notes)
+    assert any("80 records of further ranks are left out" in note for note in run.notes)
 
 
 def test_restarts_are_not_taken_for_ranks(write: Write) -> None:

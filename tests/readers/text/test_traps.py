@@ -34,8 +34,8 @@ def test_megatron_gives_dropped_losses_back(write: Write) -> None:
     assert_reads(reading, columns, ...)
     assert reading.block.quality("loss") is Quality.INFERRED
     assert reading.notes[1:] == (
-        "Records in which 'lm loss' was not printed, as Megatron does with NaN; treated as NaN: 3.",
-        "Records in which all iterations were skipped, without a loss: 1.",
+        "3 records have no 'lm loss', which Megatron leaves out where it is NaN: read as NaN.",
+        "1 record has no loss, as all iterations were skipped.",
     )
 
 

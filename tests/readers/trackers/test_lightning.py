@@ -39,4 +39,4 @@ def test_a_cut_line_is_left_out(tmp_path: Path) -> None:
     (tmp_path / "metrics.csv").write_text(text[:-20])
     reading = read_log(tmp_path)
     assert_reads_back(reading.block, SECOND[:-1])
-    assert "Last line cut off in the middle, left out: 1." in reading.notes
+    assert "1 line cut off in the middle is left out." in reading.notes

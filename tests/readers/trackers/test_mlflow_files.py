@@ -41,9 +41,9 @@ def test_the_real_package_still_writes_so(tmp_path: Path) -> None:
     assert_reads_back(read_log(tmp_path / "mlruns").block, ROWS)
 
 
-CUT = "Last line of a metric cut off in the middle, left out: 1."
-RESTART = "Times that the step goes back, as after a restart: 1."
-NO_LINE = "Lines that are not 'timestamp value step', left out: 4."
+CUT = "1 last line of a metric, cut off in the middle, is left out."
+RESTART = "The step goes back once, as after a restart."
+NO_LINE = "4 lines are not 'timestamp value step' and left out."
 
 
 @pytest.mark.parametrize(

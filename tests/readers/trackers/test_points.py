@@ -30,7 +30,7 @@ def logged(text: str) -> list[Entry]:
     return entries
 
 
-RESTART = "Times that the step goes back, as after a restart: 1."
+RESTART = "The step goes back once, as after a restart."
 POINTS: dict[str, tuple[Any, ...]] = {
     "values at one step are one row": (
         "loss@1=3 lr@1=0.1 loss@2=2 lr@3=0.3",

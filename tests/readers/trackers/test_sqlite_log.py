@@ -169,7 +169,7 @@ def test_trackio_of_older_versions_and_bad_rows(tmp_path: Path) -> None:
     reading = read_log(f"{path}#run")
     columns = "step=10 20 30; loss=nan 2.5 2; clock=1794717296.5 1794717296.5 -"
     assert_reads(reading, columns, ...)
-    assert "Rows whose metrics are not a JSON object, left out: 1." in reading.notes
+    assert "1 row is left out: the metrics are no JSON object." in reading.notes
 
 
 @pytest.mark.parametrize(

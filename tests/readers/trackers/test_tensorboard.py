@@ -24,7 +24,7 @@ def test_several_event_files_of_one_run() -> None:
     assert reading.format == "tensorboard"
     assert_reads_back(reading.block, ROWS)
     assert reading.names["loss"] == "train/loss"
-    assert reading.notes == ("Times that the step goes back, as after a restart: 1.",)
+    assert reading.notes == ("The step goes back once, as after a restart.",)
     clock = reading.block.column("clock")
     assert clock.present.all()
     assert (np.diff(clock.values) >= 0).all()
@@ -36,14 +36,16 @@ def test_a_bad_byte_is_reported_and_costs_one_value(write: Write) -> None:
     place = data.index(b"train/loss", len(data) // 2)
     data[place] ^= 1
     reading = read_log(write(bytes(data)))
-    assert any("by their checksum), left out: 1." in note for note in reading.notes)
+    assert any("1 record is left out: the checksum does not fit." in note for note in reading.notes)
     assert reading.block.column("loss").present.sum() == len(FIRST) - 1
 
 
 def test_damage_at_the_very_start(write: Write) -> None:
     data = bytearray(OLD_STYLE.read_bytes())
     data[:4] = b"\xff\xff\xff\xff"
-    with pytest.raises(UnreadableLog, match=f"damaged length, left out: {len(data)}"):
+    with pytest.raises(
+        UnreadableLog, match=f"{len(data):,} bytes after the first damaged length are left out"
+    ):
         read_log(write(bytes(data)))
 
 
@@ -114,13 +116,16 @@ def test_messages_that_are_none_are_counted(write: Write) -> None:
     bad = [b"\xff", b"\x0b", message((5, b"\x0a\x7f")), b"\x80" * 11, b"\x2a\xff\x01"]
     reading = read_log(write(b"".join(map(record, [*bad, event(1, scalar("loss", 2.5))]))))
     assert values(reading.block, "loss") == [2.5]
-    assert any(f"by their checksum), left out: {len(bad)}." in note for note in reading.notes)
+    assert any(
+        f"{len(bad)} records are left out: the checksum does not fit." in note
+        for note in reading.notes
+    )
 
 
 def test_files_without_scalars(write: Write) -> None:
     with pytest.raises(UnreadableLog, match="holds no values"):
         read_log(write(record(message((1, 1.7e9), (3, b"brain.Event:2")))))
-    with pytest.raises(UnreadableLog, match=r"Last record cut off, left out: 1\."):
+    with pytest.raises(UnreadableLog, match=r"1 record cut off at the end is left out\."):
         read_log(write(record(event(1, scalar("loss", 2.5)))[:-1]))
     with pytest.raises(NoUsableLoss, match="'accuracy'"):
         read_log(write(record(event(1, scalar("accuracy", 2.5)))))

@@ -35,7 +35,7 @@ def test_one_run(write: Write) -> None:
     assert_reads_back(reading.block, ROWS)
     assert reading.block.columns.keys() == set(NAMES)
     assert reading.block.quality(LOSS) is Quality.RAW
-    assert reading.notes == ("Times that the step goes back, as after a restart: 1.",)
+    assert reading.notes == ("The step goes back once, as after a restart.",)
 
 
 def test_a_run_without_its_name(write: Write) -> None:

@@ -46,7 +46,7 @@ def test_an_offline_run() -> None:
     assert reading.names["step"] == "trainer/global_step"
     assert values(reading.block, "deep/a") == [1.5] * len(ROWS)
     assert reading.block.column("clock").present.all()
-    assert "Rows without a usable step, left out: 2." in reading.notes
+    assert "2 rows without a usable step are left out." in reading.notes
     assert not any("amaged" in note or "cut" in note for note in reading.notes)
     assert read_log(RUN.parent).path == RUN
 
@@ -67,7 +67,7 @@ def test_cut_anywhere_what_comes_before_is_read(write: Write) -> None:
     assert lengths == sorted(lengths, reverse=True)
     assert lengths[-1] > 2
     reading = read_log(write(data[:-1]))
-    assert "Last record cut off, left out: 1." in reading.notes
+    assert "1 record cut off at the end is left out." in reading.notes
 
 
 def test_what_comes_before_a_bad_byte_is_read(write: Write) -> None:
@@ -75,8 +75,8 @@ def test_what_comes_before_a_bad_byte_is_read(write: Write) -> None:
     place = data.index(b"train/loss", len(data) // 2)
     data[place] ^= 1
     reading = read_log(write(bytes(data)))
-    (note,) = [note for note in reading.notes if note.startswith("Bytes after")]
-    assert int(note.split()[-1].strip(".")) > len(data) - place
+    (note,) = [note for note in reading.notes if "bytes after" in note]
+    assert int(note.split()[0].replace(",", "")) > len(data) - place
     assert_reads_back(reading.block, ROWS[: len(reading.block)])
 
 
@@ -88,7 +88,9 @@ def test_damage_at_the_very_start(write: Write) -> None:
 def test_a_first_length_that_is_damaged(write: Write) -> None:
     data = bytearray(RUN.read_bytes())
     data[7 + 4] ^= 0xFF
-    with pytest.raises(UnreadableLog, match=f"damaged length, left out: {len(data) - 7}"):
+    with pytest.raises(
+        UnreadableLog, match=f"{len(data) - 7:,} bytes after the first damaged length are left out"
+    ):
         read_log(write(bytes(data)))
 
 
@@ -141,7 +143,7 @@ def test_records_in_several_chunks(write: Write) -> None:
     lost = HEADER + parts[0] + parts[1] + after
     reading = read_log(write(lost))
     assert reading.block.step.tolist() == [4]
-    assert any("not what was written" in note for note in reading.notes)
+    assert any("the checksum does not fit" in note for note in reading.notes)
     assert read_log(write(HEADER + parts[2] + after)).block.step.tolist() == [4]
 
 
@@ -155,13 +157,15 @@ def test_long_records_are_left_out(write: Write, monkeypatch: pytest.MonkeyPatch
     long = chunks(b"x" * 60, kind=2) + chunks(b"x" * 60, kind=3) + chunks(b"x", kind=4)
     reading = read_log(write(HEADER + long + chunks(history(3, text("loss", "2.5")))))
     assert reading.block.step.tolist() == [3]
-    assert "Records too long to hold metrics, left out: 1." in reading.notes
+    assert "1 record too long to hold metrics is left out." in reading.notes
 
 
 def test_messages_that_are_none_are_counted(write: Write) -> None:
     bad = [b"\x0b", message((2, b"\x0a\x7f")), varint(2 << 3 | 2) + b"\x7f"]
     reading = read_log(write(HEADER + chunks(*bad, history(3, text("loss", "2.5")))))
-    assert any("by their checksum), left out: 3." in note for note in reading.notes)
+    assert any(
+        "3 records are left out: the checksum does not fit." in note for note in reading.notes
+    )
 
 
 def test_a_run_that_logged_nothing(write: Write) -> None:

@@ -34,7 +34,7 @@ def read_text(path: Path, progress: Progress, wanted: Wanted) -> Table:
     file = LineFile(path, progress)
     table = read_lines(_whole_lines(file), path, wanted)
     table.add_note(*file.notes)
-    table.note_counts({"Last line cut off in the middle, left out": int(file.unfinished)})
+    table.note_counts({"line{s} cut off in the middle {is} left out": int(file.unfinished)})
     return table
 
 
@@ -64,8 +64,8 @@ def read_lines(chunks: Iterable[list[str]], path: Path, wanted: Wanted) -> Table
         restore_if_hf(table)
     table.note_counts(
         {
-            "Lines cut off in the middle, left out": collector.num_cut,
-            "Lines too long for a record, left out": collector.num_long,
+            "line{s} cut off in the middle {is} left out": collector.num_cut,
+            "line{s} too long for a record {is} left out": collector.num_long,
         }
     )
     return table

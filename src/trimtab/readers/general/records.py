@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trimtab.core.block import BoolArray, FloatArray, IntArray
+from trimtab.core.text import count_sentence
 from trimtab.readers.cells import quoted
 from trimtab.readers.general import roles
 from trimtab.readers.general.choice import (
@@ -25,7 +26,7 @@ from trimtab.readers.general.choice import (
 from trimtab.readers.general.lines import BAR, FRACTION, INDEX
 from trimtab.readers.general.roles import Counter
 from trimtab.readers.general.shapes import Shape
-from trimtab.readers.runs import rows_of_others
+from trimtab.readers.runs import JOINED, OF_FURTHER_RANKS, rows_of_others
 
 _FAR = 1 << 60
 
@@ -246,9 +247,7 @@ class _Assembly:
         inner = moves[~restarts & (moves > 0)]
         stride = float(np.median(inner)) if len(inner) else max(float(step[0]), 1.0)
         shift = np.cumsum(np.where(restarts, stride - moves, 0.0))
-        self._notes.append(
-            f"Epochs in which the step count starts again, joined: {np.count_nonzero(restarts)}."
-        )
+        self._notes.append(count_sentence(np.count_nonzero(restarts), JOINED))
         joined: FloatArray = step + np.concatenate([[0.0], shift])
         return joined
 
@@ -289,7 +288,9 @@ class _Assembly:
         place = np.searchsorted(where, rows.lines) - 1
         others = (place >= 0) & evaluates[np.maximum(place, 0)]
         if others.any() and not others.all():
-            self._notes.append(f"Records of evaluations, left out: {np.count_nonzero(others)}.")
+            self._notes.append(
+                count_sentence(np.count_nonzero(others), "record{s} of evaluations {is} left out")
+            )
             return rows[~others]
         return rows
 
@@ -306,7 +307,7 @@ class _Assembly:
         others = rows_of_others(ranks)
         if not len(others):
             return rows
-        self._notes.append(f"Records of further ranks, left out: {len(others)}.")
+        self._notes.append(count_sentence(len(others), OF_FURTHER_RANKS))
         return rows[np.setdiff1d(np.arange(len(ranks)), others)]
 
     def _distinct(self, rows: _Rows) -> _Rows:
@@ -317,7 +318,7 @@ class _Assembly:
         if _is_interleaved(rows.step):
             first = np.sort(np.unique(rows.step, return_index=True)[1])
             further = len(rows.lines) - len(first)
-            self._notes.append(f"Records of further ranks, left out: {further}.")
+            self._notes.append(count_sentence(further, OF_FURTHER_RANKS))
             return rows[first]
         same = (np.diff(rows.step) == 0) & there[1:] & there[:-1]
         if rows.epoch is not None:
@@ -333,8 +334,8 @@ class _Assembly:
             # A loss that is not finite is news, at whatever step.
             drop[1:] = same & (np.isfinite(losses[1:]) | ~np.isfinite(losses[:-1]))
         if drop.any():
-            kind = "Bars drawn again" if self._is_bar else "Records printed more than once"
-            self._notes.append(f"{kind}, left out: {np.count_nonzero(drop)}.")
+            kind = "bar{s} drawn again" if self._is_bar else "record{s} printed more than once"
+            self._notes.append(count_sentence(np.count_nonzero(drop), f"{kind} {{is}} left out"))
         rows = rows[~drop]
         return rows[:-1] if self._repeats_the_best(rows) else rows  # type: ignore[index]
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from trimtab.core.block import Column, FloatArray
 from trimtab.core.signals import LOSS, STEP_SECONDS, Quality
+from trimtab.core.text import count_sentence
 from trimtab.readers.aliases import STEP, Alias, name_columns
 from trimtab.readers.general.shapes import Shape
 from trimtab.readers.table import Table
@@ -87,11 +88,14 @@ def _restore_losses(table: Table) -> None:
     if dropped.any():
         _mark_quality(table, _LM_LOSS, Quality.INFERRED)
         table.add_note(
-            f"Records in which {_LM_LOSS!r} was not printed, as Megatron does with NaN; treated as "
-            f"NaN: {np.count_nonzero(dropped)}."
+            count_sentence(
+                np.count_nonzero(dropped),
+                f"record{{s}} {{has}} no {_LM_LOSS!r}, which Megatron leaves out where it is NaN: "
+                "read as NaN",
+            )
         )
     idle_ones = int(np.count_nonzero(unprinted & ~dropped))
-    table.note_counts({"Records in which all iterations were skipped, without a loss": idle_ones})
+    table.note_counts({"record{s} {has} no loss, as all iterations were skipped": idle_ones})
 
 
 # fairseq

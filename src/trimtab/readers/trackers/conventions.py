@@ -9,6 +9,7 @@ import numpy as np
 from trimtab.core import signals
 from trimtab.core.block import BoolArray, Column
 from trimtab.core.signals import LOSS, Quality
+from trimtab.core.text import count_sentence
 from trimtab.readers.aliases import STEP, Alias, name_columns
 from trimtab.readers.cells import quoted
 from trimtab.readers.table import Table
@@ -107,8 +108,11 @@ def _hidden_losses(losses: Column, table: Table, norm: str) -> BoolArray:
     if norm not in table.recorded:
         if zero.any():
             table.add_note(
-                f"Losses of exactly 0: {np.count_nonzero(zero)}. HF's Trainer writes NaN this way, "
-                "but without a gradient norm they are left as they are."
+                count_sentence(
+                    np.count_nonzero(zero),
+                    "record{s} {has} loss 0, which HF's Trainer writes for NaN: read as 0, as "
+                    "there is no gradient norm to tell by",
+                )
             )
         return np.zeros_like(zero)
     norms = table.column(norm)
@@ -120,10 +124,10 @@ def _hidden_losses(losses: Column, table: Table, norm: str) -> BoolArray:
         stuck = _stuck(losses, zero, norms) & ~hidden
     table.note_counts(
         {
-            "Losses that are exactly 0 beside a gradient norm that is 0 or not finite, treated as "
-            "NaN, which HF's Trainer writes this way": int(hidden.sum()),
-            "Losses that are exactly 0 beside a gradient norm that no longer changes, treated as "
-            "NaN: DeepSpeed ZeRO 3 reports such a norm where it is not finite": int(stuck.sum()),
+            "record{s} {has} loss 0 and a gradient norm that is 0 or not finite: read as NaN, "
+            "which HF's Trainer logs as 0": int(hidden.sum()),
+            "record{s} {has} loss 0 and a gradient norm that no longer changes: read as NaN, as "
+            "DeepSpeed ZeRO 3 reports such a norm where it is not finite": int(stuck.sum()),
         }
     )
     return np.asarray(hidden | stuck)

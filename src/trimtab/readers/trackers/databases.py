@@ -221,7 +221,7 @@ def _read_trackio(database: Database, path: Path, wanted: str | None) -> Table:
     table = Table()
     table.add_records(records)
     note_choice(table, run, runs)
-    table.note_counts({"Rows whose metrics are not a JSON object, left out": num_bad})
+    table.note_counts({"row{s} {is} left out: the metrics are no JSON object": num_bad})
     return table
 
 

@@ -44,8 +44,8 @@ def _read(path: Path, progress: Progress, wanted: Wanted) -> Table:
     table = points.to_table()
     table.note_counts(
         {
-            "Lines that are not 'timestamp value step', left out": num_bad,
-            "Last line of a metric cut off in the middle, left out": num_cut,
+            "line{s} {is} not 'timestamp value step' and left out": num_bad,
+            "last line{s} of a metric, cut off in the middle, {is} left out": num_cut,
         }
     )
     return table

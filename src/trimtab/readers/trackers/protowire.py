@@ -39,10 +39,10 @@ class Damage:
     @property
     def counts(self) -> dict[str, int]:
         return {
-            "Records that are not what was written (by their checksum), left out": self.num_bad,
-            "Records too long to hold metrics, left out": self.num_long,
-            "Last record cut off, left out": self.num_cut,
-            "Bytes after the first damaged length, left out": self.num_lost_bytes,
+            "record{s} {is} left out: the checksum does not fit": self.num_bad,
+            "record{s} too long to hold metrics {is} left out": self.num_long,
+            "record{s} cut off at the end {is} left out": self.num_cut,
+            "byte{s} after the first damaged length {is} left out": self.num_lost_bytes,
         }
 
 
