@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, SupportsInt
 
 from trimtab.core.jsonable import number_from_json
 
@@ -29,14 +29,14 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
-def count_sentence(count: int, template: str) -> str:
+def count_sentence(count: SupportsInt, template: str) -> str:
     """Return a sentence about a count: of 2, `row{s} {is} left out` is `2 rows are left out.`"""
     forms = {"{s}": "s", "{is}": "are", "{has}": "have"}
-    if count == 1:
+    if int(count) == 1:
         forms = {"{s}": "", "{is}": "is", "{has}": "has"}
     for mark, form in forms.items():
         template = template.replace(mark, form)
-    return f"{count:,} {template}."
+    return f"{int(count):,} {template}."
 
 
 def listed(names: Iterable[str], most: int = 8) -> str:
