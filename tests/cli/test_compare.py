@@ -42,8 +42,9 @@ def test_runs_that_part(tmp_path: Path) -> None:
     code, text = compare(run, base, "--window", ":500")
     assert code == 1
     assert (
-        "NOT within 0.05: the runs differ from step 302 on; at the end RUN is 1 above BASE" in text
-    )
+        "NOT within 0.05: exceeded at 199 steps, from step 302 on at all of them; "
+        "at the end RUN is 1 above BASE"
+    ) in text
     code, text = compare(base, run, "--window", ":500")
     assert "RUN is 1 below BASE" in text
     assert compare(run, base, "--window", ":299")[0] == 0
@@ -53,7 +54,7 @@ def test_two_values_are_shown_with_the_digits_that_differ(tmp_path: Path) -> Non
     run, base = write(tmp_path / "a.csv"), write(tmp_path / "b.csv")
     base.write_text(base.read_text().replace("2,3.996\n", "2,3.9960000000000004\n"))
     _, text = compare(run, base)
-    assert "first difference: loss at step 2 (3.996, BASE 3.9960000000000004)" in text
+    assert "first difference: loss at step 2 (3.996, BASE 3.9960000000000004: a rounding)" in text
 
 
 def test_a_run_directory_and_a_log(tmp_path: Path) -> None:
@@ -115,6 +116,8 @@ def test_what_cannot_be_compared_exits_3(tmp_path: Path) -> None:
     assert (code, text.count("\n")) == (3, 1)
     assert "no step in common" in text
     assert compare(tmp_path / "absent", base)[0] == 3
+    code, text = compare(base, base, "--signal", "nope")
+    assert (code, text) == (3, "trimtab: the first run has no 'nope'; it has loss\n")
     (tmp_path / "bare.csv").write_text("step,accuracy\n1,1\n")
     assert compare(base, tmp_path / "bare.csv")[0] == 3
 
@@ -133,7 +136,7 @@ def test_more_runs_are_compared_with_the_same_base(tmp_path: Path) -> None:
     code, text = compare(run, base, third, "--html", page)
     assert code == 1
     assert text.count("common steps, 1 to 600") == 2
-    assert "the runs differ from step 302 on" in text
+    assert "from step 302 on at all of them" in text
     shown = page.read_text()
     assert "differs by over 0.05" in shown
     assert '"label":"c.csv"' in shown

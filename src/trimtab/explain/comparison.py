@@ -32,7 +32,7 @@ import numpy as np
 from trimtab.core.block import Block, BoolArray, FloatArray, IntArray
 from trimtab.core.errors import ConfigError, LogError
 from trimtab.core.signals import CLOCKS, GRAD_NORM, HASHES, LOSS, LR
-from trimtab.core.text import counted, digits
+from trimtab.core.text import counted, digits, listed
 from trimtab.detect.tools.series import align, last_rows
 
 MAX_WINDOW = 50
@@ -245,6 +245,9 @@ def _common(
         is_common, places = align(ours, theirs)
         steps, mine, other = ours[is_common], mine[is_common], other[places[is_common]]
     rows = window.rows(steps)
+    for name, block, own in (("first", run, ours), ("second", base, theirs)):
+        if not len(own):
+            raise LogError(f"the {name} run has no {signal!r}; it has {listed(block.columns)}")
     if rows.start == rows.stop:
         raise LogError(
             f"the runs have no step in common{window}: the first has {signal} at steps "
@@ -297,7 +300,7 @@ def _parted(ends: IntArray, beyond: BoolArray) -> int | None:
 
 
 def _span(steps: IntArray) -> str:
-    return f"{steps[0]} to {steps[-1]}" if len(steps) else "(none)"
+    return f"{steps[0]} to {steps[-1]}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

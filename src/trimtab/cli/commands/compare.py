@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 MAX_DIFFERENCES = 3
 """Signals that are named with their first difference; --json has all of them."""
 
+ROUNDING = 1e-5
+"""Share of a value by which two roundings of it differ. Chosen: logs print five or six digits."""
+
 
 def compare(
     run: Annotated[Path, typer.Argument(help="A run directory or a log of any known format.")],
@@ -137,10 +140,11 @@ def _show(
         shown = [_as_dict(pair, window) for pair in pairs]
         print_json("compare", {"comparisons": shown, "checks": []})
     else:
-        typer.echo(f"BASE  {_heading(pairs[0].base_name, pairs[0].base)}")
         for pair in pairs:
-            heading = f"RUN   {_heading(pair.name, pair.run)}"
-            typer.echo("\n".join([heading, *_lines(pair, window)]))
+            headings = [f"RUN   {_heading(pair.name, pair.run)}"]
+            if pair is pairs[0]:
+                headings.append(f"BASE  {_heading(pair.base_name, pair.base)}")
+            typer.echo("\n".join([*headings, *_lines(pair, window)]))
     if html is not None:
         output.write_page(compare_page(pairs, window), html)
     return all(pair.found.is_within for pair in pairs)
@@ -227,7 +231,9 @@ def _unequal(one: "FirstDifference") -> str:
         ours, theirs = f"{one.ours:.{digits}g}", f"{one.theirs:.{digits}g}"
         if ours != theirs:
             break
-    return f"{ours}, BASE {theirs}"
+    size = max(abs(one.ours), abs(one.theirs))
+    is_rounding = abs(one.ours - one.theirs) <= ROUNDING * size  # False for NaN
+    return f"{ours}, BASE {theirs}" + (": a rounding" if is_rounding else "")
 
 
 def _verdict(found: "Comparison") -> str:
@@ -241,8 +247,9 @@ def _verdict(found: "Comparison") -> str:
     if found.parted_at is not None and found.difference_at_end is not None:
         side = "above" if found.difference_at_end > 0 else "below"
         return (
-            f"NOT within {limit}: the runs differ from step {found.parted_at:,} on; at the end RUN "
-            f"is {abs(found.difference_at_end):.4g} {side} BASE"
+            f"NOT within {limit}: exceeded at {counted(found.num_beyond, 'step')}, from step "
+            f"{found.parted_at:,} on at all of them; at the end RUN is "
+            f"{abs(found.difference_at_end):.4g} {side} BASE"
         )
     beyond = f"exceeded at {counted(found.num_beyond, 'step')}, but not at the end"
     if not found.is_within:
