@@ -1,6 +1,7 @@
 """Commands: errors as exit codes, help without Python's types (`--json`, not `--json <bool>`)."""
 
 import re
+from difflib import get_close_matches
 from typing import Any
 
 import typer
@@ -23,6 +24,14 @@ class Command(TyperCommand):
 
         with output.reported_errors():
             return super().invoke(ctx)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; what cannot be right is said without the words of Python's types."""
+        try:
+            return list(super().parse_args(ctx, args))
+        except typer.BadParameter as error:
+            error.message = _plain_message(error)
+            raise
 
     def get_params(self, ctx: Any) -> list[Any]:
         return [_without_type(param) for param in super().get_params(ctx)]
@@ -49,6 +58,26 @@ class App(typer.Typer):
 
     def command(self, name: str | None = None, **options: Any) -> Any:
         return super().command(name, **{"cls": Command, **options})
+
+
+_WANTED = {"float_parsing": "a number", "int_parsing": "a whole number"}
+"""What pydantic could not read, by its name for the error."""
+
+
+def _plain_message(error: typer.BadParameter) -> str:
+    """Return the message of a bad value, without pydantic's wording, which typer has from 0.27."""
+    problems = getattr(error.__cause__, "errors", None)
+    if problems is None:
+        return str(error.message)
+    problem = problems()[0]
+    kind, given = problem["type"], str(problem["input"])
+    if kind in _WANTED:
+        return f"{given!r} is not {_WANTED[kind]}"
+    if kind == "greater_than_equal":
+        return f"it must be {problem['ctx']['ge']:g} or more, got {given}"
+    message = str(error.message).removeprefix("Value error, ").rstrip(".")
+    near = get_close_matches(given, re.findall(r"'([^']+)'", message)[1:], n=1)
+    return f"{message}; did you mean {near[0]!r}?" if near else message
 
 
 def _without_type(param: Any) -> Any:

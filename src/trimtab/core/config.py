@@ -425,6 +425,9 @@ class Config(Section):
 
         A `[training]` table in it is the plan of the run; `trimtab check` reads that.
         """
+        if not path.is_file():
+            kind = "is not a file" if path.exists() else "does not exist"
+            raise ConfigError(f"{path} {kind}; check the path")
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:

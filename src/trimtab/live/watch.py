@@ -282,7 +282,7 @@ def watch(
         enabled: False gives a guard that does nothing and has the same interface.
     """
     log_to_stderr_by_default()
-    _check_kinds(model, run_dir, config, batch_loss, on_incident)
+    _check_kinds(model, run_dir, config, batch_loss, on_incident, checkpoints)
     chosen = _mode(mode)
     decode = find_decode(batch_text)
     settings = config or Config()
@@ -394,14 +394,18 @@ def watch(
     return NoGuard(model, step, checkpoints)
 
 
-def _check_kinds(model: Any, run_dir: Any, config: Any, batch_loss: Any, on_incident: Any) -> None:
+def _check_kinds(
+    model: Any, run_dir: Any, config: Any, batch_loss: Any, on_incident: Any, checkpoints: Any
+) -> None:
     """Raise ConfigError for an argument of a wrong kind: a later error would not name it."""
+    can_resume = checkpoints is None or hasattr(checkpoints, "resumed")
     for name, value, is_right, expected in (
         ("model", model, isinstance(model, nn.Module), "a torch.nn.Module"),
         ("run_dir", run_dir, isinstance(run_dir, str | Path), 'a folder, such as "runs/x1"'),
         ("config", config, isinstance(config, Config | None), "a trimtab.Config"),
         ("batch_loss", batch_loss, batch_loss is None or callable(batch_loss), "a function"),
         ("on_incident", on_incident, on_incident is None or callable(on_incident), "a function"),
+        ("checkpoints", checkpoints, can_resume, "trimtab.Checkpoints(...)"),
     ):
         if not is_right:
             raise ConfigError(f"{name} must be {expected}; got {type(value).__name__}")

@@ -84,6 +84,11 @@ class Source:
     def read(self, options: ReadOptions) -> Run:
         """Return the run in it; raises LogError or JournalError if there is no loss to judge."""
         run = self.load(options)
+        if not len(run.block):
+            is_live = run.format == "journal"
+            hint = "call guard.record" if is_live else "check that anything was logged"
+            before = " before each optimizer.step()" if is_live else ""
+            raise NoUsableLoss(f"{self.name} holds no step; {hint}{before}")
         if not run.block.column(LOSS).recorded:
             raise NoUsableLoss(f"{self.name} holds {len(run.block)} records, but no loss")
         return run

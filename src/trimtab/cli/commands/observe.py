@@ -223,7 +223,8 @@ def _print_news(feed: "RunFeed", *, is_first: bool, as_json: bool) -> None:
         if as_json:
             print_json("observe", {"run": feed.name, **line}, is_line=True)
         else:
-            typer.echo(printable(f"{feed.name}: step {line['step']}: {line['text']}"))
+            where = "before the first step" if line["step"] is None else f"step {line['step']}"
+            typer.echo(printable(f"{feed.name}: {where}: {line['text']}"))
 
 
 def _judge_once(runs: list[Path], *, as_json: bool) -> None:
@@ -332,6 +333,8 @@ def note(
     from trimtab.journal import add_note
 
     directory = find_run(run)
+    if not text.strip():
+        raise ConfigError("the note is empty; say what happened, such as 'lowered LR by hand'")
     if named := [number for number in (incident, dismiss) if number is not None]:
         known = [one.incident.number for one in diagnose(directory.root).incidents]
         if missing := [number for number in named if number not in known]:
