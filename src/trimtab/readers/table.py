@@ -344,7 +344,8 @@ def _counts(column: Column) -> bool:
     whole = np.floor(values)
     if 2 * np.count_nonzero(values != whole) <= len(values):
         return True
-    return bool(np.ptp(whole)) and 2 * np.count_nonzero(np.diff(values) > 0) >= len(values) - 1
+    rises = np.count_nonzero(np.diff(values) > 0)
+    return bool(np.ptp(whole) > 0 and 2 * rises >= len(values) - 1)
 
 
 def _without_idle_scale(columns: dict[str, Column], notes: list[str]) -> None:
