@@ -283,6 +283,9 @@ def test_a_tables_schedule_of_points() -> None:
     ("config", "message"),
     [
         ({"lrr": 1.0, "lr": 1.0}, "did you mean 'lr'"),
+        ({"learning_rte": 1.0, "lr": 1.0}, "did you mean 'learning_rate', which is called lr"),
+        ({"eps": 1e-8, "lr": 1.0}, "no setting 'eps'; it is called epsilon there"),
+        ({"max_grad_norm": 1.0, "fp16": True, "bf16": True}, "fp16 and bf16 are both true"),
         ({"lr": "high"}, "lr is 'high', which is not a number"),
         ({"steps": 1.5}, "not a whole number"),
         ({"qk_norm": 1}, "not true or false"),

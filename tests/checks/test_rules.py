@@ -98,3 +98,15 @@ def test_a_rollback_is_reckoned_in_steps_hours_and_money() -> None:
     short = check_config(spoilt({"detection_steps": 90, "steps": 800})).plan.rollback
     assert short is not None
     assert short.steps == 800  # no more than the run has
+
+
+def test_a_rate_that_no_size_of_a_model_takes_is_found_without_the_size() -> None:
+    plan = {name: value for name, value in HEALTHY.items() if name != "parameters"}
+    assert "TT012" in check_config({**plan, "lr": 0.03}).ids
+    assert "TT012" not in check_config({**plan, "lr": 3e-3}).ids
+
+
+def test_a_fix_has_no_digits_that_come_from_arithmetic() -> None:
+    fault = PLAN_RULES["TT021"].run(check_config(spoilt({"lr": 6e-4, "final_lr": 6e-3})).plan)
+    assert isinstance(fault, Fault)
+    assert fault.fix == {"final_lr": 6e-5}

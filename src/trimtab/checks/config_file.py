@@ -23,9 +23,8 @@ LARGEST_FILE = 4_000_000
 """Bytes. Configs are small; a file beyond this is a log or a checkpoint."""
 
 KNOWN = (
-    "HF TrainingArguments (JSON, YAML, or flags in a script), axolotl (YAML), torchtitan (TOML, "
-    "JSON or YAML), Megatron-LM arguments (flags in a script), or a [training] table in TOML, JSON "
-    "or YAML"
+    "HF TrainingArguments, axolotl, torchtitan, Megatron-LM arguments, or a [training] table "
+    "(docs/check.md)"
 )
 
 
@@ -164,12 +163,35 @@ def _typed_settings(settings: Mapping[str, Any], source: str) -> dict[str, Any]:
     typed: dict[str, Any] = {}
     for name, value in settings.items():
         if name not in FIELDS:
-            close = difflib.get_close_matches(name, FIELDS, n=1)
-            hint = f"did you mean {close[0]!r}?" if close else "docs/check.md lists all of them"
-            raise UnreadablePlan(f"{source}: a plan has no setting {name!r}; {hint}")
+            raise UnreadablePlan(f"{source}: a plan has no setting {name!r}; {_hint(name)}")
         if value is not None:
             typed[name] = _typed(source, name, value)
     return typed
+
+
+_ELSEWHERE = {
+    **{name: field for field, names in hf.TABLE.names.items() for name in names},
+    "betas": "beta1 and beta2",
+    "block_size": "seq_len",
+    "clip": "clip_norm",
+    "dtype": "compute",
+    "eps": "epsilon",
+    "min_lr": "final_lr",
+    "n_embd": "width",
+    "n_layer": "layers",
+}
+"""What others call a setting: nanoGPT, torch and HF."""
+
+
+def _hint(name: str) -> str:
+    """Return what an unknown setting may have been meant to be."""
+    if name in _ELSEWHERE:
+        return f"it is called {_ELSEWHERE[name]} there"
+    close = difflib.get_close_matches(name, [*FIELDS, *_ELSEWHERE], n=1)
+    if not close:
+        return "docs/check.md lists all of them"
+    own = f", which is called {_ELSEWHERE[close[0]]} there" if close[0] in _ELSEWHERE else ""
+    return f"did you mean {close[0]!r}{own}?"
 
 
 def _typed(source: str, name: str, value: Any) -> Any:

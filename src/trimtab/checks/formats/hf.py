@@ -20,6 +20,7 @@ from trimtab.checks.formats.reading import (
     Values,
 )
 from trimtab.checks.plan import LossScaling, Precision, Shape, TrainingPlan
+from trimtab.core.errors import UnreadablePlan
 
 TABLE = FormatTable.load("hf")
 
@@ -110,6 +111,11 @@ def _warmup(values: Values, steps: int | None) -> int | None:
 
 
 def _precision(values: Values) -> dict[str, Any]:
+    if values.truth("bf16") and values.truth("fp16"):
+        raise UnreadablePlan(
+            f"{values.source}: fp16 and bf16 are both true, which transformers refuses; set one of "
+            "them to false"
+        )
     if values.truth("bf16"):
         return {"compute": Precision.BF16}
     if values.truth("fp16"):  # the Trainer always scales the loss then

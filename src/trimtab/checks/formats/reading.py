@@ -24,7 +24,7 @@ class Values:
         self, given: Mapping[str, Any], source: str, defaults: Mapping[str, Any] | None = None
     ) -> None:
         self.given = given
-        self._source = source
+        self.source = source
         self._defaults = defaults or {}
 
     def __contains__(self, name: str) -> bool:
@@ -70,7 +70,7 @@ class Values:
         return None if value is None else str(value).lower()
 
     def _wrong(self, name: str, value: Any, wanted: str) -> UnreadablePlan:
-        return UnreadablePlan(f"{self._source}: {name} is {value!r}, which is not {wanted}")
+        return UnreadablePlan(f"{self.source}: {name} is {value!r}, which is not {wanted}")
 
 
 Spelling = Callable[[Any], str]

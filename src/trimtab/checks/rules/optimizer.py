@@ -31,6 +31,10 @@ size, the line passes by 8e-4 at 8B (MLPerf) and stays above all other published
 LR_MARGIN = 3.0
 """How far above that line a rate must be to be called too high."""
 
+SMALL_MODEL = 10e6
+"""Parameters that are assumed where their number is not known. Chosen: smaller models are toys, so
+a rate that is too high for this size is too high for the user's."""
+
 
 def _memory(beta2: float) -> float:
     """Steps that a running mean remembers."""
@@ -170,10 +174,24 @@ def impossible_values(
     shown=Shown.LAB,
 )
 def high_rate(
-    lr: float, model_size: float, mup_base_width: int | None = None, width: int | None = None
-) -> Fault | None:
+    lr: float,
+    model_size: float | None = None,
+    mup_base_width: int | None = None,
+    width: int | None = None,
+) -> Fault | str | None:
     """Steps overshoot, attention logits grow until heads look at one token only, and the loss
     settles near the entropy of single tokens without a spike to see."""
+    if model_size is None:
+        if mup_base_width is not None:
+            return None
+        published = published_rate(SMALL_MODEL)
+        if lr <= LR_MARGIN * published:
+            return f"lr {brief(lr)}; set parameters to have it compared with runs of this size"
+        return Fault(
+            f"lr {brief(lr)}; the highest published rates lie near {brief(published)} at "
+            f"{amount(SMALL_MODEL)} parameters, and lower for larger models",
+            {"lr": float(f"{PUBLISHED_LR_AT_135M / 10:.0e}")},
+        )
     where = ""
     if mup_base_width is not None:
         if width is None:

@@ -80,7 +80,10 @@ def floor_above_peak(lr: float, final_lr: float) -> Fault | None:
     until the end of the run."""
     if not final_lr > lr > 0:
         return None
-    return Fault(f"the decay leads from {brief(lr)} up to {brief(final_lr)}", {"final_lr": lr / 10})
+    return Fault(
+        f"the decay leads from {brief(lr)} up to {brief(final_lr)}",
+        {"final_lr": float(f"{lr / 10:.3g}")},
+    )
 
 
 @warning(
