@@ -104,6 +104,8 @@ def test_a_rate_that_no_size_of_a_model_takes_is_found_without_the_size() -> Non
     plan = {"optimizer": "adamw", "steps": 1000}
     assert "TT012" in check_config({**plan, "lr": 0.03}).ids
     assert "TT012" not in check_config({**plan, "lr": 3e-3}).ids
+    toy = {**plan, "batch_size": 32, "seq_len": 32}
+    assert "TT012" not in check_config({**toy, "lr": 0.03}).ids
 
 
 def test_a_fix_has_no_digits_that_come_from_arithmetic() -> None:

@@ -61,9 +61,9 @@ class Fault:
     """Where it depends on the numbers; None is the level of the rule."""
 
 
-Found = Fault | str | None
-"""What a rule returns: a fault, or what it saw that is as it should be, if there is anything to
-say about that."""
+Found = Fault | Missing | str | None
+"""What a rule returns: a fault, inputs without which it cannot tell, or what it saw that is as it
+should be, if there is anything to say about that."""
 
 ADAM: Mapping[str, Any] = MappingProxyType({"adam": True})
 """For rules on what only Adam and its family have."""
@@ -95,7 +95,7 @@ class CheckRule:
         found = ((getattr(subject, name), wanted) for name, wanted in self.only.items())
         return all(value is None or value == wanted for value, wanted in found)
 
-    def run(self, subject: object) -> Found | Missing:
+    def run(self, subject: object) -> Found:
         """Run the rule on a plan or on measurements: its inputs are attributes of them.
 
         Raises NotMeasured for a measurement that cannot be made.

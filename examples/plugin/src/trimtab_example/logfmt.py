@@ -40,7 +40,7 @@ class LogfmtReader:
             records.append(Record(step=int(step), tick=len(records), signals=signals))
         if not records:
             raise UnreadableLog(f"{path} has no line with a step and a value")
-        notes = (f"Lines without a step and a value, left out: {skipped}.",) if skipped else ()
+        notes = (f"{skipped} lines without a step and a value are left out.",) if skipped else ()
         return Run(block=Block.from_records(records), notes=notes)
 
 

@@ -3,6 +3,7 @@
 import math
 
 from trimtab.checks.rule import ADAM, Fault, Level, Shown, advice, amount, brief, error, warning
+from trimtab.core.rules import Missing
 
 LONGEST_MEMORY_TOKENS = 400e6
 """Tokens that a second moment of published runs averages over at most: 320M (Llama 3 405B, 0.95 at
@@ -32,8 +33,11 @@ LR_MARGIN = 3.0
 """How far above that line a rate must be to be called too high."""
 
 SMALL_MODEL = 10e6
-"""Parameters that are assumed where their number is not known. Chosen: smaller models are toys, so
-a rate that is too high for this size is too high for the user's."""
+"""Parameters that are assumed where their number is not known. Chosen: smaller models are toys."""
+
+TOY_BATCH_TOKENS = 16_000
+"""Tokens in a step below which a model of unknown size may be a toy, which takes higher rates: 0.03
+is best for that of the tutorial, with 1,024 tokens. Source: nanoGPT's smallest model has 16k."""
 
 
 def _memory(beta2: float) -> float:
@@ -178,15 +182,17 @@ def high_rate(
     model_size: float | None = None,
     mup_base_width: int | None = None,
     width: int | None = None,
-) -> Fault | str | None:
+    batch_tokens: int | None = None,
+) -> Fault | Missing | None:
     """Steps overshoot, attention logits grow until heads look at one token only, and the loss
     settles near the entropy of single tokens without a spike to see."""
     if model_size is None:
-        if mup_base_width is not None:
-            return None
-        published = published_rate(SMALL_MODEL)
+        is_toy = batch_tokens is not None and batch_tokens < TOY_BATCH_TOKENS
+        if mup_base_width is not None or is_toy:
+            return Missing(("parameters",))
+        published = float(f"{published_rate(SMALL_MODEL):.1g}")
         if lr <= LR_MARGIN * published:
-            return f"lr {brief(lr)}; set parameters to have it compared with runs of this size"
+            return Missing(("parameters",))
         return Fault(
             f"lr {brief(lr)}; the highest published rates lie near {brief(published)} at "
             f"{amount(SMALL_MODEL)} parameters, and lower for larger models",
