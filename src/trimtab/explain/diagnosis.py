@@ -4,6 +4,7 @@ A rule set explains an incident (`make_diagnosis`), then advises on it (`action`
 `incident.json` and `--json` all show this value.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from trimtab.core.actions import Action, ActionKind
 from trimtab.core.causes import AnyCause, Hypothesis
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.text import printable
+from trimtab.core.text import clause, printable
 from trimtab.core.token_losses import SecondMode, find_second_mode
 from trimtab.explain.causes.conclusions import Conclusion
 from trimtab.explain.causes.ranking import Ranking
@@ -35,6 +36,11 @@ from trimtab.explain.measures import (
 )
 from trimtab.explain.textbook.tree import Walk
 from trimtab.journal.batches.batch_report import BatchReport
+
+NOTHING_TO_DO = "Nothing to do."
+
+_DETAILS = re.compile(r": |; |, and |, (?=by )")
+"""What ends the first part of a sentence about a cause: its numbers follow."""
 
 NO_ADVICE = Action(
     kind=ActionKind.WAIT, instruction="None.", reason="The incident was explained, not advised on."
@@ -99,6 +105,18 @@ class Diagnosis:
         is_quiet = self.incident_class.severity <= IncidentClass.RECOVERED.severity
         is_quiet = is_quiet and self.action.kind is ActionKind.WAIT and not self.not_finite
         return bool(self.dismissed) or is_quiet
+
+    @property
+    def has_nothing_to_do(self) -> bool:
+        """Whether its instruction is to do nothing, without a condition."""
+        return self.needs_nothing or self.action.instruction == NOTHING_TO_DO
+
+    @property
+    def in_short(self) -> str:
+        """What happened, as a part of a sentence: its cause if that is named, else its symptom."""
+        if self.cause is not None:
+            return clause(_DETAILS.split(self.root_cause, maxsplit=1)[0])
+        return f"{self.incident.main_symptom} at step {self.incident.onset.step:,}"
 
     @property
     def severity(self) -> tuple[int, int]:

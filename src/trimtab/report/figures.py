@@ -166,7 +166,8 @@ def _band(diagnosis: Diagnosis) -> str:
 def draw_small(diagnosis: Diagnosis, block: Block) -> Html:
     """Return the loss around an incident without axes or words, for its card on a page."""
     part, x, (left, right) = _around(diagnosis, block, 2, SMALL_WIDTH - 2)
-    column = part.column(signals.LOSS)
+    name = wording.measure_name(diagnosis)
+    column = part.column(name)
     values = column.values[column.finite]
     y = _value_axis(values if len(values) else np.zeros(1), SMALL_HEIGHT - 4, 8)
     bad = sorted({round(x(row)) for row in np.flatnonzero(column.nonfinite).tolist()})
@@ -175,7 +176,7 @@ def draw_small(diagnosis: Diagnosis, block: Block) -> Html:
         _path("".join(f"M{place} 0v5" for place in bad), ALARM),
         _path(_curve(column, x, y, part.attempt, SMALL_WIDTH // 2), DATA, stroke_width="1.4"),
     ]
-    title = f"Loss around incident {diagnosis.incident.number}: {digits(y.low)} to {digits(y.high)}"
+    title = f"{name.capitalize()} around incident {diagnosis.incident.number}: {digits(y.low)} to {digits(y.high)}"
     return _svg(SMALL_WIDTH, SMALL_HEIGHT, title, parts, is_file=False)
 
 
@@ -207,9 +208,11 @@ def panel_names(diagnosis: Diagnosis, block: Block) -> list[str]:
 
 
 def _chosen(diagnosis: Diagnosis, part: Block) -> list[str]:
-    """Return loss and norm, then the signals of the findings."""
+    """Return reward, loss and norm, then the signals of the findings."""
     found = [finding.signal for finding in diagnosis.incident.findings]
-    names = dict.fromkeys([signals.LOSS, signals.GRAD_NORM, *found, signals.LR])
+    names = dict.fromkeys(
+        [wording.measure_name(diagnosis), signals.LOSS, signals.GRAD_NORM, *found, signals.LR]
+    )
     return [name for name in names if part.column(name).recorded][:MAX_PANELS]
 
 

@@ -39,14 +39,14 @@ def report_card(report: RunReport) -> Html:
 
 def _incident(alike: Sequence[Diagnosis], report: RunReport) -> Html:
     worst = alike[0]
-    incident = worst.incident
+    incident, change = worst.incident, wording.change_text(worst)
     title = tag(
         "div",
         tag("b", f"incident {incident.number}"),
         f", {wording.steps_text(incident)}, ",
         tag("b", worst.incident_class, class_=wording.tone(worst)),
-        clip(f": {symptoms_text(incident.symptoms)}, "),
-        tag("span", f"loss {wording.losses_text(worst)}", class_="trimtab-whole"),
+        clip(f": {symptoms_text(incident.symptoms)}{', ' * bool(change)}"),
+        tag("span", change, class_="trimtab-whole"),
     )
     shown: list[Html] = []
     folded: list[Html] = []

@@ -336,8 +336,9 @@ def _remediation(diagnosis: Diagnosis) -> Iterator[Content]:
     yield Paragraph((Strong("Now"), ": ", *prose(f"{action.instruction} {action.reason}")))
     is_of_device = diagnosis.cause is Cause.BIT_FLIP
     is_later = action.kind is ActionKind.WAIT and diagnosis.cause is not None and not is_of_device
-    fix = "Fix, for the next run" if is_later else "Fix"
-    yield Paragraph((Strong(fix), ": ", *prose(diagnosis.remedy)))
+    name = "Fix, for the next run" if is_later else "Fix"
+    if fix := wording.fix_text(diagnosis):
+        yield Paragraph((Strong(name), ": ", *prose(fix)))
 
 
 def _verification(diagnosis: Diagnosis, run: RunReport) -> Iterator[Content]:

@@ -78,11 +78,21 @@ class RunReport:
         worst = self.by_severity()[0]
         more = len(self.undismissed) - 1
         if worst.needs_nothing:
-            over = f"{counted(more + 1, 'incident')}, {'all ' * bool(more)}over"
-            return f"{over}: nothing to do{note}."
+            return f"{self._over(worst)}; {clause(worst.action.instruction)}{note}."
         rest = f"; {counted(more, 'more incident')}" if more else ""
         rest += f"; only {records}" if is_short else ""
         return f"{_what(worst)}: {clause(worst.action.instruction)}{rest}{note}{self._rows}."
+
+    def _over(self, worst: Diagnosis) -> str:
+        """Return since when all incidents are over, and what the worst of them was."""
+        ends = [one.incident.end for one in self.undismissed]
+        last = max((end.step for end in ends if end is not None), default=None)
+        is_known = last is not None and None not in ends and last > worst.incident.onset.step
+        since = f" since step {last:,}" if is_known else ""
+        count = counted(len(ends), "incident")
+        if len(ends) == 1:
+            return f"{count}, over{since}: {worst.in_short}"
+        return f"{count}, all over{since}; the worst: {worst.in_short}"
 
     @property
     def _num_judged(self) -> int:
@@ -240,7 +250,7 @@ def _what(diagnosis: Diagnosis) -> str:
     if not is_named or diagnosis.not_finite:
         symptom = incident.main_symptom
         # A rule of the user's begins with the name of a metric, as it is spelled.
-        words = symptom.capitalize() if symptom in set(Symptom) else symptom
+        words = symptom[:1].upper() + symptom[1:] if symptom in set(Symptom) else symptom
         return f"{words} at {step}"
     is_over = incident.end is not None
     return f"{incident.incident_class.capitalize()} {'at' if is_over else 'since'} {step}"

@@ -36,6 +36,8 @@ symptom, which the explanation names."""
 KEPT_RECORDS = 2000
 """Records in the curves: in a terminal of 100 columns, one character is 20 records."""
 
+_CURVES = (signals.REWARD, signals.LOSS, signals.GRAD_NORM)
+
 _LIVE_SIGNALS = (
     signals.LOSS,
     signals.GRAD_NORM,
@@ -88,8 +90,8 @@ def _heading(report: RunReport, width: int) -> Text:
 
 
 def _curves(block: Block, onsets: Sequence[tuple[int, str]], width: int) -> list[Text]:
-    """Return loss and gradient norm as wide as the terminal, with marks under some rows."""
-    names = [name for name in (signals.LOSS, signals.GRAD_NORM) if block.column(name).recorded]
+    """Return reward, loss and gradient norm as wide as the terminal, with marks under some rows."""
+    names = [name for name in _CURVES if block.column(name).recorded]
     indent = max((len(name) for name in names), default=0) + 1
     room = max(width - indent, 10)
     lines = [
@@ -107,7 +109,8 @@ def _curves(block: Block, onsets: Sequence[tuple[int, str]], width: int) -> list
 def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
     """Return one line per group of incidents; what does not fit is cut, except the cause."""
     table = Table(box=None, pad_edge=False, header_style="bold", width=min(width, MAX_WIDTH))
-    for name in ("#", "step", "class", "loss", "action"):
+    measure = wording.measure_name(groups[0][0])
+    for name in ("#", "step", "class", measure, "action"):
         table.add_column(name, justify="right" if name in ("#", "step") else "left", no_wrap=True)
     with_symptom = width >= MAX_WIDTH
     if with_symptom:
@@ -117,13 +120,13 @@ def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
     for worst, *others in groups:
         incident = worst.incident
         table.add_row(
-            f"{incident.number}{f' +{len(others)}' if others else ''}",
+            f"{incident.number}{f' and {len(others)} alike' if others else ''}",
             f"{incident.onset.step:,}",
             Text("dismissed", style="dim")
             if worst.dismissed
             else Text(worst.incident_class, style=_COLOURS[wording.tone(worst)]),
-            wording.losses_text(worst),
-            worst.action.kind.value,
+            wording.change_text(worst).removeprefix(f"{measure} "),
+            wording.action_name(worst),
             *([Text(printable(incident.main_symptom))] if with_symptom else []),
             Text(printable(_cause_cell(worst))),
         )
@@ -144,8 +147,9 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
     title = Text(f"incident {incident.number}", style="bold")
     title.append(f", {wording.steps_text(incident)}, ", style="not bold")
     title.append(incident.incident_class, style=f"not bold {_COLOURS[wording.tone(diagnosis)]}")
-    symptoms, loss = printable(symptoms_text(incident.symptoms)), wording.losses_text(diagnosis)
-    title.append(f": {symptoms}, loss {loss}", style="not bold")
+    symptoms, change = symptoms_text(incident.symptoms), wording.change_text(diagnosis)
+    said = ", ".join(filter(None, (symptoms, change)))
+    title.append(f": {printable(said)}", style="not bold")
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")

@@ -21,7 +21,8 @@ from trimtab.core.events import (
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident
 from trimtab.core.jsonable import number_from_json
-from trimtab.core.text import compared_losses, counted, digits
+from trimtab.core.signals import LOSS, REWARD
+from trimtab.core.text import clause, compared_losses, counted, digits
 from trimtab.explain.causes.by_evidence import WORTH_SAYING, would_decide
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
@@ -151,8 +152,45 @@ def proposal_text(block: Block) -> str:
 
 
 def losses_text(diagnosis: Diagnosis) -> str:
-    symptoms = diagnosis.symptoms
-    return f"{digits(symptoms.loss_before)} -> {digits(symptoms.loss_peak)}"
+    """Return the loss before and at its worst, as far as they are known: "4.36 -> 5.97"."""
+    known = (diagnosis.symptoms.loss_before, diagnosis.symptoms.loss_peak)
+    return " -> ".join(digits(value) for value in known if value is not None)
+
+
+def measure_name(diagnosis: Diagnosis) -> str:
+    """Return what tells how an incident went: the reward of a policy, else the loss."""
+    return LOSS if diagnosis.incident.facts.reward is None else REWARD
+
+
+def change_text(diagnosis: Diagnosis) -> str:
+    """Return how the reward or the loss went: "loss 4.36 -> 5.97"; "" if the loss did not rise."""
+    reward, symptoms = diagnosis.incident.facts.reward, diagnosis.symptoms
+    if reward is not None:
+        return f"{REWARD} {digits(reward.before)} -> {digits(reward.now)}"
+    before, peak = symptoms.loss_before, symptoms.loss_peak
+    if peak is None or (before is not None and peak <= before):
+        return ""
+    return f"{LOSS} {losses_text(diagnosis)}"
+
+
+def action_name(diagnosis: Diagnosis) -> str:
+    """Return what to do in a word; "none" where the instruction says so."""
+    return "none" if diagnosis.has_nothing_to_do else diagnosis.action.kind.value
+
+
+def fix_text(diagnosis: Diagnosis) -> str:
+    """Return what fixes the cause; where nothing is to be done, it asks for nothing.
+
+    "" if nothing is to be done and no cause is named.
+    """
+    remedy = diagnosis.remedy
+    if not diagnosis.has_nothing_to_do or remedy.startswith("None"):
+        return remedy
+    if diagnosis.cause is None:
+        return ""
+    if diagnosis.cause is Cause.LR_DISCONTINUITY:
+        return f"None needed if the jump was meant; else {clause(remedy)}."
+    return f"To keep it from coming back: {clause(remedy)}."
 
 
 def tone(diagnosis: Diagnosis) -> str:
@@ -183,7 +221,7 @@ def explanation_lines(alike: Sequence[Diagnosis], run: RunReport) -> Iterator[tu
         # The sentence about the cause names those that look like it.
         ("or", "" if has_look_alikes else runner_up(diagnosis)),
         ("do", diagnosis.action.instruction),
-        ("fix", diagnosis.remedy),
+        ("fix", fix_text(diagnosis)),
     ):
         if text:
             yield name, text

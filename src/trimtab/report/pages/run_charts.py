@@ -127,6 +127,8 @@ def make_charts(lines: RunLines) -> tuple[list[dict[str, Any]], dict[str, list[s
             labels = dict(zip(family, members, strict=True))
             for line in chart["series"]:
                 line["label"] = labels.get(line["label"], line["label"])
+            if panel.title == signals.REWARD:
+                chart["log"] = False  # a reward is read as a share, and 0 is where it ends
             charts.append({**chart, "total": True} if own and names != own else chart)
         shares = panel.family == signals.TOKEN_LOSS_SHARE
         if is_heat and (heat := heat_map(lines, family, panel.family, is_histogram=shares)):
@@ -180,6 +182,8 @@ def run_data(
     ticks = [(i.incident.onset.tick, i.incident.last.tick) for i in worst_first]
     lines = RunLines.of(report.block, ticks)
     charts, missing = make_charts(lines)
+    # Of a policy the reward is what counts; beside it, its losses say little.
+    charts.sort(key=lambda chart: chart["title"] != signals.REWARD)
     _add_evaluations(charts, report.block)
     charts += _goodput(report, lines)
     data = {

@@ -6,10 +6,9 @@ Text is in the HTML, escaped; the scripts only draw the charts, from the JSON be
 from collections.abc import Mapping
 from typing import Any
 
-from trimtab.core.block import Block
 from trimtab.core.escaping import Html, Text, html, html_table, join, tag
 from trimtab.core.incidents import symptoms_text
-from trimtab.core.text import counted, digits
+from trimtab.core.text import counted
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards
 from trimtab.explain.time_use import ROLLING, compute_goodput, compute_time_use
@@ -20,7 +19,15 @@ from trimtab.report.pages.page import facts_list, render_page
 from trimtab.report.pages.run_charts import MAX_EVENTS, MAX_INCIDENTS, run_data
 from trimtab.report.postmortem import build_postmortem, event_of
 from trimtab.report.run_report import RunReport
-from trimtab.report.wording import QUIET, cause_text, event_text, likeness, steps_text, tone
+from trimtab.report.wording import (
+    QUIET,
+    change_text,
+    event_text,
+    explanation_lines,
+    likeness,
+    steps_text,
+    tone,
+)
 
 DASHBOARD_FILE, POSTMORTEM_FILE = "dashboard.html", "postmortem.html"
 _SCRIPTS = ("uplot.min.js", "theme.js", "charts.js", "run.js")
@@ -125,7 +132,7 @@ def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
     cards, first = [], dict[tuple[str | None, ...], int]()
     for one in report.by_severity()[:MAX_INCIDENTS]:
         like = first.setdefault(likeness(one), one.incident.number)
-        cards.append(_card(one, report.block, like, files, embedded))
+        cards.append(_card(one, report, like, files, embedded))
     more = f"{count - MAX_INCIDENTS} more are not listed." if count > MAX_INCIDENTS else ""
     return tag(
         "section",
@@ -137,9 +144,9 @@ def _incident_section(report: RunReport, files: Mapping[int, str]) -> Html:
 
 
 def _card(
-    diagnosis: Diagnosis, block: Block, like: int, files: Mapping[int, str], embedded: set[int]
+    diagnosis: Diagnosis, run: RunReport, like: int, files: Mapping[int, str], embedded: set[int]
 ) -> Html:
-    incident, symptoms = diagnosis.incident, diagnosis.symptoms
+    incident, change = diagnosis.incident, change_text(diagnosis).replace("->", "→")
     number = str(incident.number)
     zoom = tag(
         "button",
@@ -155,14 +162,12 @@ def _card(
     if incident.number in files:
         links.append(tag("a", "file", href=files[incident.number]))
     is_first = like == incident.number
-    cause = cause_text(diagnosis) if is_first else f"as in incident {like}."
-    said = [
-        tag("p", tag("b", name), f" {text}")
-        for name, text in (("Cause", cause), ("Do", diagnosis.action.instruction))
-    ]
-    if diagnosis.dismissal:
-        said.append(tag("p", tag("b", "Note"), f" {diagnosis.dismissal}"))
-    loss = f"loss {digits(symptoms.loss_before)} → {digits(symptoms.loss_peak)}"
+    lines = list(explanation_lines((diagnosis,), run))
+    if not is_first:
+        lines = [line for line in lines if line[0] in ("note", "change", "do")]
+        lines.insert(-1, ("cause", f"as in incident {like}."))
+    said = [tag("p", tag("b", name.capitalize()), f" {text}") for name, text in lines]
+    symptoms = "; ".join(filter(None, (symptoms_text(incident.symptoms), change)))
     return tag(
         "article",
         tag(
@@ -171,8 +176,8 @@ def _card(
             f" {steps_text(incident)} ",
             tag("span", diagnosis.incident_class, class_=f"tag {tone(diagnosis)}"),
         ),
-        draw_small(diagnosis, block),
-        tag("p", f"{symptoms_text(incident.symptoms)}; {loss}", class_="notes"),
+        draw_small(diagnosis, run.block),
+        tag("p", symptoms, class_="notes"),
         *said,
         tag("p", Html(" ".join(links))) if links else html(""),
         class_=tone(diagnosis),
