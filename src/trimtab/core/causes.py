@@ -10,57 +10,97 @@ class Cause(Enum):
     The lab can cause all of them, and trimtab's rules can name all of them.
     """
 
-    HARD_BATCH = "F01", "hard batch"
+    HARD_BATCH = "F01", "hard batch", "a hard batch"
     RARE_TOKENS = "F02", "long-tail or degenerate tokens"
-    DUPLICATE_BATCH = "F03", "duplicate batch or epoch wrap"
-    DATA_MIX_SHIFT = "F04", "data-mix shift"
-    LR_DISCONTINUITY = "F05", "learning-rate discontinuity"
-    OPTIMIZER_STATE_LOST = "F06", "optimizer state lost"
-    STALE_SECOND_MOMENT = "F07", "stale second moment (beta2 too high)"
-    EPSILON_REGIME = "F08", "epsilon regime"
-    ATTENTION_LOGIT_GROWTH = "F09", "attention-logit growth"
-    OUTPUT_LOGIT_DRIFT = "F10", "output-logit drift"
-    FP16_OVERFLOW = "F11", "fp16 overflow or scale collapse"
-    LOGIC_NAN = "F12", "NaN in the forward pass (log 0, 0/0, full mask)"
-    BIT_FLIP = "F13", "transient bit flip"
-    BAD_DEVICE = "F14", "bad device"
+    DUPLICATE_BATCH = "F03", "duplicate batch or epoch wrap", "a duplicate batch or an epoch wrap"
+    DATA_MIX_SHIFT = "F04", "data-mix shift", "a data-mix shift"
+    LR_DISCONTINUITY = "F05", "learning-rate discontinuity", "a jump of the learning rate"
+    OPTIMIZER_STATE_LOST = "F06", "optimizer state lost", "a lost optimizer state"
+    STALE_SECOND_MOMENT = (
+        "F07",
+        "stale second moment (beta2 too high)",
+        "a stale second moment (beta2 too high)",
+    )
+    EPSILON_REGIME = "F08", "epsilon regime", "an epsilon that is too large"
+    ATTENTION_LOGIT_GROWTH = "F09", "attention-logit growth", "growing attention logits"
+    OUTPUT_LOGIT_DRIFT = "F10", "output-logit drift", "drifting output logits"
+    FP16_OVERFLOW = "F11", "fp16 overflow or scale collapse", "an fp16 overflow"
+    LOGIC_NAN = (
+        "F12",
+        "NaN in the forward pass (log 0, 0/0, full mask)",
+        "a NaN from the forward pass",
+    )
+    BIT_FLIP = "F13", "transient bit flip", "a transient bit flip"
+    BAD_DEVICE = "F14", "bad device", "a bad device"
     REPLICAS_OUT_OF_SYNC = "F15", "replicas out of sync"
-    LOADER_STALL = "F16", "loader stall"
-    SLOW_RANK = "F17", "slow rank"
-    WRONG_RESUME = "F18", "wrong checkpoint, RNG or data position"
-    PARAMETERS_NOT_UPDATING = "F19", "parameters not updating"
-    BATCH_SIZE_CHANGE = "F20", "batch or sequence-length change (no fault)"
-    LR_TOO_HIGH = "F21", "learning rate too high, structural"
-    LOSS_REDUCTION_BUG = "F22", "loss-reduction bug"
-    WEIGHT_DECAY = "F23", "weight decay too low or too high"
-    WRONG_SCHEDULE = "F24", "schedule wrong"
-    POLICY_STEP_SIZE = "R01", "learning rate or KL weight wrong"
+    LOADER_STALL = "F16", "loader stall", "a stalled loader"
+    SLOW_RANK = "F17", "slow rank", "a slow rank"
+    WRONG_RESUME = (
+        "F18",
+        "wrong checkpoint, RNG or data position",
+        "a wrong checkpoint, RNG or data position",
+    )
+    PARAMETERS_NOT_UPDATING = "F19", "parameters not updating", "parameters that do not update"
+    BATCH_SIZE_CHANGE = (
+        "F20",
+        "batch or sequence-length change (no fault)",
+        "a change of the batch or sequence length",
+    )
+    LR_TOO_HIGH = "F21", "learning rate too high", "a learning rate that was too high"
+    LOSS_REDUCTION_BUG = "F22", "loss-reduction bug", "a bug in the loss reduction"
+    WEIGHT_DECAY = (
+        "F23",
+        "weight decay too low or too high",
+        "a weight decay that is too low or too high",
+    )
+    WRONG_SCHEDULE = "F24", "schedule wrong", "a wrong schedule"
+    POLICY_STEP_SIZE = (
+        "R01",
+        "learning rate or KL weight wrong",
+        "a wrong learning rate or KL weight",
+    )
     STALE_ROLLOUT_WEIGHTS = "R02", "stale or mismatched rollout weights"
-    SAMPLING_MISMATCH = "R03", "temperature or masking differs between rollout and training"
-    REWARD_BUG = "R04", "verifier or reward bug"
-    DATA_DIFFICULTY = "R05", "prompts too easy or too hard"
-    LENGTH_BIAS = "R06", "length bias"
-    LENGTH_LIMIT = "R07", "responses truncated"
+    SAMPLING_MISMATCH = (
+        "R03",
+        "temperature or masking differs between rollout and training",
+        "a temperature or mask that differs between rollout and training",
+    )
+    REWARD_BUG = "R04", "verifier or reward bug", "a bug in the verifier or the reward"
+    DATA_DIFFICULTY = "R05", "prompts too easy or too hard", "prompts that are too easy or too hard"
+    LENGTH_BIAS = "R06", "length bias", "a length bias"
+    LENGTH_LIMIT = "R07", "responses truncated", "truncated responses"
     OFF_POLICY = "R08", "off-policy by asynchrony"
-    ADVANTAGE_NORMALISATION = "R09", "advantage normalisation wrong"
-    WRONG_REFERENCE = "R10", "reference model wrong"
-    TEMPLATE_BUG = "R11", "padding or template bug"
+    ADVANTAGE_NORMALISATION = (
+        "R09",
+        "advantage normalisation wrong",
+        "a wrong normalisation of advantages",
+    )
+    WRONG_REFERENCE = "R10", "reference model wrong", "a wrong reference model"
+    TEMPLATE_BUG = "R11", "padding or template bug", "a bug in padding or template"
     REWARD_HACKING = "R12", "reward hacking"
 
     title: str
     """The fault in a few words."""
+    phrase: str
+    """The fault as a part of a sentence: "the cause was a hard batch"."""
 
-    def __new__(cls, id: str, title: str) -> "Cause":
+    def __new__(cls, id: str, title: str, phrase: str = "") -> "Cause":
         """Create a member whose value is its id, so that `Cause("F11")` finds it."""
         member = object.__new__(cls)
         member._value_ = id
         member.title = title
+        member.phrase = phrase or title
         return member
 
     @property
     def id(self) -> str:
         """Its id in the catalogue, such as F11."""
         return str(self.value)
+
+    @property
+    def label(self) -> str:
+        """Its id and title, for JSON and tables of people who know the catalogue."""
+        return f"{self.id} {self.title}"
 
     @property
     def is_of_policy(self) -> bool:
@@ -74,6 +114,17 @@ class UserCause:
 
     id: str
     title: str
+
+    @property
+    def phrase(self) -> str:
+        """The cause as a part of a sentence."""
+        return self.title
+
+    @property
+    def label(self) -> str:
+        """Its id and title; an id that is words of the title already says nothing more."""
+        is_words = set(self.id.split("-")) & set(self.title.split())
+        return self.title if is_words else f"{self.id} {self.title}"
 
 
 AnyCause = Cause | UserCause

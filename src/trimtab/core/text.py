@@ -24,6 +24,18 @@ def compared_losses(facts: Mapping[str, Any]) -> str:
     return f"the loss is {now}; it was {before}{saved} when the restored state was saved"
 
 
+def times_text(ratio: float) -> str:
+    """Return a ratio as people say it: `2.9 times`, `2,930 times`."""
+    return f"{ratio:.2g} times" if ratio < 10 else f"{ratio:,.0f} times"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a time in the unit that people would use: `12 s`, `3.5 minutes`, `2.1 hours`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.1f} minutes" if seconds < 3600 else f"{seconds / 3600:,.1f} hours"
+
+
 def counted(count: int, noun: str) -> str:
     """Return a count with its noun: `1 step`, `2,000 steps`."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

@@ -128,7 +128,7 @@ class Diagnosis:
     def __repr__(self) -> str:
         incident, cause = self.incident, self.cause
         what = f"incident {incident.number} at step {incident.onset.step:,}, {self.incident_class}"
-        why = f"{cause.id} {cause.title}" if cause else "cause not known"
+        why = cause.label if cause else "cause not known"
         return printable(f"<Diagnosis of {what}; {why}; {self.action.kind.value}>")
 
     def to_dict(self, packages: Mapping[str, str] | None = None) -> dict[str, Any]:

@@ -156,6 +156,7 @@ class HeldOut(Detector):
             EVAL_LOSS,
             value=now,
             expected=expected,
+            facts={"best_step": float(self._best_step)},
             # A note must not explain an incident in which it happens to stand.
             explanation=explanation if severity is Severity.ALARM else None,
         )

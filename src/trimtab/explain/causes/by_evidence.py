@@ -7,15 +7,16 @@ context --> observations --> rank --> hypotheses, conclusion
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
-from trimtab.core.signals import LOSS
+from trimtab.core.signals import EVAL_LOSS, LOSS, LR
 from trimtab.core.text import listed
 from trimtab.explain.causes import conclusions
 from trimtab.explain.causes.plausible import (
     CURVES,
     DATA_CAUSES,
+    RATE_CAUSES,
     TIME_SYMPTOMS,
     Situation,
     base_rates,
@@ -48,6 +49,9 @@ SURE, WORTH_SAYING, OPEN = 0.75, 0.15, 0.05
 """Probabilities from which on a hypothesis outranks the explanation of a later finding, is worth a
 mention where no cause is named, and counts as open: less probable ones, except the first two, are
 not listed."""
+
+_OF_THE_RATE = RATE_CAUSES | {Cause.LR_TOO_HIGH}
+"""Causes for which the learning rate is looked at before any other signal."""
 
 MAX_HYPOTHESES, MAX_EVIDENCE = 5, 4
 MIN_WEIGHT = 0.2
@@ -212,26 +216,34 @@ def _not_known(case: Case, ranking: Ranking) -> Said:
     likely = [c for c in ranking.candidates if c.cause and c.probability >= WORTH_SAYING][:2]
     if not likely:
         return nothing._replace(fix=record)
-    missing = _would_tell(ranking, case)
-    purpose = "tell them apart" if len(likely) > 1 else "be surer"
-    tell = f" Record {listed(missing)} to {purpose}." if missing else ""
+    tell = _tell(likely, ranking, case)
+    if Cause.DATA_MIX_SHIFT in {item.cause for item in likely}:
+        record = ""  # an evaluation loss tells, and any loop can log one
     shares = [(_named(item), 10 * round(10 * item.probability)) for item in likely]
     if not any(item.favors for item in _evidence(likely[0], ranking)):
-        said = " and ".join(f"{name} caused about {share} %" for name, share in shares)
-        if len(shares) > 1 and shares[0][1] == shares[1][1]:
-            names = " and ".join(name for name, _ in shares)
-            said = f"{names} each caused about {shares[0][1]} %"
-        usual = f"No evidence points to a cause. In published incidents like this, {said}.{tell}"
-        return nothing._replace(root_cause=usual, fix=record)
+        said = " and ".join(f"{name} in about {share} %" for name, share in shares)
+        usual = "No evidence points to a cause. In published incidents like this the cause was "
+        return nothing._replace(root_cause=f"{usual}{said}.{tell}", fix=record or nothing.fix)
     like = " or ".join(f"{name} (about {share} %)" for name, share in shares)
     return nothing._replace(
         root_cause=f"Not known; possibly {like}.{tell}",
-        fix=f"{_fix_if_so(likely[0], case)} {record}",
+        fix=f"{_fix_if_so(likely[0], case)} {record}".rstrip(),
     )
 
 
 def _named(candidate: Candidate) -> str:
-    return f"{candidate.cause.id} {candidate.cause.title}" if candidate.cause else ""
+    return candidate.cause.phrase if candidate.cause else ""
+
+
+def _tell(likely: Sequence[Candidate], ranking: Ranking, case: Case) -> str:
+    """Return what to record to know which of the likely causes it was; "" if nothing would tell."""
+    if Cause.DATA_MIX_SHIFT in {item.cause for item in likely}:
+        if case.context.block.column(EVAL_LOSS).recorded:
+            return ""
+        return " Log an evaluation loss: if it did not move, the data changed."
+    missing = _would_tell(ranking, case)
+    purpose = "tell them apart" if len(likely) > 1 else "be surer"
+    return f" Record {listed(missing)} to {purpose}." if missing else ""
 
 
 def _fix_if_so(candidate: Candidate, case: Case) -> str:
@@ -239,7 +251,7 @@ def _fix_if_so(candidate: Candidate, case: Case) -> str:
     if not isinstance(candidate.cause, Cause):
         return ""
     fix = say(candidate.cause, case).fix
-    return f"If it is {candidate.cause.id}: {fix[:1].lower()}{fix[1:]}"
+    return f"If it was {candidate.cause.phrase}: {fix[:1].lower()}{fix[1:]}"
 
 
 def _would_tell(ranking: Ranking, case: Case) -> list[str]:
@@ -251,6 +263,8 @@ def _would_tell(ranking: Ranking, case: Case) -> list[str]:
     usual = conclusions.OF_POLICY if case.context.incident.is_of_policy else conclusions.OF_LOOP
     missing = [name for name in usual if not block.column(name).recorded]
     is_bare = missing and usual[0] in missing
+    if LR in missing and {item.cause for item in ranking.candidates[:2]} & _OF_THE_RATE:
+        return missing
     if decides is not None and not is_bare:
         return [ranking.results[decides].signal]
     return missing
@@ -299,11 +313,12 @@ def _destructive_update(context: IncidentContext, answers: Answers) -> Hypothesi
 
 def _doubt(ranking: Ranking) -> str:
     """Return what the first cause cannot be told apart from, and what would do so."""
-    others = [f"{item.cause.id} {item.cause.title}" for item in ranking.alike[1:] if item.cause]
+    others = [item.cause.phrase for item in ranking.alike[1:] if item.cause]
     if not others:
         return ""
     fit = "fits" if len(others) == 1 else "fit"
-    text = f" {' and '.join(others)} {fit} the recorded data as well"
+    names = " and ".join(others)
+    text = f" {names[:1].upper()}{names[1:]} {fit} the recorded data as well"
     return f"{text}." if _is_undecidable(ranking) else f"{text}; {would_decide(ranking)}."
 
 
@@ -327,7 +342,7 @@ def _hypothesis(candidate: Candidate, ranking: Ranking, case: Case) -> Hypothesi
     standing = Standing.OPEN if probability >= OPEN else Standing.RULED_OUT
     if candidate is ranking.first and candidate.cause is not None:
         standing = Standing.SUPPORTED if probability >= SUPPORTED else Standing.OPEN
-    statement = "something that is not known, or that left no trace in what was recorded"
+    statement = "no known cause"
     if isinstance(candidate.cause, Cause):
         said = say(candidate.cause, case).root_cause
         statement = said.rstrip(".") if candidate is ranking.named else _if_so(said)
@@ -366,10 +381,11 @@ def _evidence(candidate: Candidate, ranking: Ranking) -> Iterable[Evidence]:
 
 def _evidence_of(id: str, ranking: Ranking, weight: float) -> Evidence:
     result = ranking.results[id]
-    said = "" if result.is_yes else ": no"
+    said = f"{ALL_OBSERVATIONS[id].statement}{'' if result.is_yes else ': no'}"
+    is_sentence = result.observation[:1].isupper()
     return Evidence(
         signal=result.signal,
-        observation=f"{ALL_OBSERVATIONS[id].statement}{said} ({result.observation})",
+        observation=result.observation if is_sentence else f"{said} ({result.observation})",
         favors=weight > 0,
         weight=weight,
     )

@@ -38,13 +38,22 @@ def first_explained(findings: Sequence[Finding]) -> tuple[Finding, Explanation] 
 
 def by_finding(finding: Finding, explanation: Explanation) -> Conclusion:
     """Return the conclusion that a finding carries."""
+    title = f"{explanation.cause_title[:1].upper()}{explanation.cause_title[1:]}"
     return Conclusion(
         cause=cause_of(explanation.cause_id, explanation.cause_title),
-        root_cause=f"{explanation.cause_title}: {finding.symptom} at step {finding.step}, found by "
-        f"detector {finding.detector}.",
+        root_cause=f"{title}: {finding.symptom} at step {finding.step:,}{_found_by(finding)}.",
         remedy=explanation.remedy,
         lesson="None given by the detector.",
     )
+
+
+def _found_by(finding: Finding) -> str:
+    """Return what a finding is known by: the detector of a user by name, ours by their numbers."""
+    if not isinstance(finding.symptom, Symptom):
+        return f", found by detector {finding.detector}"
+    if finding.expected is None:
+        return ""
+    return f" ({finding.signal} {digits(finding.expected)} -> {digits(finding.value)})"
 
 
 def by_proof(proof: Event) -> Conclusion:
@@ -76,7 +85,7 @@ def hypothesis_of(finding: Finding) -> Hypothesis | None:
     seen = f"{finding.symptom}: {finding.signal} {digits(finding.value)} at step {finding.step}"
     return Hypothesis(
         cause=cause_of(explained.cause_id, explained.cause_title),
-        statement=f"{explained.cause_title} (found by detector {finding.detector})",
+        statement=f"{finding.symptom}{_found_by(finding)}",
         standing=Standing.SUPPORTED,
         evidence=(Evidence(signal=finding.signal, observation=seen, favors=True),),
     )

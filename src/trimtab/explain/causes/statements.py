@@ -17,7 +17,7 @@ import numpy as np
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import LR, PARAM_NORM
-from trimtab.core.text import clause, counted, digits
+from trimtab.core.text import clause, counted, digits, times_text
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import Answers
 from trimtab.explain.measures import Symptoms, first_movers, measure
@@ -92,7 +92,8 @@ class Case:
     def seen(self, *observations: str) -> str:
         """Return the numbers of the first of these observations that was made; "" if none was."""
         yes = (self.answers[id] for id in observations if self.answers[id].is_yes)
-        return next((result.observation for result in yes), "")
+        text = next((result.observation for result in yes), "")
+        return f"{text[:1].lower()}{text[1:]}"
 
     def learnt(self, lesson: str, *numbers: str) -> str:
         """Return a lesson with where it was learnt, and the numbers behind it."""
@@ -236,7 +237,7 @@ def _lr_discontinuity(case: Case) -> Said:
         before, now, step = moved
         at = f"at step {step:,}"
         times = max(now / before, before / now)
-        jump = f"{digits(before)} -> {digits(now)}, {digits(times)} times"
+        jump = f"{digits(before)} -> {digits(now)}, {times_text(times)}"
         back = digits(before)
         rates = case.context.during(LR)
         last = rates.values[rates.finite][:SOON_RECORDS][-1:]
@@ -370,6 +371,14 @@ def _bit_flip(case: Case) -> Said:
             proof or numbers,
         ),
     )
+
+
+@_of(Cause.PARAMETERS_NOT_UPDATING)
+def _not_updating(case: Case) -> Said:
+    said, constant = _CLAIMS[Cause.PARAMETERS_NOT_UPDATING.id](case), case.seen("loss_constant")
+    if constant:
+        said = said._replace(root_cause=_with("Updates never reached the parameters", constant))
+    return said
 
 
 @_of(Cause.REPLICAS_OUT_OF_SYNC)

@@ -6,7 +6,7 @@ import numpy as np
 
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import GRAD_NORM, LOSS, LR, PARAM_NORM
-from trimtab.core.text import counted, digits
+from trimtab.core.text import counted, digits, times_text
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import (
     Observed,
@@ -42,7 +42,12 @@ def loss_burst(loss: SignalView) -> YesNo:
     """Is the loss far off within four records, and back soon after?"""
     later = loss.sigmas(loss.median(24, 64) if loss.has(24, 64) else loss.median(8, 24))
     high = loss.sigmas(float(loss.soon(4).max()))
-    return high > 4 and later < 1, f"loss {high:.1f} sigma up, {later:.1f} later"
+    return high > 4 and later < 1, f"loss {_sigmas(high)} sigma up, {_sigmas(later)} later"
+
+
+def _sigmas(value: float) -> str:
+    """Return deviations as text; of a loss that had hardly any noise, only that they are many."""
+    return f"{value:.1f}" if abs(value) < 1000 else "over 1,000"
 
 
 SHARE_LEFT = 0.4
@@ -178,7 +183,7 @@ def noisier(loss: SignalView, grad_norm: SignalView) -> YesNo | None:
         deviation(np.diff(item.after)) / deviation(np.diff(item.before))
         for item in (loss, grad_norm)
     ]
-    text = f"changes from record to record: loss {ratios[0]:.2g}, norm {ratios[1]:.2g} times usual"
+    text = f"{ratios[0]:.2g} and {ratios[1]:.2g} times the usual change from record to record"
     return min(ratios) > 1.3 and max(ratios) < 4, text
 
 
@@ -196,7 +201,9 @@ def loss_nonfinite(context: IncidentContext) -> YesNo | None:
     "The gradient is non-finite while the loss is finite", source=_GUIDES, signal=GRAD_NORM
 )
 def gradient_nonfinite_first(context: IncidentContext) -> YesNo | None:
-    return _yes_no(gradient_first(context))
+    found = _yes_no(gradient_first(context))
+    # The statement says already what the loss was then.
+    return found and (found[0], found[1].removesuffix(", while the loss was still finite"))
 
 
 @observation(
@@ -238,8 +245,10 @@ def lr_jumped(lr: SignalView, context: IncidentContext) -> YesNo:
     if begins_again(context):
         return False, "the learning rate begins again from 0: a warm-up, no jump"
     largest, usual = largest_move(lr)
-    text = f"largest change in one record: {digits(float(np.exp(largest)))} times"
-    return largest > np.log(LR_JUMP) and largest > 3 * usual, text
+    times = times_text(float(np.exp(largest)))
+    if largest > np.log(LR_JUMP) and largest > 3 * usual:
+        return True, f"{times} in one record"
+    return False, f"largest change in one record: {times}"
 
 
 def largest_move(lr: SignalView) -> tuple[float, float]:
@@ -282,7 +291,10 @@ def early(onset_row: int, onset_step: int) -> YesNo:
     """Is the onset among the first records and steps of the run?"""
     is_early = onset_row < EARLY_RECORDS and onset_step < EARLY_STEPS
     records = counted(onset_row, "record")
-    return is_early, f"only {records}" if is_early else f"step {onset_step}, {records} before it"
+    if not is_early:
+        return False, f"step {onset_step}, {records} before it"
+    came = f"Only {records} came before it"
+    return True, came if onset_row else "It began with the first record"
 
 
 @observation(

@@ -269,6 +269,11 @@ class Observation:
     function: RuleFunction[YesNo | None]
     """Its parameters are the inputs."""
 
+    def sentence(self, result: Observed) -> str:
+        """Return what was seen in a sentence; an observation may be one that stands alone."""
+        text = result.observation
+        return text if text[:1].isupper() else f"{self.statement}: {text}"
+
     def __call__(self, context: IncidentContext, inputs: "Inputs | None" = None) -> Observed:
         """Observe; not recorded where an input is missing or the records do not suffice.
 

@@ -13,7 +13,7 @@ import numpy as np
 from trimtab.core.block import Block, FloatArray
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import EVAL_REWARD, GRAD_NORM, LOSS, LR, PARAM_NORM, REWARD, UPDATE_NORM
-from trimtab.core.text import counted, digits
+from trimtab.core.text import counted, digits, times_text
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.checks import begins_again, nonfinite_loss
 from trimtab.explain.evidence.curves import largest_move
@@ -68,7 +68,7 @@ def rate_multiplied(lr: SignalView, context: IncidentContext) -> YesNo:
     """Is one change, up to where the incident shows, a factor that is no step of a schedule?"""
     largest, usual = largest_move(lr)
     is_far = largest >= math.log(RATE_MULTIPLIED) and largest > 3 * usual
-    return is_far and not begins_again(context), f"{digits(math.exp(largest))} times"
+    return is_far and not begins_again(context), times_text(math.exp(largest))
 
 
 LONG_TAIL = 30.0
@@ -154,7 +154,9 @@ def loss_constant(context: IncidentContext) -> YesNo | None:
         return None
     for period in _likely_periods(values):
         if np.array_equal(values[period:], values[:-period]):
-            return True, f"the same losses every {counted(period, 'record')}"
+            if period == 1:
+                return True, f"The loss is {digits(float(values[-1]))} in every record"
+            return True, f"The same losses come again every {counted(period, 'record')}"
     return False, f"{len(np.unique(values))} different losses in {counted(len(values), 'record')}"
 
 
@@ -199,7 +201,7 @@ RECURRING = 3
 )
 def recurs(context: IncidentContext) -> YesNo | None:
     """Did several others begin with the same symptom? Fewer say nothing: the run may go on."""
-    text = f"{context.similar} other incidents began with {context.incident.symptoms[0]}"
+    text = f"{context.similar} others began the same way ({context.incident.symptoms[0]})"
     return (True, text) if context.similar >= RECURRING else None
 
 
@@ -404,6 +406,7 @@ def reward_up_at_once(reward: SignalView) -> YesNo:
 def rewards_equal(context: IncidentContext) -> YesNo | None:
     """Are the mean rewards from where it shows on all the same number?"""
     reward = context.block.column(REWARD)[context.shown_row :]
+    steps = context.block.step[context.shown_row :][reward.finite]
     values = reward.values[reward.finite][:16]
     if len(values) < _AT_ONCE:
         return None
@@ -411,7 +414,9 @@ def rewards_equal(context: IncidentContext) -> YesNo | None:
     lowest, highest = float(latest.min()), float(latest.max())
     if lowest < highest:
         return False, f"rewards from {digits(lowest)} to {digits(highest)}"
-    return True, f"reward {digits(lowest)} in every record"
+    others = np.flatnonzero(values != lowest)
+    since = int(steps[others[-1] + 1 if len(others) else 0])
+    return True, f"reward {digits(lowest)} in every record since step {since:,}"
 
 
 SHARE_GROWN = 0.25

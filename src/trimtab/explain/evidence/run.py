@@ -134,7 +134,8 @@ def scale_frozen(loss_scale: SignalView) -> YesNo:
 
 @observation("The run is fp16", source="bf16 and fp32 have the range that fp16 lacks")
 def half_precision(dtype: str) -> YesNo:
-    return dtype == "fp16", f"the run is {dtype}"
+    is_half = dtype == "fp16"
+    return is_half, f"{'The' if is_half else 'the'} run is {dtype}"
 
 
 @observation(

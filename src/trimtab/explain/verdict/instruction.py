@@ -207,7 +207,9 @@ def _after_silence(incident: Incident, around: Surroundings) -> Action:
     if first.symptom == Symptom.REWARD_FELL:
         return _wait("Read some responses; act if the reward stays down.", reason)
     if first.symptom == Symptom.HELD_OUT_ROSE:
-        return _wait(f"Keep the weights of the lowest {first.signal}: it has risen since.", reason)
+        best = first.facts.get("best_step")
+        where = "from" if best is None else f"of step {int(best):,},"
+        return _wait(f"Keep the weights {where} where {first.signal} was lowest.", reason)
     follows = "the reward" if first.symptom in OF_POLICY or facts.reward is not None else "the loss"
     return _wait(f"Look at {first.signal}; act if {follows} follows.", reason)
 

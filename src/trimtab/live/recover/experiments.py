@@ -115,7 +115,7 @@ class Laboratory:
             return Answer(name="first_nonfinite", answer="batch", sentence=sentence)
         found = self._first_module(batch)
         if found is None:
-            sentence = "every module is finite: the loss is computed from their outputs"
+            sentence = "every module's output is finite, so the NaN arises in the loss itself"
             return Answer(name="first_nonfinite", answer="loss", sentence=sentence)
         name, before = found
         sentence = f"{name} is the first module with a non-finite output; its inputs are finite"
