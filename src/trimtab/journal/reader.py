@@ -117,7 +117,7 @@ def _notes(damage: Iterable[Damage], dropped: int) -> Iterator[str]:
         )
 
 
-_STOPPED_BY_HAND = ("raised KeyboardInterrupt", "raised SystemExit")
+STOPPED_BY_HAND = ("raised KeyboardInterrupt", "raised SystemExit")
 
 
 def _audit_notes(events: Iterable[Event]) -> Iterator[str]:
@@ -129,7 +129,7 @@ def _audit_notes(events: Iterable[Event]) -> Iterator[str]:
 def _ending_notes(run: RunDirectory, ended: str | None, block: Block) -> Iterator[str]:
     """Yield how a run ended: by an error, or as its observer saw it if it wrote no end itself."""
     ticks = block.tick
-    if ended and ended.startswith("raised ") and ended not in _STOPPED_BY_HAND and len(ticks):
+    if ended and ended.startswith("raised ") and ended not in STOPPED_BY_HAND and len(ticks):
         yield f"the run {ended} after step {block.step[-1]}"
     said = [event for event in read_news(run) if event.kind == RUN_STATUS][-1:]
     for event in said:

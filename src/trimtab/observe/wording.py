@@ -69,7 +69,7 @@ def facts_of(change: IncidentChange, diagnosis: Diagnosis) -> dict[str, Any]:
         "incident_class": incident.incident_class,
         "symptoms": incident.symptoms,
         "is_alarm": _is_alarm(incident),
-        "cause": None if cause is None else f"{cause.id} {cause.title}",
+        "cause": None if cause is None else cause.label,
         "explanation": cause_text(diagnosis),
         "action": diagnosis.action.instruction,
         "checkpoint": diagnosis.checkpoint,

@@ -21,6 +21,7 @@ from trimtab.core.text import clause, counted, digits
 from trimtab.journal import RunDirectory, RunTotals
 from trimtab.journal.exit_request import ExitRequest
 from trimtab.journal.news import INCIDENT
+from trimtab.journal.reader import STOPPED_BY_HAND
 from trimtab.observe.observed_run import ObservedRun
 from trimtab.observe.run_stream import RunStream
 from trimtab.report.pages.run_charts import PANELS
@@ -31,7 +32,7 @@ KEPT_MESSAGES = 400
 SPARK = 80
 """Values of the small curve in the fleet."""
 
-ORDER = ("alarm", "silent", "damaged", "watch", "ended, harmed", "running", "ended")
+ORDER = ("alarm", "silent", "damaged", "watch", "ended, harmed", "running", "stopped", "ended")
 """The states of a run in the fleet: who needs attention first."""
 
 _MAX_ROWS = 2000
@@ -39,6 +40,9 @@ _MAX_ROWS = 2000
 
 _NAMES = frozenset(name for panel in PANELS for name in panel.names) | {EVAL_LOSS}
 _FAMILIES = tuple(panel.family for panel in PANELS if panel.family and not panel.is_heat)
+
+_RUINED = (IncidentClass.DIVERGENT, IncidentClass.COLLAPSED, IncidentClass.DEAD)
+"""Incidents after which nothing is left of a run, however it ended."""
 
 _LOST = (IncidentClass.DIVERGENT, IncidentClass.LINGERING)
 """Classes that needed an act in runs before 0.4, whose incidents do not say so."""
@@ -230,7 +234,7 @@ class RunFeed:
             return "alarm", f"its journal cannot be read: {self.error}"
         if self._exit is not None and ended is not None:
             return "alarm", f"has ended itself: {self._exit.reason}"
-        if ended is not None and ended.startswith(_BAD_ENDS):
+        if ended is not None and ended.startswith(_BAD_ENDS) and ended not in STOPPED_BY_HAND:
             return "alarm", f"ended: {ended}"
         if stream.standing.status is RunStatus.DIED:
             return "alarm", f"died: {stream.standing.how}"
@@ -246,6 +250,11 @@ class RunFeed:
             return "silent", f"no record for {age_text(silent)}; no end was written"
         if stream.damage:
             return "damaged", stream.damage[0].sentence
+        lost = [facts for facts in severe if facts.get("incident_class") in _RUINED]
+        if lost:
+            return "alarm", incident_text(lost[-1])
+        if ended in STOPPED_BY_HAND and not severe:
+            return "stopped", "by hand"
         if ended is not None:
             how = "" if ended == "closed" else ended  # the usual end needs no reason
             return ("ended, harmed", incident_text(severe[-1])) if severe else ("ended", how)

@@ -8,7 +8,7 @@
   const heads = [...body.parentElement.querySelectorAll("th")];
   const names = heads.map((head) => head.textContent);
   const lines = new Map();
-  const states = ["alarm", "silent", "damaged", "watch", "ended, harmed", "running", "ended"];
+  const states = ["alarm", "silent", "damaged", "watch", "ended, harmed", "running", "stopped", "ended"];
   const tones = { alarm: "alarm", silent: "warn", damaged: "warn", watch: "warn", "ended, harmed": "warn",
     running: "good" };
   const keys = { state: "order", run: "name", "tokens/s": "speed", "last record": "clock" };
