@@ -39,7 +39,7 @@ def test_findings_exit_1_worst_first_summary_last(spoilt: Path) -> None:
     assert "TT0" not in text
     assert text.index("Adam's epsilon swamps") < text.index("Gradients are not clipped")
     assert 'line 11: "epsilon": 1e-08,' in text
-    assert text.splitlines()[-1].startswith("1 error, 1 warning, 0 advice; ")
+    assert text.splitlines()[-1].startswith("1 error, 1 warning, 0 suggestions; ")
     assert "rollback: at worst 1,210 steps = 40 min = $672" in text
 
 

@@ -124,4 +124,4 @@ def test_a_run_of_several_in_a_file_is_chosen_by_its_name(folder: Path, words: s
     (folder / "chart.csv").write_text("\n".join(rows))
     pasted = (folder / "chart.csv").read_text()
     result = runner.invoke(app, words.split(), input=pasted)
-    assert "loss 7.5 -> 7.5" in result.stdout
+    assert "The loss is 7.5 in every record" in result.stdout

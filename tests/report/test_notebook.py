@@ -186,7 +186,9 @@ def test_without_matplotlib_the_plot_is_the_figure_of_the_card(
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     svg = RunCurve.from_report(troubled).draw()
-    for html in (troubled.plot()._repr_html_(), troubled._repr_html_()):
+    with pytest.warns(UserWarning, match="pip install matplotlib"):
+        curve = troubled.plot()
+    for html in (curve._repr_html_(), troubled._repr_html_()):
         assert svg in html
 
 

@@ -11,11 +11,13 @@ from rich.console import Console
 from tests.kit.synthetic import add_spike, block_of, falling_loss, troubled_run
 
 from trimtab.core.block import Block, Column
+from trimtab.core.causes import Cause
 from trimtab.core.escaping import escape_markdown
 from trimtab.core.run import RunFacts
-from trimtab.core.text import printable
+from trimtab.core.text import clause, printable
 from trimtab.explain.measures import compute_discards
 from trimtab.judge import Judge
+from trimtab.report import wording
 from trimtab.report.postmortem import in_short, write_postmortem
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import MAX_ROWS, report_view
@@ -194,8 +196,26 @@ def test_a_loss_that_never_fell_is_not_called_healthy() -> None:
 
 def test_the_verdict_is_that_of_the_worst_incident() -> None:
     run = troubled_run()
-    verdict = report_of(run[:800]).verdict
-    assert re.fullmatch(r"1 incident, over since step \d+: .* at step \d+; nothing to do\.", verdict)
+    over = report_of(run[:800])
+    assert over.verdict.startswith("1 incident, over since step ")
+    only = over.incidents[0]
+    assert over.verdict.endswith(f": {only.in_short}; {clause(only.action.instruction)}.")
+
+
+def test_where_nothing_is_to_be_done_no_fix_asks_for_work() -> None:
+    only = report_of(troubled_run()[:800]).incidents[0]
+    nothing = dataclasses.replace(only.action, instruction="Nothing to do.")
+    quiet = dataclasses.replace(
+        only, action=nothing, cause=Cause.LR_DISCONTINUITY, remedy="Lower it."
+    )
+    assert wording.action_name(quiet) == "none"
+    assert wording.fix_text(quiet) == "None needed if the jump was meant; else lower it."
+    assert wording.fix_text(dataclasses.replace(quiet, cause=None)) == ""
+    assert wording.fix_text(dataclasses.replace(quiet, action=only.action)) == "Lower it."
+
+
+def test_the_worst_names_the_verdict() -> None:
+    run = troubled_run()
     worst = report_of(run)
     instruction = worst.incidents[-1].action.instruction
     assert "step 900" in instruction

@@ -118,6 +118,8 @@ def _summary(report: CheckReport, *, is_verbose: bool) -> Text:
     errors, warnings, advice = (report.count(level) for level in reversed(Level))
     if not errors + warnings + advice:
         return Text(f"Nothing found; {ran}.", style="bold green")
-    counts = f"{counted(errors, 'error')}, {counted(warnings, 'warning')}, {advice} advice"
+    counts = ", ".join(
+        (counted(errors, "error"), counted(warnings, "warning"), counted(advice, "suggestion"))
+    )
     worst = next(iter(report.findings)).level or Level.ADVICE
     return Text(f"{counts}; {ran}.", style=_STYLES[worst])

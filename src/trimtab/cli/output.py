@@ -1,19 +1,23 @@
 """What the commands print: the report, the error, where the files are."""
 
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import typer
 from rich.console import Console
+from rich.text import Text
 
 from trimtab.cli.options import ExitCode
 from trimtab.cli.progress import progress_bar
 from trimtab.core.errors import ConfigError, JournalError, TrimtabError
 from trimtab.core.jsonable import to_jsonable
-from trimtab.core.text import counted, printable
+from trimtab.core.text import counted, duration_text, printable
 from trimtab.explain.measures import compute_discards
 from trimtab.explain.time_use import compute_goodput, compute_time_use
 from trimtab.journal import RunDirectory
@@ -24,6 +28,7 @@ from trimtab.report.interventions import find_interventions
 from trimtab.report.pages.run_page import DASHBOARD_FILE, POSTMORTEM_FILE, dashboard_page
 from trimtab.report.run_report import RunReport
 from trimtab.report.terminal import report_view
+from trimtab.report.wording import unsaved_text
 
 MAX_NAMED = 3
 """Post-mortems that are named one by one."""
@@ -43,6 +48,15 @@ def reported_errors() -> Iterator[None]:
         raise typer.Exit(code) from error
 
 
+@contextmanager
+def outliving_its_reader() -> Iterator[None]:
+    """Go on where nobody reads any more what is printed (`| head -1`): files are still written."""
+    try:
+        yield
+    except (BrokenPipeError, SystemExit):  # rich exits
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def find_run(path: Path) -> RunDirectory:
     """Return the run directory at a path; raises JournalError if there is none."""
     found = RunDirectory.find(path)
@@ -60,7 +74,11 @@ def find_run(path: Path) -> RunDirectory:
 def print_view(report: RunReport, *, questions: bool = False) -> None:
     """Print the report for people; `questions` shows how each answer was reached."""
     console = Console(highlight=False)
-    console.print(report_view(report, console.width, questions=questions))
+    view = report_view(report, console.width, questions=questions)
+    for line in console.render_lines(view, pad=False):
+        text = Text.assemble(*((part.text, part.style or "") for part in line))
+        text.rstrip()  # tables pad their last column: it shows where a report is pasted
+        console.print(text, soft_wrap=True)
 
 
 def print_failures(report: RunReport) -> None:
@@ -81,10 +99,11 @@ def print_goodput(report: RunReport) -> None:
     if goodput.hours is None:
         parts.append("time not recorded")
     else:
-        short = goodput.hours < 1
-        parts.append(f"{60 * goodput.hours:.1f} minutes" if short else f"{goodput.hours:.1f} hours")
+        parts.append(duration_text(3600 * goodput.hours))
         if report.price_per_hour is not None:
             parts.append(f"the run cost ${goodput.hours * report.price_per_hour:,.2f}")
+    if unsaved := unsaved_text(report):
+        parts.append(unsaved)
     typer.echo(", ".join(parts))
     use = compute_time_use(report.block, report.judged)
     if use is not None:
@@ -107,7 +126,7 @@ def print_interventions(report: RunReport) -> None:
         because = f", because {act.reason}" if act.reason else ""
         hoped = f"; expected: {act.expected}" if act.expected else ""
         line = f"  step {act.step:,}, {act.author}: {act.what}{because}{hoped}; {act.outcome}"
-        typer.echo(printable(line))
+        typer.echo(fill(printable(line), Console().width, subsequent_indent="    "))
 
 
 def goodput_to_dict(report: RunReport) -> dict[str, Any]:

@@ -109,7 +109,7 @@ class Diagnosis:
     @property
     def has_nothing_to_do(self) -> bool:
         """Whether its instruction is to do nothing, without a condition."""
-        return self.needs_nothing or self.action.instruction == NOTHING_TO_DO
+        return bool(self.dismissed) or self.action.instruction == NOTHING_TO_DO
 
     @property
     def in_short(self) -> str:

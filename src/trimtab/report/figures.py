@@ -176,7 +176,8 @@ def draw_small(diagnosis: Diagnosis, block: Block) -> Html:
         _path("".join(f"M{place} 0v5" for place in bad), ALARM),
         _path(_curve(column, x, y, part.attempt, SMALL_WIDTH // 2), DATA, stroke_width="1.4"),
     ]
-    title = f"{name.capitalize()} around incident {diagnosis.incident.number}: {digits(y.low)} to {digits(y.high)}"
+    what = f"{name.capitalize()} around incident {diagnosis.incident.number}"
+    title = f"{what}: {digits(y.low)} to {digits(y.high)}"
     return _svg(SMALL_WIDTH, SMALL_HEIGHT, title, parts, is_file=False)
 
 

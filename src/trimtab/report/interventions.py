@@ -6,7 +6,6 @@ from it on. That the loss has moved does not say why.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
 from typing import Any
 
 from trimtab.core.block import Block, Event
@@ -57,16 +56,17 @@ def find_interventions(block: Block) -> list[Intervention]:
 
 def _acts(events: Sequence[Event]) -> Iterator[tuple[str, list[Event]]]:
     """Yield the events of each act; what follows closely is one."""
-    known = [event for event in events if event.kind in _WORDS]
-    for kind, same in groupby(known, key=lambda event: event.kind):
-        act: list[Event] = []
-        for event in same:
-            is_apart = act and not 0 <= event.step - act[-1].step <= SAME_ACT
-            if act and (is_apart or kind not in (_DISCARDED, _SCALED)):
-                yield kind, act
-                act = []
+    acts: list[tuple[str, list[Event]]] = []
+    latest: dict[str, list[Event]] = {}
+    for event in events:
+        act = latest.get(event.kind)
+        if act and 0 <= event.step - act[-1].step <= SAME_ACT:
             act.append(event)
-        yield kind, act
+        elif event.kind in _WORDS:
+            acts.append((event.kind, [event]))
+            if event.kind in (_DISCARDED, _SCALED):
+                latest[event.kind] = acts[-1][1]
+    yield from acts
 
 
 def _measured(block: Block, event: Event) -> str:

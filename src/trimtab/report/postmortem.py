@@ -242,7 +242,7 @@ def _loss_after(diagnosis: Diagnosis, run: RunReport, records: int) -> str | Non
 def _hypotheses(diagnosis: Diagnosis) -> Iterator[Content]:
     items = []
     for hypothesis in diagnosis.hypotheses:
-        cause = f"{hypothesis.cause.id} {hypothesis.cause.title}" if hypothesis.cause else ""
+        cause = hypothesis.cause.label if hypothesis.cause else ""
         standing, inner = str(hypothesis.standing), tuple(map(_cited, hypothesis.evidence))
         statement = ": ".join(filter(None, (cause, hypothesis.statement)))
         if hypothesis.probability is not None:

@@ -1,6 +1,7 @@
 """RunReport: one run, judged and explained. Every view and file is made from it."""
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -202,6 +203,9 @@ class RunReport:
             try:
                 from matplotlib import pyplot
             except ImportError:
+                warnings.warn(
+                    "plot() has no axes without matplotlib: pip install matplotlib", stacklevel=2
+                )
                 return curve
             _, ax = pyplot.subplots(figsize=(8, 3), layout="constrained")
         curve.draw_on(ax)
@@ -249,6 +253,8 @@ def _what(diagnosis: Diagnosis) -> str:
     is_named = incident.incident_class not in (IncidentClass.SILENT, IncidentClass.OPEN)
     if not is_named or diagnosis.not_finite:
         symptom = incident.main_symptom
+        if symptom == Symptom.HELD_OUT_ROSE:
+            return f"Overfitting at {step}"
         # A rule of the user's begins with the name of a metric, as it is spelled.
         words = symptom[:1].upper() + symptom[1:] if symptom in set(Symptom) else symptom
         return f"{words} at {step}"

@@ -136,8 +136,9 @@ def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
 def _cause_cell(diagnosis: Diagnosis) -> str:
     """Return the named cause, or what it possibly is; probabilities stand below, for room."""
     cause = diagnosis.cause or wording.possible_cause(diagnosis)
-    possibly = "" if diagnosis.cause else "possibly "
-    return "not known" if cause is None else f"{possibly}{cause.id} {cause.title}"
+    if cause is None:
+        return "not known"
+    return cause.title if diagnosis.cause else f"possibly {cause.phrase}"
 
 
 def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool) -> Group:
@@ -153,6 +154,8 @@ def _explanation(alike: Sequence[Diagnosis], run: RunReport, *, questions: bool)
     lines = Table.grid(padding=(0, 2))
     lines.add_column(no_wrap=True)
     lines.add_column(overflow="fold")
+    if questions and diagnosis.cause is not None:
+        lines.add_row(Text("id", style="bold"), Text(printable(diagnosis.cause.label)))
     for name, text in wording.explanation_lines(alike, run):
         if not (questions and name == "seen"):
             lines.add_row(Text(name, style="bold"), Text(printable(text)))

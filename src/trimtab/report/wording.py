@@ -19,7 +19,7 @@ from trimtab.core.events import (
     UNDO_OUTCOME,
 )
 from trimtab.core.findings import Finding
-from trimtab.core.incidents import Incident
+from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import number_from_json
 from trimtab.core.signals import LOSS, REWARD
 from trimtab.core.text import clause, compared_losses, counted, digits
@@ -37,6 +37,9 @@ MIN_RUNNER_UP = 0.1
 
 MAX_SEEN = 3
 """Observations shown for each incident: those that decided."""
+
+SAID_BY = {"lr_jumped": "rate_multiplied", "loss_nonfinite": "nan_in_range"}
+"""Observations that another one says with more: they are not shown beside it."""
 
 MAX_PLACES = 12
 """Steps listed of incidents that are like the one explained."""
@@ -104,11 +107,11 @@ def short_cause(diagnosis: Diagnosis) -> str:
     """Return id and title of the cause: "F02 long-tail or degenerate tokens, about 80 %"."""
     if diagnosis.cause is None:
         possible = possible_cause(diagnosis)
-        like = "" if possible is None else f", possibly {possible.id} {possible.title}"
+        like = "" if possible is None else f", possibly {possible.label}"
         return f"not known{like}"
     probability = certainty(diagnosis)
     said = "" if probability is None else f", {percent(probability)}"
-    return f"{diagnosis.cause.id} {diagnosis.cause.title}{said}"
+    return f"{diagnosis.cause.label}{said}"
 
 
 def likeness(diagnosis: Diagnosis) -> tuple[str | None, ...]:
@@ -137,6 +140,17 @@ def discards_text(block: Block) -> str:
         return ""
     steps = counted(discards.count, "step")
     return f"{steps} discarded, kept out of the weights: {discards.where()}"
+
+
+def unsaved_text(run: RunReport) -> str:
+    """Return how many steps of a run that ended badly are in no checkpoint; "" if none."""
+    if not run.bad_end:
+        return ""
+    # A checkpoint is named by the step that comes next.
+    saved = max(run.facts.checkpoints, default=-1)
+    count = len({step for step in run.block.step.tolist() if step >= saved})
+    verb = "is" if count == 1 else "are"
+    return f"{counted(count, 'step')} {verb} in no known checkpoint" if count else ""
 
 
 def open_offer(block: Block) -> Event | None:
@@ -247,7 +261,8 @@ def _foreign(finding: Finding, package: str) -> str:
 def steps_text(incident: Incident) -> str:
     """Return where an incident was: "step 900", or "steps 650 to 1,060"."""
     first, end = incident.onset.step, incident.end
-    if end is None or end.step <= first:
+    is_open = incident.incident_class is IncidentClass.OPEN  # then its end is that of the next one
+    if end is None or end.step <= first or is_open:
         return f"step {first:,}"
     return f"steps {first:,} to {end.step:,}"
 
@@ -268,11 +283,17 @@ def deciding_lines(diagnosis: Diagnosis, count: int) -> list[str]:
     If nothing speaks for one, these are the questions that were answered with yes.
     """
     ranking = diagnosis.ranking
-    chosen = ranking.deciding(count) if ranking and ranking.first.cause else ()
-    if ranking is None or not chosen:
+    if ranking is None:
         seen = [r.observation for _, _, r in asked(diagnosis) if r.is_yes]
         return list(dict.fromkeys(seen))[:count]
-    return [f"{ALL_OBSERVATIONS[id].statement}: {ranking.results[id].observation}" for id in chosen]
+    chosen = ranking.deciding(count + 1) if ranking.first.cause else ()
+    chosen = chosen or tuple(id for id, result in ranking.results.items() if result.is_yes)
+    said = {  # a finding may answer several: the first says it
+        ranking.results[id].observation: ALL_OBSERVATIONS[id].sentence(ranking.results[id])
+        for id in reversed(chosen)
+        if SAID_BY.get(id) not in chosen
+    }
+    return list(reversed(said.values()))[:count]
 
 
 def runner_up(diagnosis: Diagnosis) -> str:
@@ -283,7 +304,7 @@ def runner_up(diagnosis: Diagnosis) -> str:
     second = ranking.candidates[1]
     if second.cause is None or second.probability < MIN_RUNNER_UP:
         return ""
-    said = f"possible, {percent(second.probability)}: {second.cause.id} {second.cause.title}"
+    said = f"possible, {percent(second.probability)}: {second.cause.phrase}"
     return f"{said}; {would_decide(ranking)}"
 
 

@@ -119,13 +119,15 @@ def diagnose(
             facts=facts,
             progress=progress,
         )
-    report = dataclasses.replace(report, price_per_hour=price, source=", ".join(map(str, paths)))
+    names = ["standard input" if path == DASH else str(path) for path in paths]
+    report = dataclasses.replace(report, price_per_hour=price, source=", ".join(names))
     output.print_failures(report)
     if not (as_json or brief):
-        output.print_view(report, questions=verbose)
-        if directory is not None:
-            output.print_goodput(report)
-            output.print_interventions(report)
+        with output.outliving_its_reader():
+            output.print_view(report, questions=verbose)
+            if directory is not None:
+                output.print_goodput(report)
+                output.print_interventions(report)
     written: dict[str, Any] = {}
     if write and directory is not None:
         written = output.write_into_run(report, directory)

@@ -54,7 +54,7 @@ class RunTools:
         look = self._look(run)
         one = _incident(look, n)
         causes = [
-            f"{each.cause.id} {each.cause.title}, {percent(each.probability)}"
+            f"{each.cause.label}, {percent(each.probability)}"
             for each in one.hypotheses[:4]
             if each.cause is not None and each.probability is not None
         ]

@@ -250,9 +250,9 @@ class RunFeed:
             return "silent", f"no record for {age_text(silent)}; no end was written"
         if stream.damage:
             return "damaged", stream.damage[0].sentence
-        lost = [facts for facts in severe if facts.get("incident_class") in _RUINED]
-        if lost:
-            return "alarm", incident_text(lost[-1])
+        ruined = [facts for facts in severe if facts.get("incident_class") in _RUINED]
+        if ruined:
+            return "alarm", incident_text(ruined[-1])
         if ended in STOPPED_BY_HAND and not severe:
             return "stopped", "by hand"
         if ended is not None:

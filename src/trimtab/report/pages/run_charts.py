@@ -13,6 +13,7 @@ import numpy as np
 from trimtab.core import signals
 from trimtab.core.block import Block, BoolArray, Column
 from trimtab.core.signals import DISCARDED, EVAL_LOSS
+from trimtab.core.text import counted
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.time_use import lost_records
 from trimtab.report.pages.series import (
@@ -30,6 +31,10 @@ from trimtab.report.wording import QUIET, event_text, short_cause, tone
 
 MAX_LINES = 6
 """Groups drawn as lines of one chart; more are a heat map."""
+
+MAX_POINTS, FEW = 100, 8
+"""Measurements up to which a signal that most records lack is drawn as points, and records for each
+of them from which on it counts as such. Chosen: more points than these are a line to the eye."""
 
 MAX_OTHERS = 40
 """Signals without a chart of their own that are drawn too."""
@@ -160,6 +165,11 @@ def make_chart(
         for name in names
         if block.quality(name) is not signals.Quality.RAW
     ]
+    for line, measured in zip(chart["series"], values, strict=True):
+        # Between two measurements far apart nothing is known: a line would draw it.
+        if 0 < len(measured) <= MAX_POINTS and len(measured) * FEW < len(block):
+            line["points"] = True
+            notes.append(f"{line['label']} was measured {counted(len(measured), 'time')}")
     if notes:
         chart["note"] = ", ".join(notes)
     return chart

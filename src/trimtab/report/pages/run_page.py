@@ -8,7 +8,7 @@ from typing import Any
 
 from trimtab.core.escaping import Html, Text, html, html_table, join, tag
 from trimtab.core.incidents import symptoms_text
-from trimtab.core.text import counted
+from trimtab.core.text import counted, duration_text
 from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.measures import compute_discards
 from trimtab.explain.time_use import ROLLING, compute_goodput, compute_time_use
@@ -27,6 +27,7 @@ from trimtab.report.wording import (
     likeness,
     steps_text,
     tone,
+    unsaved_text,
 )
 
 DASHBOARD_FILE, POSTMORTEM_FILE = "dashboard.html", "postmortem.html"
@@ -89,11 +90,10 @@ def run_facts(report: RunReport) -> list[tuple[str, Text]]:
     ]
     if report.format == "journal":  # a record of a log may stand for many steps
         kept = f"{100 * goodput.share:.1f} % of {goodput.steps_done:,} steps kept"
-        facts.append(("goodput", kept))
+        facts.append(("goodput", ", ".join(filter(None, (kept, unsaved_text(report))))))
     if goodput.hours is not None:
         hours = goodput.hours
-        time = f"{60 * hours:.1f} minutes" if hours < 1 else f"{hours:,.1f} hours"
-        facts.append(("time", time))
+        facts.append(("time", duration_text(3600 * hours)))
         if (use := compute_time_use(block, report.judged)) is not None:
             late = f" ({100 * use.lost_of_late:.1f} % in the last {ROLLING:,} records)"
             facts.append(("time by cause", f"{use}{late if len(block) > ROLLING else ''}"))
