@@ -35,6 +35,7 @@ from trimtab.explain.measures import (
     measure,
 )
 from trimtab.explain.textbook.tree import Walk
+from trimtab.explain.verdict.instruction import is_still_kept_out
 from trimtab.journal.batches.batch_report import BatchReport
 
 NOTHING_TO_DO = "Nothing to do."
@@ -104,6 +105,7 @@ class Diagnosis:
         """Whether it is over, or nobody has to do or watch anything."""
         is_quiet = self.incident_class.severity <= IncidentClass.RECOVERED.severity
         is_quiet = is_quiet and self.action.kind is ActionKind.WAIT and not self.not_finite
+        is_quiet = is_quiet and not is_still_kept_out(self.incident)
         return bool(self.dismissed) or is_quiet
 
     @property

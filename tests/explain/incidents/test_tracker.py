@@ -217,6 +217,24 @@ def test_a_step_that_the_loop_itself_did_not_apply_was_kept_out() -> None:
     assert classes(changes) == [IncidentClass.KEPT_OUT]
 
 
+def test_a_step_that_no_watched_optimizer_applied_as_no_step_before_is_not_kept_out() -> None:
+    loss = losses(ONSET + 40)
+    loss[ONSET:] = np.nan
+    # Their ticks are those of the last update that was seen, as the exchange writes them.
+    others = [
+        Event(kind=NOT_APPLIED, tick=ONSET - 50, step=at, facts={"why": "skipped by the user"})
+        for at in range(ONSET - 50, len(loss))
+    ]
+    found = alarm(ONSET, Symptom.NONFINITE_LOSS)
+    only_bad = [one for one in others if one.step >= ONSET]  # the loop skips what is not finite
+    alone, _ = judged(loss, found, until=ONSET + 3, events=only_bad)
+    assert alone.incident_class is IncidentClass.KEPT_OUT
+    first, _ = judged(loss, found, until=ONSET + 1, events=others)
+    assert first.incident_class is not IncidentClass.KEPT_OUT
+    last, _ = judged(loss, found, events=others)
+    assert last.incident_class is IncidentClass.DEAD
+
+
 def test_a_kept_out_step_among_others_that_were_applied_is_judged_by_the_loss() -> None:
     loss, discarded = losses(), np.zeros(800)
     loss[ONSET:] = np.nan

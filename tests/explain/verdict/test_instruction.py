@@ -1,6 +1,7 @@
 """The one thing to do, from the facts of an incident."""
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -87,6 +88,14 @@ def test_each_class_has_its_instruction_and_it_names_the_checkpoint(
 ) -> None:
     action = told(incident_class, around=Surroundings(checkpoint="step-000200"))
     assert (action.kind, action.instruction) == (kind, instruction)
+
+
+def test_kept_out_needs_nothing_only_once_a_finite_step_was_applied() -> None:
+    since = incident(IncidentClass.KEPT_OUT)
+    bad = dataclasses.replace(since, last=dataclasses.replace(since.last, loss=math.nan))
+    action = instruct(bad, ALONE)
+    assert (action.kind, action.instruction[:11]) == (ActionKind.WAIT, "Look again ")
+    assert instruct(since, ALONE).instruction == "Nothing to do."
 
 
 def test_where_no_checkpoint_is_known_it_says_how_old_one_must_be() -> None:

@@ -21,6 +21,9 @@ NOT_APPLIED_RECORDS = 64
 """Records up to which the record of a step that was not applied comes after its event. Chosen: it
 comes `live.lag_steps` later, 2 by default; a restart may repeat a step later."""
 
+UNSEEN = "skipped by the user"
+"""Why a step counts as not applied if no watched optimizer applied it (`live.ranks.exchange`)."""
+
 FIRST_LOSSES = 5
 """Losses whose level is the start of the log."""
 
@@ -97,8 +100,12 @@ class History(Stateful):
         self.last_end = -1
         """Tick at which the latest incident ended; -1 before the first one."""
         self.evaluations: deque[float] = deque(maxlen=EVALUATIONS)
-        self._not_applied: list[tuple[int, int]] = []
-        """Tick and step of the latest steps that the loop itself did not apply, by their ticks."""
+        self._not_applied: list[tuple[int, int, bool]] = []
+        """Tick and step of the latest steps that the loop itself did not apply, by their ticks, and
+        whether that is known, and not only that no watched optimizer applied them."""
+        self._skips_all = False
+        """Whether no watched optimizer applied the newest step with a finite loss: another one may
+        have applied them all."""
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
@@ -106,12 +113,14 @@ class History(Stateful):
 
     def add_events(self, block: Block) -> None:
         """Note the steps that the loop did not apply, before their records."""
-        new = [(event.tick, event.step) for event in block.events if event.kind == NOT_APPLIED]
+        new = [
+            (event.tick, event.step, event.facts.get("why") != UNSEEN)
+            for event in block.events
+            if event.kind == NOT_APPLIED
+        ]
         if len(block) and (new or self._not_applied):
             first = block.tick.item(0) - NOT_APPLIED_RECORDS
-            self._not_applied = sorted(
-                pair for pair in (*self._not_applied, *new) if pair[0] > first
-            )
+            self._not_applied = sorted(one for one in (*self._not_applied, *new) if one[0] > first)
 
     def add(self, block: Block, first: int, last: int) -> int:
         """Add quiet records; return how many of them have a loss or a reward."""
@@ -149,17 +158,23 @@ class History(Stateful):
         if loss is None and reward is None:
             return None
         tick, step = block.tick.item(at), block.step.item(at)
-        kept_out = value_of(block, at, DISCARDED) == 1.0 or self._was_not_applied(tick, step)
+        is_known = self._was_not_applied(tick, step)
+        if loss is not None and math.isfinite(loss):
+            self._skips_all = is_known is False
+        is_skipped = is_known or (is_known is False and not self._skips_all)
+        kept_out = value_of(block, at, DISCARDED) == 1.0 or is_skipped
         lr, norm = value_of(block, at, LR), value_of(block, at, GRAD_NORM)
         return Row(tick, step, loss, lr, reward, kept_out, norm)
 
-    def _was_not_applied(self, tick: int, step: int) -> bool:
+    def _was_not_applied(self, tick: int, step: int) -> bool | None:
+        """Return whether it is known that a step was not applied; None if nothing says so."""
         if not self._not_applied:
-            return False
+            return None
         # By their ticks: a whole log may have many.
         first = bisect_left(self._not_applied, (tick - NOT_APPLIED_RECORDS + 1,))
         last = bisect_left(self._not_applied, (tick + 1,))
-        return any(step == not_applied for _, not_applied in self._not_applied[first:last])
+        near = self._not_applied[first:last]
+        return next((is_known for _, not_applied, is_known in near if step == not_applied), None)
 
 
 def value_of(block: Block, at: int, signal: str) -> float | None:

@@ -147,6 +147,12 @@ def instruct(incident: Incident, around: Surroundings) -> Action:
 
 
 def _after_kept_out(incident: Incident, around: Surroundings) -> Action:
+    if is_still_kept_out(incident):
+        # What is not finite may be in the weights, out of reach of the gate.
+        return _wait(
+            f"Look again at step {_next_look(incident):,}.",
+            "Every bad step was discarded; no finite one has been applied since.",
+        )
     return _wait("Nothing to do.", "Every bad step was discarded and never reached the weights.")
 
 
@@ -311,6 +317,13 @@ def _unless_meant(what: str, incident: Incident, around: Surroundings) -> str:
 
 
 # Conditions
+
+
+def is_still_kept_out(incident: Incident) -> bool:
+    """Return whether no finite step has been applied since the newest one that was kept out."""
+    loss = incident.last.loss
+    is_bad = loss is not None and not math.isfinite(loss)
+    return is_bad and incident.end is None and incident.incident_class is IncidentClass.KEPT_OUT
 
 
 def _is_clear(level: Level) -> bool:
