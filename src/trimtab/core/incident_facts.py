@@ -109,6 +109,8 @@ class Facts:
     """Updates that were undone because weights or optimizer were harmed."""
     has_undo_failed: bool = False
     """Whether the loss was seen not to return after that."""
+    is_undo_watched: bool = False
+    """Whether the newest undo is too recent to tell whether the loss returns."""
     has_collapsed: bool = False
     """Whether a policy was found to be lost by another signal than its reward."""
     never_learnt: bool = False

@@ -263,6 +263,30 @@ def test_damage_that_was_undone_is_restored_unless_the_loss_did_not_return(
     assert incident.incident_class is named
 
 
+def test_an_incident_that_was_undone_is_restored_until_the_undo_has_failed() -> None:
+    loss, norm = losses(ONSET + 60), np.full(ONSET + 60, 10.0)
+    loss[ONSET : ONSET + 3], norm[ONSET] = np.nan, np.inf
+    present = np.arange(len(norm)) <= ONSET  # the next one is telemetry of 100 steps later
+    undone = Event(kind=UNDO, tick=ONSET, step=ONSET + 2, facts={"updates_lost": 29})
+    failed = Event(
+        kind=UNDO_OUTCOME,
+        tick=ONSET + 30,
+        step=ONSET + 30,
+        facts={"undone_at": ONSET + 2, "helped": False},
+    )
+    columns = {"loss": Column.complete(loss), "param_norm": Column(norm, present)}
+    run = dataclasses.replace(block_of({"loss": loss}, first_step=0), columns=columns)
+    found = [alarm(ONSET, s) for s in (Symptom.NONFINITE_LOSS, Symptom.NONFINITE_NORM)]
+    for events, until, named in (
+        ((), ONSET + 4, IncidentClass.DEAD),
+        ((undone,), ONSET + 1, IncidentClass.RESTORED),
+        ((undone,), ONSET + 60, IncidentClass.RESTORED),
+        ((undone, failed), ONSET + 60, IncidentClass.DEAD),
+    ):
+        incidents, _ = tracked(dataclasses.replace(run, events=events)[:until], *found)
+        assert [one.incident_class for one in incidents] == [named]
+
+
 def test_an_alarm_that_the_loss_does_not_follow_is_silent() -> None:
     incident, changes = judged(losses(), alarm(ONSET, Symptom.STATE_RESET))
     assert classes(changes) == [IncidentClass.SILENT]

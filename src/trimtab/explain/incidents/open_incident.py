@@ -47,6 +47,10 @@ OVERFLOWS = 8
 """Records without a loss after which a collapsed loss scale means that nothing is trained. Chosen:
 a scaler finds its range again after a few halvings."""
 
+WATCHED_RECORDS = 32
+"""Records after an undo within which it is watched. Source: the run compares the first 20 losses
+after it (`live.recover.undo_report`), and its records come some steps late."""
+
 NEAR_PEAK, NEAR_RECORDS = 6.0, 4
 """The same in the first records of an incident, which another signal has alarmed of. Source: the
 guides' 6 sigma; `loss_burst` looks at as many records."""
@@ -97,6 +101,8 @@ class OpenIncident:
     num_reopened: int = 0
     has_finite_state: bool = True
     """Whether the norms of weights and optimizer were finite when they were last recorded."""
+    state_step: int = 0
+    """The step at which they were."""
     started_again: bool = False
     first_rows: list[Row] = field(default_factory=list)
     newest_rows: deque[Row] = field(default_factory=lambda: deque(maxlen=NEWEST_ROWS))
@@ -170,18 +176,32 @@ class OpenIncident:
         self.num_rows += 1
         self.last = moment
 
-    def measure(self, undone: int, *, has_undo_failed: bool) -> None:
-        """Measure the facts at the last record."""
+    def measure(self, undone: int, *, has_undo_failed: bool, undone_at: int | None = None) -> None:
+        """Measure the facts at the last record; `undone_at` is the step of the newest undo."""
         symptoms = {finding.symptom for finding in self.findings}
+        measured = measure(self.past, self.rows, self.evaluations)
+        has_finite_state, is_watched = self.has_finite_state, False
+        if undone and undone_at is not None and not has_undo_failed:
+            # What was not finite before the undo is not in the weights any more.
+            since = sum(row.step > undone_at for row in self.rows)
+            measured = dataclasses.replace(
+                measured,
+                kept_out_at_end=min(measured.kept_out_at_end, since),
+                nonfinite_at_end=min(measured.nonfinite_at_end, since),
+            )
+            has_finite_state = has_finite_state or self.state_step <= undone_at
+            is_bad = measured.nonfinite_at_end >= DEAD_RECORDS or not has_finite_state
+            is_watched = since < WATCHED_RECORDS and not is_bad
         self.facts = dataclasses.replace(
-            measure(self.past, self.rows, self.evaluations),
+            measured,
             has_overflowed=self.has_overflowed,
             records=self.num_rows,
             is_loud=self.is_loud or self._has_far_peak(),
             is_kept_out=self.is_kept_out,
             undone_updates=undone,
             has_undo_failed=has_undo_failed,
-            has_finite_state=self.has_finite_state,
+            is_undo_watched=is_watched,
+            has_finite_state=has_finite_state,
             has_collapsed=Symptom.REWARD_HACKED in symptoms,
             never_learnt=Symptom.NO_LEARNING in symptoms,
             started_again=self.started_again,

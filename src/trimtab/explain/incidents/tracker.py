@@ -206,6 +206,7 @@ class IncidentTracker:
         norms = {name: value_of(block, at, name) for name in _STATE_NORMS}
         known = {name: norm for name, norm in norms.items() if norm is not None}
         if known:
+            incident.state_step = moment.step
             incident.has_finite_state = not any(
                 nonfinite_rows(block[at : at + 1], name)[0]
                 for name, norm in known.items()
@@ -355,9 +356,13 @@ class IncidentTracker:
         first, last = incident.onset.step - NEAR_STEPS, incident.last.tick
         # A block may hold undos that are still to come.
         known = [undo for undo in self._undos if undo[0] <= last][-MAX_UNDOS:]
-        near = [updates for _, step, updates in known if step >= first]
-        undone = sum(updates for updates in near if updates > 0)
-        incident.measure(undone, has_undo_failed=bool(near) and near[-1] < 0)
+        near = [(step, updates) for _, step, updates in known if step >= first]
+        undone = [(step, updates) for step, updates in near if updates > 0]
+        incident.measure(
+            sum(updates for _, updates in undone),
+            has_undo_failed=bool(near) and near[-1][1] < 0,
+            undone_at=undone[-1][0] if undone else None,
+        )
 
     def _classify_at_end(self, incident: OpenIncident) -> list[IncidentChange]:
         rules = self._pause_rules if incident is self._pause else self._rules

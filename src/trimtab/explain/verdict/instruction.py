@@ -158,6 +158,9 @@ def _after_kept_out(incident: Incident, around: Surroundings) -> Action:
 
 def _after_undo(incident: Incident, around: Surroundings) -> Action:
     updates = counted(incident.facts.undone_updates, "update")
+    if incident.facts.is_undo_watched and incident.end is None:
+        look = f"Nothing to do now; look again at step {_next_look(incident):,}."
+        return _wait(look, f"{updates} undone; whether the loss returns cannot be told yet.")
     do = "Nothing to do."
     if around.cause is Cause.BIT_FLIP:
         do = "Test the memory of this device; nothing to do for the run."

@@ -92,7 +92,8 @@ def classify(facts: Facts) -> Classified:
     """Return the class that follows from the facts of an incident."""
     found = _classify(facts)
     is_mild = found.incident_class in _MILD
-    if facts.undone_updates and is_mild and not facts.has_undo_failed:
+    is_undone = facts.undone_updates > 0 and not facts.has_undo_failed
+    if is_undone and (is_mild or facts.is_undo_watched):
         return Classified(incident_class=IncidentClass.RESTORED, certainty=0.9)
     if facts.is_kept_out and is_mild:
         return Classified(incident_class=IncidentClass.KEPT_OUT, certainty=0.9)
