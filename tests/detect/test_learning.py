@@ -71,6 +71,17 @@ def test_a_gross_loss_among_the_first_records_is_reported_once() -> None:
     assert (alarm.symptom, alarm.step) == (Symptom.LOSS_SPIKE, 13)
 
 
+def test_one_loss_far_above_all_of_the_run_is_reported_unless_it_is_a_surrogate() -> None:
+    values = loss()
+    values[AT] = 8e7
+    (alarm,) = alarms(GrossLoss, block(LENGTH, loss=values))
+    assert (alarm.symptom, alarm.step, alarm.value) == (Symptom.LOSS_SPIKE, AT, 8e7)
+    values[AT] = 90 * values[:AT].max()
+    assert alarms(GrossLoss, block(LENGTH, loss=values)) == []
+    values[AT] = 8e7
+    assert alarms(GrossLoss, block(LENGTH, loss=values, reward=np.ones(LENGTH))) == []
+
+
 def test_a_loss_that_triples_at_every_record_from_the_start_is_gross() -> None:
     values = 0.5 * 3.0 ** np.maximum(np.arange(20) - 4, 0)
     assert [alarm.step for alarm in alarms(GrossLoss, block(20, loss=values))] == [7]

@@ -1,11 +1,12 @@
 """Losses that are judged without a baseline: at the start of a run, and at a resume.
 
-GrossLoss   a loss beyond all measure before the baseline is known
+GrossLoss   a loss beyond all measure before the baseline is known, or of the whole run
 ResumeGap   a loss that is higher after a resume than before
 NoLearning  a loss no better than the frequency of tokens, or than at the start of the run
 """
 
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -44,6 +45,11 @@ EVEN_RECORDS, EVEN_WIDTHS, EVEN_SHARE = 6, 8.0, 0.08
 is even to a percent and then rises by ten has changed. Chosen; no healthy kind of `scripts/bench
 judge` does it."""
 
+ABSURD_TIMES = 100.0
+"""Times the highest loss of the whole run so far, its start included, from which one loss alone is
+an incident, however often the run logs. Chosen: of the public tuning runs, strangers and healthy
+kinds of `scripts/bench judge` whose loss measures progress none is healthy and over 3."""
+
 GROSS_SYMPTOMS = {LOSS: Symptom.LOSS_SPIKE, GRAD_NORM: Symptom.GRADIENT_SPIKE}
 
 
@@ -58,11 +64,14 @@ class GrossLoss(Detector):
         self._starts = StatefulDict(_Start)
         self._step = 0
         """Of the last record with a norm."""
+        self._highest, self._num_losses = 0.0, 0
+        """The highest finite loss so far, and how many there were; since a planned change."""
 
     def on_event(self, change: KnownChange) -> None:
         """Judge again: the baseline of the loss starts anew."""
         for start in self._starts.values():
             start.num_left = NUM_JUDGED
+        self._highest, self._num_losses = 0.0, 0
 
     def update_many(self, block: Block) -> list[Finding]:
         self._meaning.observe(block)
@@ -71,7 +80,30 @@ class GrossLoss(Detector):
             for signal in GROSS_TIMES
         ]
         records = block.records(np.union1d(*rows))
-        return [finding for record in records for finding in self._judge(record)]
+        found = [finding for record in records for finding in self._judge(record)]
+        return sorted([*found, *self._judge_absurd(block)], key=lambda finding: finding.tick)
+
+    def _judge_absurd(self, block: Block) -> Iterator[Finding]:
+        """Yield a finding for each loss that is absurd against all losses before it."""
+        loss = block.column(LOSS)
+        rows = np.flatnonzero(loss.finite)
+        values = loss.values[rows]
+        highest = np.maximum.accumulate(np.concatenate(([self._highest], values)))
+        known = self._num_losses + np.arange(len(rows)) >= NUM_JUDGED
+        absurd = known & (highest[:-1] > 0) & (values > ABSURD_TIMES * highest[:-1])
+        self._highest, self._num_losses = float(highest[-1]), self._num_losses + len(rows)
+        for at in np.flatnonzero(absurd).tolist():
+            (record,) = block.records(rows[at : at + 1])
+            if not self._meaning.is_surrogate(record.tick):
+                yield self.finding(
+                    record,
+                    Symptom.LOSS_SPIKE,
+                    Severity.ALARM,
+                    LOSS,
+                    expected=float(highest[at]),
+                    limit=ABSURD_TIMES * float(highest[at]),
+                    onset_tick=record.tick,
+                )
 
     def _judge(self, record: Record) -> list[Finding]:
         findings = []
