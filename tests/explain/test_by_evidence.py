@@ -185,6 +185,16 @@ def test_the_dtype_tells_an_overflow_from_a_logic_nan(dtype: str, cause: Cause) 
     assert first(block_of(signals), RunFacts(dtype=dtype)).cause is cause
 
 
+def test_beside_a_scaler_fp32_weights_do_not_exclude_an_overflow() -> None:
+    loss, scale = falling_loss(LENGTH), np.full(LENGTH, 65536.0)
+    loss[AT:] = np.nan
+    seen = first(block_of({"loss": loss, "loss_scale": scale}), RunFacts(dtype="fp32"))
+    assert seen.ranking is not None
+    assert not seen.ranking.results["nan_in_range"].is_answer
+    assert "fp32" not in seen.root_cause
+    assert Cause.FP16_OVERFLOW in {item.cause for item in seen.ranking.candidates}
+
+
 def test_a_nan_claims_no_more_than_where_it_was_seen() -> None:
     loss, norm = falling_loss(LENGTH), noisy(40.0, 1e-4)
     loss[AT:] = np.nan

@@ -10,7 +10,7 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, Event, FloatArray
-from trimtab.core.events import NOT_UNDONE, SETTING_CHANGED, UNDO, is_announced
+from trimtab.core.events import NOT_APPLIED, NOT_UNDONE, SETTING_CHANGED, UNDO, is_announced
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import number_from_json
@@ -223,6 +223,25 @@ def checkpoint_before(context: IncidentContext) -> str | None:
         and not any(first - ONSET_MARGIN_STEPS < step <= end for first, end in context.harmed)
     ]
     return context.facts.checkpoints[max(sound)] if sound else None
+
+
+def has_scaler(context: IncidentContext) -> bool:
+    """Return whether a loss scale is at work: it was recorded, or steps were skipped by it."""
+    scale = context.block.column(signals.LOSS_SCALE)
+    # bf16 runs of Megatron print a constant scale of 1.
+    is_scaled = bool((scale.values[scale.finite] > 1).any())
+    return is_scaled or any(
+        event.kind == NOT_APPLIED and event.facts.get("why") == "overflow"
+        for event in context.block.events
+    )
+
+
+def dtype_of(context: IncidentContext) -> str | None:
+    """Return what the run computes in; None if that is not known, as of fp32 weights beside a
+    scaler."""
+    if not has_scaler(context):
+        return context.facts.dtype
+    return "fp16" if context.facts.dtype in (None, "fp16") else None
 
 
 def changes_near(context: IncidentContext) -> Iterator[str]:

@@ -48,7 +48,7 @@ judge` does it."""
 ABSURD_TIMES = 100.0
 """Times the highest loss of the whole run so far, its start included, from which one loss alone is
 an incident, however often the run logs. Chosen: of the public tuning runs, strangers and healthy
-kinds of `scripts/bench judge` whose loss measures progress none is healthy and over 3."""
+kinds of `scripts/bench judge` whose loss measures progress none is healthy and over 6."""
 
 GROSS_SYMPTOMS = {LOSS: Symptom.LOSS_SPIKE, GRAD_NORM: Symptom.GRADIENT_SPIKE}
 

@@ -22,7 +22,7 @@ from trimtab.core import signals
 from trimtab.core.causes import Cause
 from trimtab.core.findings import NOT_FINITE, Symptom
 from trimtab.core.incidents import IncidentClass
-from trimtab.explain.context import IncidentContext
+from trimtab.explain.context import IncidentContext, has_scaler
 from trimtab.explain.evidence.checks import Answers, nonfinite_loss
 
 BASE_RATES = "base_rates.json"
@@ -352,6 +352,8 @@ def _burst_has_usual_loss(context: IncidentContext, answers: Answers) -> bool:
 
 def _may_overflow(context: IncidentContext) -> bool:
     """Return whether the run may be fp16: it says so, a scaler works, or nothing is known."""
+    if has_scaler(context):
+        return True
     if context.facts.dtype is not None:
         return context.facts.dtype == "fp16"
     scale = context.block.column(signals.LOSS_SCALE)

@@ -18,7 +18,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import LR, PARAM_NORM
 from trimtab.core.text import clause, counted, digits, times_text
-from trimtab.explain.context import IncidentContext
+from trimtab.explain.context import IncidentContext, dtype_of
 from trimtab.explain.evidence.checks import Answers
 from trimtab.explain.measures import Symptoms, first_movers, measure
 from trimtab.journal.batches.batch_report import BatchReport
@@ -334,7 +334,7 @@ def _logic_nan(case: Case) -> Said:
     at = numbers.partition(" at ")[2]
     value = "infinite" if "inf" in numbers else "NaN"
     what = f"The loss became {value} at {at}" if at else f"A gradient became NaN {case.at}"
-    dtype = case.context.facts.dtype
+    dtype = dtype_of(case.context)
     where = f" in {dtype}" if dtype else ""
     return Said(
         f"{what}{where}: the batch, a weight or an operation in the forward pass; which one is not "

@@ -26,7 +26,12 @@ from trimtab.core.findings import Finding, Symptom
 from trimtab.core.robust import median, sigma_around
 from trimtab.core.rules import Missing, RuleFunction
 from trimtab.core.text import digits
-from trimtab.explain.context import NEAR_STEPS, IncidentContext, proof_of_hardware
+from trimtab.explain.context import (
+    NEAR_STEPS,
+    IncidentContext,
+    dtype_of,
+    proof_of_hardware,
+)
 from trimtab.explain.evidence.checks import (
     Observed,
     answered,
@@ -218,14 +223,6 @@ def _experiments(context: IncidentContext) -> Mapping[str, tuple[str, str]] | No
     return found or None
 
 
-def _dtype(context: IncidentContext) -> str | None:
-    if context.facts.dtype is None and context.recorded(signals.LOSS_SCALE):
-        # bf16 runs of Megatron print a constant scale of 1.
-        scale = context.block.column(signals.LOSS_SCALE)
-        return "fp16" if bool((scale.values[scale.finite] > 1).any()) else None
-    return context.facts.dtype
-
-
 def _norm_drifts(context: IncidentContext) -> tuple[Finding, ...]:
     findings = context.incident.findings
     return tuple(f for f in findings if f.symptom == Symptom.NORM_DRIFT and "growth" in f.facts)
@@ -239,7 +236,7 @@ INPUTS: Mapping[str, _Input] = {
     "activations": _views(signals.ACTIVATION_RMS, f"{signals.ACTIVATION_RMS.rstrip('/')} by block"),
     "norm_drifts": _Input(_norm_drifts, "norm_drifts"),
     "resumed": _Input(_has_resumed, "events"),
-    "dtype": _Input(_dtype, "dtype"),
+    "dtype": _Input(dtype_of, "dtype"),
     "ranks": _Input(lambda context: context.facts.ranks, "ranks"),
     "settings": _Input(lambda context: context.facts.settings or None, "settings"),
     "experiments": _Input(_experiments, "experiments"),
