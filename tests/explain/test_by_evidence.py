@@ -17,7 +17,7 @@ from tests.kit.synthetic import (
 from trimtab.core.block import Block, Event, Record
 from trimtab.core.causes import Cause, Standing
 from trimtab.core.detector import Detector
-from trimtab.core.events import NOT_UNDONE, UNDO
+from trimtab.core.events import EXPERIMENT, NOT_UNDONE, UNDO
 from trimtab.core.findings import Finding, Severity, Symptom
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import Quality
@@ -193,6 +193,39 @@ def test_beside_a_scaler_fp32_weights_do_not_exclude_an_overflow() -> None:
     assert not seen.ranking.results["nan_in_range"].is_answer
     assert "fp32" not in seen.root_cause
     assert Cause.FP16_OVERFLOW in {item.cause for item in seen.ranking.candidates}
+
+
+@pytest.mark.parametrize(("given", "is_outside"), [(2.05, True), ("NaN", False)])
+def test_a_finite_batch_loss_beside_a_nan_says_that_it_arises_outside_of_it(
+    given: object, is_outside: bool
+) -> None:
+    loss = falling_loss(LENGTH)
+    loss[AT] = np.nan
+    answer = {"name": "again", "answer": "same", "sentence": "the same bits", "loss": given}
+    made = Event(kind=EXPERIMENT, tick=AT + 2, step=AT + 3, facts=answer)
+    run = dataclasses.replace(block_of({"loss": loss}), events=(made,))
+    seen = first(run, RunFacts(dtype="fp32"))
+    assert seen.cause is Cause.LOGIC_NAN
+    assert ("`batch_loss` of the same batch is 2.05" in seen.root_cause) is is_outside
+    assert "does so by itself" not in seen.remedy  # it does already
+    plain = first(block_of({"loss": loss}), RunFacts(dtype="fp32"))
+    assert "does so by itself" in plain.remedy
+
+
+def test_an_undo_that_cures_a_run_of_nan_says_that_the_state_was_corrupted() -> None:
+    loss = falling_loss(LENGTH)
+    loss[AT : AT + 6] = np.nan
+    facts = {"why": "no finite gradient", "how_sure": "likely", "to_step": 200, "updates_lost": 97}
+    undone = Event(kind=UNDO, tick=AT + 5, step=AT + 7, facts=facts)
+    run = dataclasses.replace(block_of({"loss": loss}), events=(undone,))
+    seen = first(run, RunFacts(dtype="fp32"))
+    assert seen.cause is None
+    assert seen.root_cause.startswith(
+        f"About 90 %: a weight or a moment was corrupted at about step {AT + 1}"
+    )
+    loss[AT + 40] = np.nan  # it comes back
+    again = first(dataclasses.replace(block_of({"loss": loss}), events=(undone,)))
+    assert "corrupted" not in again.root_cause
 
 
 def test_a_nan_claims_no_more_than_where_it_was_seen() -> None:

@@ -29,7 +29,7 @@ ROLLBACK_PROPOSED = "rollback proposed"
 
 EXPERIMENT = "experiment"
 """A few forward passes on remembered batches. Facts: `name` ("again", "first_nonfinite", "fp32" or
-"half"), `answer` in one word, `sentence`."""
+"half"), `answer` in one word, `sentence`; "again" has the `loss` that `batch_loss` gave."""
 
 SETTING_CHANGED = "setting changed"
 """An option of an optimizer, such as its weight decay, is another one than before. Facts: `name`,

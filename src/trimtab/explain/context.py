@@ -10,7 +10,14 @@ import numpy as np
 
 from trimtab.core import signals
 from trimtab.core.block import Block, Column, Event, FloatArray
-from trimtab.core.events import NOT_APPLIED, NOT_UNDONE, SETTING_CHANGED, UNDO, is_announced
+from trimtab.core.events import (
+    EXPERIMENT,
+    NOT_APPLIED,
+    NOT_UNDONE,
+    SETTING_CHANGED,
+    UNDO,
+    is_announced,
+)
 from trimtab.core.findings import Finding
 from trimtab.core.incidents import Incident, IncidentClass
 from trimtab.core.jsonable import number_from_json
@@ -56,6 +63,10 @@ _CONSEQUENCE = re.compile(r"(?i)epoch|skip|overflow|nan|inf\b|error|restart|norm
 
 MIN_NOT_FINITE = 8
 """Values without a finite one among them that are no lapse. Chosen."""
+
+CURED_RECORDS = 8
+"""Finite losses after an undo that show that it has cured a run. Chosen: more than the steps that
+were not finite before one."""
 
 CHANGE_STEPS = 32
 """Steps before an onset in which a change on purpose may be what the loss shows. Chosen: a changed
@@ -242,6 +253,46 @@ def dtype_of(context: IncidentContext) -> str | None:
     if not has_scaler(context):
         return context.facts.dtype
     return "fp16" if context.facts.dtype in (None, "fp16") else None
+
+
+REMEMBERED = 4
+"""Batches that a run remembers, and tries in an experiment (`state.batches`)."""
+
+
+def has_experiments(context: IncidentContext) -> bool:
+    """Return whether the run makes experiments: it was given its `batch_loss`."""
+    return any(event.kind == EXPERIMENT for event in context.block.events)
+
+
+def finite_batch_loss(context: IncidentContext) -> float | None:
+    """Return what `batch_loss` gave for the batches around a recorded loss that is not finite, if
+    that was finite with no undo between; else None."""
+    loss, events = context.during(LOSS), context.block.events
+    if not loss.nonfinite.any():
+        return None
+    first = int(context.block.step[context.onset_row + int(np.argmax(loss.nonfinite))])
+    near = [event for event in events if first <= event.step < first + REMEMBERED]
+    found = (event.facts for event in near if event.kind == EXPERIMENT)
+    again = next((facts for facts in found if facts.get("name") == "again"), {})
+    value = number_from_json(again.get("loss"))
+    has_undo = any(event.kind == UNDO for event in near)
+    return None if has_undo or value is None or not math.isfinite(value) else value
+
+
+def cured_by_undo(context: IncidentContext) -> Event | None:
+    """Return the undo after which a run of non-finite steps was finite, with other batches."""
+    loss, incident = context.block.column(LOSS), context.incident
+    steps = context.block.step
+    is_bad = loss.nonfinite & (steps >= incident.onset.step)
+    for event in context.block.events:
+        is_near = incident.onset.step <= event.step <= incident.last.step
+        if event.kind != UNDO or not is_near or event.facts.get("is_ordered"):
+            continue
+        before, after = is_bad & (steps <= event.step), steps > event.step
+        num_finite = int((loss.finite & after).sum())
+        if before.sum() > 1 and num_finite >= CURED_RECORDS and not (is_bad & after).any():
+            return event
+    return None
 
 
 def changes_near(context: IncidentContext) -> Iterator[str]:

@@ -32,7 +32,11 @@ from trimtab.explain.causes.statements import (
     say,
     say_nothing_fits,
 )
-from trimtab.explain.context import IncidentContext, proof_of_harm
+from trimtab.explain.context import (
+    IncidentContext,
+    cured_by_undo,
+    proof_of_harm,
+)
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
 from trimtab.explain.evidence.checks import (
@@ -52,6 +56,11 @@ not listed."""
 
 _OF_THE_RATE = RATE_CAUSES | {Cause.LR_TOO_HIGH}
 """Causes for which the learning rate is looked at before any other signal."""
+
+
+CURED = 0.9
+"""How probable it is that a state which an undo has cured was corrupted. Chosen: weights that grew
+until an operation failed are cured by an older state, too."""
 
 MAX_HYPOTHESES, MAX_EVIDENCE = 5, 4
 MIN_WEIGHT = 0.2
@@ -92,11 +101,23 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
         # What a user's own rule means, only the user knows: base rates alone are no finding.
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
     proof = proof_of_harm(incident, context.block)
+    cure = None if is_flip else cured_by_undo(context)
     if proof is not None and not is_flip:  # NaN in the loss and the gradients follows from it
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
         conclusion = conclusions.by_proof(proof)
         why = str(proof.facts.get("why"))
         harm = Hypothesis(cause=None, statement=why, standing=Standing.SUPPORTED, evidence=())
+        hypotheses = conclude(case, ranking, harm)[1]
+    elif cure is not None:
+        ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
+        conclusion = conclusions.by_cure(cure, incident.onset.step)
+        harm = Hypothesis(
+            cause=None,
+            statement="a weight or a moment was corrupted",
+            standing=Standing.SUPPORTED,
+            evidence=(),
+            probability=CURED,
+        )
         hypotheses = conclude(case, ranking, harm)[1]
     else:
         conclusion, hypotheses = conclude(case, ranking, _destructive_update(context, answers))

@@ -77,6 +77,20 @@ def by_proof(proof: Event) -> Conclusion:
     )
 
 
+def by_cure(undo: Event, step: int) -> Conclusion:
+    """Return the conclusion of an undo that has ended a row of steps that were not finite."""
+    restored = undo.facts.get("to_step")
+    return Conclusion(
+        cause=None,
+        root_cause=f"About 90 %: a weight or a moment was corrupted at about step {step:,}: "
+        f"restoring the state of step {restored} cured it, while the batches went on. What wrote "
+        "it is not recorded.",
+        remedy="If it comes again, look for code that writes weights or moments between two "
+        "updates, then for a faulty device.",
+        lesson=f"What an older state cures at step {undo.step:,} is not in the batch.",
+    )
+
+
 def hypothesis_of(finding: Finding) -> Hypothesis | None:
     """Return the hypothesis of a finding that carries its explanation."""
     explained = finding.explanation

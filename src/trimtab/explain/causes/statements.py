@@ -18,7 +18,12 @@ from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import LR, PARAM_NORM
 from trimtab.core.text import clause, counted, digits, times_text
-from trimtab.explain.context import IncidentContext, dtype_of
+from trimtab.explain.context import (
+    IncidentContext,
+    dtype_of,
+    finite_batch_loss,
+    has_experiments,
+)
 from trimtab.explain.evidence.checks import Answers
 from trimtab.explain.measures import Symptoms, first_movers, measure
 from trimtab.journal.batches.batch_report import BatchReport
@@ -336,12 +341,22 @@ def _logic_nan(case: Case) -> Said:
     what = f"The loss became {value} at {at}" if at else f"A gradient became NaN {case.at}"
     dtype = dtype_of(case.context)
     where = f" in {dtype}" if dtype else ""
+    outside = finite_batch_loss(case.context)
+    if outside is not None:
+        return Said(
+            f"{what}{where}, and `batch_loss` of the same batch is {digits(outside)}: the {value} "
+            "arises outside of it, between `batch_loss` and `record`.",
+            "Look at what training does with the loss besides `batch_loss`: a factor, a further "
+            "term, a mean over what can be empty.",
+            f"A {value} that `batch_loss` does not show is not made by the model, as {case.at}.",
+        )
+    run = "Run one batch with a finiteness check after each module"
+    if not has_experiments(case.context):
+        run += ' (`trimtab.watch(..., mode="recover", batch_loss=...)` does so by itself)'
     return Said(
         f"{what}{where}: the batch, a weight or an operation in the forward pass; which one is not "
         "recorded.",
-        "Run one batch with a finiteness check after each module (`trimtab.watch(..., "
-        'mode="recover", batch_loss=...)` does so by itself), and fix the first one that fails: '
-        "log(softmax), or a mean over an empty mask.",
+        f"{run}, and fix the first one that fails: log(softmax), or a mean over an empty mask.",
         _with(f"A check after each module {case.at} would have named it", numbers),
     )
 
@@ -430,10 +445,12 @@ _CLAIMS: Mapping[str, _Claim] = {
 def say_nothing_fits(case: Case) -> Said:
     """Return what is said where no known cause fits."""
     loss = clause(case.loss) or "it began"
+    repeat = "Repeat the step from the state before it: that tells the batch from the state"
+    if not has_experiments(case.context):
+        repeat += " (`trimtab.watch(..., batch_loss=...)` does so by itself)"
     return Said(
         "Not known: nothing that was recorded speaks for a known cause.",
-        "Repeat the step from the state before it: that tells the batch from the state "
-        "(`trimtab.watch(..., batch_loss=...)` does so by itself).",
+        f"{repeat}.",
         f"Nobody knows why {loss} {case.at}: what was not recorded could have named the cause.",
     )
 

@@ -61,6 +61,8 @@ class Answer:
     answer: str
     """In one word, such as "precision"."""
     sentence: str
+    loss: float | None = None
+    """What `batch_loss` gave, where that is what was asked."""
 
 
 @dataclass(slots=True)
@@ -102,6 +104,7 @@ class Laboratory:
             name="again",
             answer="same" if is_same else "differs",
             sentence=f"the same batch and weights, run again, give {how}",
+            loss=loss,
         )
 
     def _first_nonfinite(self, batch: Any) -> Answer:
@@ -274,6 +277,7 @@ class Experiments:
         for answer in answers:
             log.info("trimtab: experiment at step %d: %s", step, answer.sentence)
             facts = {"name": answer.name, "answer": answer.answer, "sentence": answer.sentence}
+            facts |= {} if answer.loss is None else {"loss": answer.loss}
             recorder.event(EXPERIMENT, step, facts)
 
 
