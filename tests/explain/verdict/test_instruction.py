@@ -113,6 +113,25 @@ def test_a_run_that_had_learnt_nothing_is_started_again(start: float) -> None:
     assert ("start again" in action.instruction) is (start != 4.0)
 
 
+@pytest.mark.parametrize("count", [400, 2500])
+def test_a_run_that_never_learned_began_so_and_has_nothing_to_go_back_to(count: int) -> None:
+    loss = 10.4 + np.random.default_rng(0).normal(0, 0.02, count)
+    steps = np.arange(count) * (100 if count < 1000 else 1)
+    (found,) = explained(dataclasses.replace(block_of({"loss": loss}), step=steps))
+    assert (found.incident.onset.tick, found.incident.records) == (0, count)
+    assert found.action.instruction == "Stop, fix the cause and start again."
+    assert found.action.reason.endswith(", and was 10.4 at the start.")
+
+
+def test_losses_that_are_often_not_finite_are_reason_to_stop_whatever_the_others_measure() -> None:
+    facts = facts_of(
+        0.5, records_before=5, start_loss=2.02, has_direction=False, nonfinite_fraction=0.4
+    )
+    action = instruct(incident(IncidentClass.LINGERING, "non-finite loss", facts=facts), ALONE)
+    assert action.instruction == "Stop, fix the cause and start again."
+    assert action.reason == "40 % of the newest losses are not finite."
+
+
 def test_the_reason_has_the_numbers_of_this_run() -> None:
     reason = told(IncidentClass.LINGERING).reason
     assert reason == "The loss is 2.5, 0.5 above its trend, 600 steps after the onset."

@@ -367,20 +367,23 @@ class NoLearning(Detector):
         """The gradient norm beside the last loss."""
         self._was_zero = self._is_gone = False
         """Whether a loss was 0, and whether it fell to 0 at once."""
+        self._first_tick, self._same_since = -1, 0
+        """Ticks of the first loss, and of the first of those that are the same."""
 
     def update(self, record: Record) -> list[Finding]:
         loss, rarity = record.signals.get(LOSS), record.signals.get(TOKEN_RARITY)
         if loss is None:
             return []
+        self._first_tick = record.tick if self._first_tick < 0 else self._first_tick
         if self._is_stuck(loss, record):
-            return [self._finding(record, loss, 0.0)]
+            return [self._finding(record, loss, 0.0, self._same_since)]
         if loss < 0 or not POLICY_SIGNALS.isdisjoint(record.signals):
             self._fall.stop()  # a surrogate need not fall
         if rarity is None:
             stayed = self._fall.update(loss, record.step)
-            return (
-                [] if stayed is None else [self._finding(record, stayed[0], stayed[0] - stayed[1])]
-            )
+            if stayed is None:
+                return []
+            return [self._finding(record, stayed[0], stayed[0] - stayed[1], self._first_tick)]
         self._fall.stop()
         mean = self._mean_gain(rarity - loss)
         if mean is None:
@@ -411,6 +414,7 @@ class NoLearning(Detector):
             self._same_limit = self._limit_of(loss, norm)
             self._first = loss if math.isnan(self._first) else self._first
             self._last, self._num_same, self._norm = loss, 0, norm
+            self._same_since = record.tick
         if loss == 0:
             self._was_zero = True
             if not POLICY_SIGNALS.isdisjoint(record.signals):
@@ -454,12 +458,15 @@ class NoLearning(Detector):
         self._in_mean, self._total = 0, 0.0
         return mean
 
-    def _finding(self, record: Record, expected: float, better_by: float) -> Finding:
+    def _finding(
+        self, record: Record, expected: float, better_by: float, onset_tick: int | None = None
+    ) -> Finding:
         return self.finding(
             record,
             Symptom.NO_LEARNING,
             Severity.ALARM,
             LOSS,
             expected=expected,
+            onset_tick=onset_tick,
             facts={"better_by": better_by},
         )

@@ -94,6 +94,10 @@ class History(Stateful):
         self.rows: deque[Any] = deque(maxlen=max_rows)
         self.start = RunStart()
         self.first_step: int | None = None
+        self.first: tuple[int, int, float | None] | None = None
+        """Tick, step and loss of the first row."""
+        self.num_rows = 0
+        """Rows that were remembered since then."""
         self.highest_lr = 0.0
         self.longest_return = 0
         """Records that the slowest spike so far took to come back."""
@@ -138,6 +142,10 @@ class History(Stateful):
         self.evaluations.extend(evaluated.values[evaluated.present][-EVALUATIONS:].tolist())
         counting = first + np.flatnonzero(is_counted)
         newest = counting[-(self.rows.maxlen or 0) :].tolist()
+        if self.first is None and len(counting):
+            row = self.row(block, counting.item(0))
+            self.first = row and row[:3]
+        self.num_rows += len(counting)
         self.rows.extend(self.row(block, at) for at in newest)
         return len(counting)
 

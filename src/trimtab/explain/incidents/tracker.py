@@ -296,11 +296,21 @@ class IncidentTracker:
         incident = self._new(led_up[0], self._rules, before, row.moment)
         for earlier in led_up[:-1]:
             incident.observe(earlier)
+        self._begin_with_run(incident, alarms)
         incident.rows_before = incident.num_rows
         self._history.rows.clear()
         self._history.rows.extend(before)
         self._open = incident
         return incident, Transition.OPENED
+
+    def _begin_with_run(self, incident: OpenIncident, alarms: list[Finding]) -> None:
+        """Date a run that has never learnt to its first record, which is remembered no more."""
+        first = self._history.first
+        if first is None or first[0] >= incident.onset.tick or incident.past.reference.records:
+            return
+        if any(a.symptom is Symptom.NO_LEARNING and a.onset_tick == first[0] for a in alarms):
+            incident.num_rows += self._history.num_rows - len(self._history.rows)
+            incident.onset = Moment(tick=first[0], step=first[1], loss=first[2])
 
     def _new(
         self, onset: Row, rules: IncidentRules, before: Sequence[Row], moment: Moment
@@ -376,6 +386,8 @@ class IncidentTracker:
     def _remember(self, row: Row | None, held_out: float | None) -> None:
         """Add a record without an incident to the history."""
         if row is not None:
+            self._history.first = self._history.first or row[:3]
+            self._history.num_rows += 1
             self._history.rows.append(row)
             self._since_closed += 1
         if held_out is not None:

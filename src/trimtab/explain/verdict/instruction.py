@@ -300,9 +300,11 @@ def _after_resume(incident: Incident, *, is_mild: bool) -> Action:
 
 def _target(incident: Incident, around: Surroundings) -> str | None:
     """Return the state to go back to; None if the run had learnt nothing worth it."""
+    level, start = incident.facts.level, incident.facts.start_loss
+    if incident.incident_class is IncidentClass.PLATEAU and not incident.facts.records_before:
+        return None  # it has been so since the start
     if around.checkpoint is not None:
         return around.checkpoint
-    level, start = incident.facts.level, incident.facts.start_loss
     has_learnt = level is not None and start is not None and level.before < LEARNT * start
     is_young = incident.onset.step < YOUNG_STEPS  # a log may begin long after its run
     if incident.facts.records_before < PATIENCE and not has_learnt and is_young:
@@ -390,6 +392,9 @@ def level_text(facts: Facts) -> str:
         return f"the reward is {digits(reward.now)} and was {digits(reward.before)}"
     if not facts.is_measure:
         return "a loss like this one does not tell"
+    if level is None and facts.never_learnt and facts.start_loss is not None:
+        now = digits(facts.times_start * facts.start_loss)
+        return f"the loss is {now}, and was {digits(facts.start_loss)} at the start"
     if level is None:
         return "too few losses came before to say where it should be"
     now = f"the loss is {digits(level.now)}"
