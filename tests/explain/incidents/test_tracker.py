@@ -307,6 +307,16 @@ def test_an_alarm_that_the_loss_follows_is_classified_by_the_loss() -> None:
     assert judged(loss, *found)[0].incident_class is IncidentClass.RECOVERED
 
 
+@pytest.mark.parametrize("before", [5, ONSET])
+def test_an_alarm_of_another_signal_is_not_silent_once_the_loss_has_left_its_level(
+    before: int,
+) -> None:
+    loss = losses(before + 12)
+    loss[before:] += 1.5
+    incident, _ = judged(loss, alarm(before, Symptom.GRADIENT_SPIKE))
+    assert incident.incident_class is IncidentClass.OPEN
+
+
 def test_a_loss_far_above_that_does_not_learn_is_divergent_and_no_plateau() -> None:
     loss = losses()
     loss[ONSET:] += 10.0

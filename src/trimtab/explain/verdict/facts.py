@@ -54,8 +54,9 @@ were set by the median of 5."""
 FROZEN_RECORDS = 8
 """Identical losses in a row that are no coincidence, if the losses before did not repeat."""
 
-RECENT_RECORDS, MIN_RECENT = 32, 16
-"""Newest records among which non-finite ones are counted, and how many there must be."""
+RECENT_RECORDS, MIN_RECENT = 32, 12
+"""Newest records among which non-finite ones are counted, and how many there must be. Chosen: a
+quarter of 12 are as many as the non-finite losses in a row that have come to stay."""
 
 MIN_LEARNT = 12
 """Records before an onset that say how much had been learnt."""

@@ -18,8 +18,10 @@ from trimtab.detect.loss.meaning import SMALL_SHARE
 from trimtab.explain.verdict.table import (
     ABOVE,
     BACK,
+    DEAD_RECORDS,
     FAR_ABOVE_START,
     LONG_STEPS,
+    OFTEN,
     PATIENCE,
     PATIENCE_IF_DOUBLED,
     RETURN_STEPS,
@@ -341,6 +343,8 @@ def _is_told_by_loss(incident: Incident) -> bool:
     facts = incident.facts
     if incident.incident_class in (IncidentClass.DEAD, IncidentClass.COLLAPSED):
         return True
+    if facts.nonfinite_fraction >= OFTEN:
+        return True
     level, start = facts.level, facts.start_loss
     if facts.has_direction is False:
         return False
@@ -376,6 +380,8 @@ def level_text(facts: Facts) -> str:
         return f"the reward fell from {digits(reward.before)} to {digits(reward.now)}"
     if facts.kept_out_at_end >= STANDSTILL_STEPS:
         return f"no update has been applied in the last {facts.kept_out_at_end:,} steps"
+    if facts.nonfinite_fraction >= OFTEN and facts.nonfinite_at_end < DEAD_RECORDS:
+        return f"{100 * facts.nonfinite_fraction:.0f} % of the newest losses are not finite"
     if facts.nonfinite_at_end:
         many = facts.nonfinite_at_end > 1
         last = f"last {facts.nonfinite_at_end:,} losses are" if many else "last loss is"

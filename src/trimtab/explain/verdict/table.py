@@ -10,7 +10,7 @@ ordinary, or too early to say, and
     damage was undone                                             restored
     every bad step was kept out of the weights                    kept out
     the run does not learn                                        plateau
-    the loss itself raised no alarm                               silent
+    the loss itself raised no alarm, and is on its level          silent
 ordinary                                                          recovered
 too early to say                                                  open
 """
@@ -103,7 +103,7 @@ def classify(facts: Facts) -> Classified:
         return found
     if facts.never_learnt:
         return Classified(incident_class=IncidentClass.PLATEAU, certainty=0.8)
-    if not facts.is_loud:
+    if not facts.is_loud and not _has_left(facts):
         return Classified(incident_class=IncidentClass.SILENT, certainty=found.certainty)
     return found
 
@@ -111,6 +111,12 @@ def classify(facts: Facts) -> Classified:
 OPEN = Classified(incident_class=IncidentClass.OPEN, certainty=0.5)
 
 _MILD = (IncidentClass.RECOVERED, IncidentClass.RECOVERING, IncidentClass.OPEN)
+
+
+def _has_left(facts: Facts) -> bool:
+    """Return whether the loss is clearly above its level, although it raised no alarm."""
+    level = facts.level
+    return level is not None and level.z > ABOVE and level.gap > level.smallest
 
 
 def _classify(facts: Facts) -> Classified:
@@ -183,6 +189,8 @@ def _classify_level(facts: Facts, level: Level) -> Classified:
     if facts.times_start > FAR_ABOVE_START and facts.records >= PATIENCE_IF_DOUBLED:
         return Classified(incident_class=IncidentClass.DIVERGENT, certainty=min(sure, 0.8))
     if z < ABOVE * (1 + FEW_BEFORE / facts.records_before):
+        if z > ABOVE and is_clear:
+            return OPEN
         return Classified(incident_class=IncidentClass.RECOVERED, certainty=0.5)
     if not (_was_waited_for(facts, level, is_late=is_late) or has_ended):
         return OPEN
