@@ -27,8 +27,16 @@ def test_a_held_out_loss_that_falls_or_stays_is_no_finding() -> None:
 
 
 def test_a_little_overfitting_is_a_note() -> None:
-    found = evaluated(2.0, 1.6, 1.4, 1.45, 1.5, 1.52, 1.55, 1.6)
+    found = evaluated(2.0, 1.6, 1.4, 1.45, 1.5, 1.52, 1.45)
     assert [severity for *_, severity in found] == [Severity.INFO]
+
+
+def test_a_held_out_loss_that_stays_above_its_best_is_an_alarm_at_the_third_evaluation() -> None:
+    found = evaluated(2.0, 1.6, 1.4, 1.45, 1.5, 1.52, 1.55, 1.6, 1.7)
+    assert [severity for *_, severity in found] == [Severity.INFO, Severity.ALARM]
+    assert found[-1][0] == 7 * EVERY - 1
+    noisy = evaluated(2.0, 1.6, 1.4, 2.1, 1.3, 1.6, 1.9, 1.7, 1.2)  # it came back from such before
+    assert Severity.ALARM not in [severity for *_, severity in noisy]
 
 
 def test_a_model_that_gets_worse_than_it_was_is_an_alarm_that_names_the_best_weights() -> None:

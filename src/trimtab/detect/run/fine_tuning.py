@@ -76,15 +76,18 @@ class NoTargets(Detector):
 
 
 # HeldOut: the held-out loss has left its best while the loss in training is lower than then. A
-# little of it is ordinary overfitting, and a note. Where the held-out loss is higher than it was at
-# the first evaluation, training has made the model worse at what it is measured by.
+# little of it is ordinary overfitting, and a note. Where it lasts, or where the held-out loss is
+# higher than it was at the first evaluation, training makes the model worse at what it is measured
+# by.
 
 LITTLE, HARM = 0.05, 0.1
 """Shares: above the best evaluation for a note, above the first one for an alarm. Chosen: two
 evaluations of the same data differ by less."""
 
-IN_A_ROW, NUM_LOSSES = 2, 16
-"""Evaluations that must agree, and losses whose median is the loss in training."""
+IN_A_ROW, LASTING, NUM_LOSSES = 2, 3, 16
+"""Evaluations that must agree, those above the best one that last, and losses whose median is the
+loss in training. Chosen: no public tuning run, stranger or console log that is healthy has three
+beyond what it has come back from before."""
 
 
 class HeldOut(Detector):
@@ -95,10 +98,12 @@ class HeldOut(Detector):
 
     def __init__(self) -> None:
         self._losses: deque[float] = deque(maxlen=NUM_LOSSES)
-        self._latest: deque[float] = deque(maxlen=IN_A_ROW)
+        self._latest: deque[float] = deque(maxlen=LASTING)
         self._first, self._first_loss = math.nan, math.nan
         self._best, self._best_loss, self._best_step = math.inf, math.nan, 0
         """The first and the best evaluation, with the loss in training at that time."""
+        self._highest = self._came_back = 1.0
+        """Times the best one: the highest evaluation since, and the highest before a better one."""
         self._is_noted = self._is_reported = False
 
     def on_event(self, change: KnownChange) -> None:
@@ -106,6 +111,7 @@ class HeldOut(Detector):
         self._losses.clear()
         self._latest.clear()
         self._first, self._best = math.nan, math.inf
+        self._highest = self._came_back = 1.0
         self._is_noted = self._is_reported = False
 
     def update(self, record: Record) -> list[Finding]:
@@ -120,8 +126,9 @@ class HeldOut(Detector):
             self._first, self._first_loss = value, loss
         if value < self._best:
             self._best, self._best_loss, self._best_step = value, loss, record.step
+            self._highest, self._came_back = 1.0, max(self._came_back, self._highest)
             self._is_noted = self._is_reported = False
-        now = min(self._latest)
+        now = min(list(self._latest)[-IN_A_ROW:])
         # Where few losses come between evaluations, most of these are older than the rise.
         loss = max(loss, median(list(self._losses)[-IN_A_ROW:]))
         is_worse = now > (1 + HARM) * self._first and loss < self._first_loss
@@ -129,6 +136,12 @@ class HeldOut(Detector):
             self._is_noted = self._is_reported = True
             return [self._found(record, Severity.ALARM, now, self._first)]
         is_past = now > (1 + LITTLE) * self._best and loss < self._best_loss
+        # What the run has come back from before is its noise; the best one itself has not risen.
+        self._highest = max(self._highest, value / self._best)
+        limit = max(1 + LITTLE, self._came_back) * self._best
+        if is_past and min(self._latest) > limit and not self._is_reported:
+            self._is_noted = self._is_reported = True
+            return [self._found(record, Severity.ALARM, now, self._best)]
         if is_past and not self._is_noted:
             self._is_noted = True
             return [self._found(record, Severity.INFO, now, self._best)]
