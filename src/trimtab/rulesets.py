@@ -52,6 +52,7 @@ def _advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         changes=diagnosis.changes,
         cause=diagnosis.cause,
         not_finite=diagnosis.not_finite,
+        has_responses=diagnosis.has_responses,
     )
     return instruct(diagnosis.incident, around)
 

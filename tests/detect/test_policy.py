@@ -1,11 +1,13 @@
 """The signals of reinforcement learning: what is found, and what is not."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from tests.detect.feeding import block, findings
 from tests.kit.synthetic import explained
 
-from trimtab.core.block import Block
+from trimtab.core.block import Block, Column
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Severity, Symptom
 from trimtab.detect.run.policy import NEAR_ZERO, PolicySignals, arrival
@@ -142,10 +144,27 @@ def test_a_reward_that_is_rare_noisy_or_unbounded_is_not_gone() -> None:
             assert alarms(rewards(*values)) == []
 
 
+def test_a_policy_without_prompts_has_no_cause_in_them() -> None:
+    reward = np.where(np.arange(LENGTH) < AT, 0.7, 0.05) + 0.01 * np.cos(np.arange(LENGTH))
+    named = {}
+    for name in ("value_loss", "response_length"):
+        signals = {"reward": reward, "loss": np.cos(np.arange(LENGTH)), name: np.full(LENGTH, 5.0)}
+        (found, *_) = explained(block(LENGTH, **signals))
+        assert found.ranking is not None
+        named[name] = {one.cause.id for one in found.ranking.candidates if one.cause}
+    assert {"R03", "R11"} <= named["response_length"]
+    assert named["value_loss"].isdisjoint({"R02", "R03", "R05", "R06", "R07", "R08", "R10", "R11"})
+
+
 def test_a_reward_that_never_comes_is_said_once() -> None:
     draw = np.random.default_rng(1)
     nothing = draw.binomial(40, 0.02, 60) / 40
     assert alarms(rewards(*nothing)) == [(Symptom.NO_SIGNAL, 16)]
+    critic = rewards(*nothing)
+    value = Column.complete(np.full(len(critic), 0.02))
+    assert (
+        alarms(dataclasses.replace(critic, columns={**critic.columns, "value_loss": value})) == []
+    )
     assert alarms(rewards(*nothing, every=1)) == []  # too early to say
     slow_start = np.where(np.arange(60) < 10, nothing, 0.3)
     assert alarms(rewards(*slow_start)) == []

@@ -198,6 +198,11 @@ POLICY_SIGNALS: Final = frozenset(
 )
 """Where one of these is recorded a policy is trained, and its loss has no direction."""
 
+OF_RESPONSES: Final = frozenset(
+    {NO_SIGNAL_SHARE, REWARD_STD, RESPONSE_LENGTH, TRUNCATED_SHARE, LOGPROB_GAP, TOKENS}
+)
+"""Where one of these is recorded the policy may be a language model: prompts, groups, responses."""
+
 ADVERSARY_LOSS: Final = "adversary_loss"
 """Loss of a discriminator, beside that of the generator it is trained against."""
 

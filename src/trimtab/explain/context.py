@@ -236,6 +236,16 @@ def checkpoint_before(context: IncidentContext) -> str | None:
     return context.facts.checkpoints[max(sound)] if sound else None
 
 
+_RESPONSES = re.compile(r"(?i)response|completion|prompt|token")
+"""Names of columns of a policy that is a language model."""
+
+
+def has_responses(context: IncidentContext) -> bool:
+    """Return whether prompts, groups or responses were recorded, as of a language model."""
+    recorded = [name for name, column in context.block.columns.items() if column.recorded]
+    return any(name in signals.OF_RESPONSES or _RESPONSES.search(name) for name in recorded)
+
+
 def has_scaler(context: IncidentContext) -> bool:
     """Return whether a loss scale is at work: it was recorded, or steps were skipped by it."""
     scale = context.block.column(signals.LOSS_SCALE)

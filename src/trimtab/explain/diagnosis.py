@@ -21,6 +21,7 @@ from trimtab.explain.context import (
     IncidentContext,
     changes_near,
     checkpoint_before,
+    has_responses,
     not_finite_since,
 )
 from trimtab.explain.measures import (
@@ -81,6 +82,8 @@ class Diagnosis:
     """What was changed on purpose around the onset."""
     not_finite: tuple[str, ...] = ()
     """Signals that have not been finite since, although the loss is back."""
+    has_responses: bool = True
+    """Whether a policy answers prompts, as a language model does."""
     action: Action = NO_ADVICE
     """The one thing to do."""
     batch: BatchReport | None = None
@@ -142,7 +145,7 @@ class Diagnosis:
         # The map of layers is for a table, and a journal holds its signals; the hypotheses hold
         # what matters of the ranking.
         shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None, ranking=None))
-        del shown["layer_map"], shown["ranking"], shown["not_finite"]
+        del shown["layer_map"], shown["ranking"], shown["not_finite"], shown["has_responses"]
         shown["cause"] = _cause(self.cause)
         for hypothesis, part in zip(self.hypotheses, shown["hypotheses"], strict=True):
             part["cause"] = _cause(hypothesis.cause)
@@ -198,6 +201,7 @@ def make_diagnosis(
         checkpoint=checkpoint_before(context),
         changes=tuple(changes_near(context)),
         not_finite=tuple(not_finite_since(context)),
+        has_responses=has_responses(context),
     )
 
 

@@ -132,6 +132,13 @@ def test_losses_that_are_often_not_finite_are_reason_to_stop_whatever_the_others
     assert action.reason == "40 % of the newest losses are not finite."
 
 
+def test_a_policy_without_prompts_has_no_responses_to_read() -> None:
+    other = Surroundings(has_responses=False)
+    fell = told(IncidentClass.SILENT, Symptom.REWARD_FELL, around=other)
+    assert fell.instruction == "Look at some episodes; act if the reward stays down."
+    assert "responses" in told(IncidentClass.SILENT, Symptom.REWARD_FELL).instruction
+
+
 def test_the_reason_has_the_numbers_of_this_run() -> None:
     reason = told(IncidentClass.LINGERING).reason
     assert reason == "The loss is 2.5, 0.5 above its trend, 600 steps after the onset."

@@ -239,6 +239,9 @@ class PolicySignals(Detector):
             return self._say(
                 record, Symptom.REWARD_FELL, signals.REWARD, now, level, onset_tick=since
             )
+        # The reward of an environment has a scale of its own: 0.05 may be much.
+        if signals.VALUE_LOSS in record.signals and signals.OF_RESPONSES.isdisjoint(record.signals):
+            return None
         if (mean := self._rewards.never_came(record.step)) is not None:
             return self._say(record, Symptom.NO_SIGNAL, signals.REWARD, mean, UNLEARNT)
         return None

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
-from trimtab.core.signals import EVAL_LOSS, LOSS, LR
+from trimtab.core.signals import EVAL_LOSS, LOSS, LR, RESPONSE_LENGTH
 from trimtab.core.text import listed
 from trimtab.explain.causes import conclusions
 from trimtab.explain.causes.plausible import (
@@ -35,6 +35,7 @@ from trimtab.explain.causes.statements import (
 from trimtab.explain.context import (
     IncidentContext,
     cured_by_undo,
+    has_responses,
     proof_of_harm,
 )
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
@@ -282,6 +283,8 @@ def _would_tell(ranking: Ranking, case: Case) -> list[str]:
     """
     block, decides = case.context.block, ranking.decides
     usual = conclusions.OF_POLICY if case.context.incident.is_of_policy else conclusions.OF_LOOP
+    if not has_responses(case.context):
+        usual = tuple(name for name in usual if name != RESPONSE_LENGTH)
     missing = [name for name in usual if not block.column(name).recorded]
     is_bare = missing and usual[0] in missing
     if LR in missing and {item.cause for item in ranking.candidates[:2]} & _OF_THE_RATE:

@@ -22,7 +22,7 @@ from trimtab.core import signals
 from trimtab.core.causes import Cause
 from trimtab.core.findings import NOT_FINITE, Symptom
 from trimtab.core.incidents import IncidentClass
-from trimtab.explain.context import IncidentContext, has_scaler
+from trimtab.explain.context import IncidentContext, has_responses, has_scaler
 from trimtab.explain.evidence.checks import Answers, nonfinite_loss
 
 BASE_RATES = "base_rates.json"
@@ -71,6 +71,14 @@ no embedding, which attention of an unknown name would have, too."""
 RATE_CAUSES = frozenset({Cause.LR_DISCONTINUITY, Cause.WRONG_SCHEDULE})
 RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
 """What a run of one rank cannot have: there is no other to differ from."""
+
+RESPONSE_CAUSES = frozenset(
+    {
+        *(Cause.STALE_ROLLOUT_WEIGHTS, Cause.SAMPLING_MISMATCH, Cause.DATA_DIFFICULTY),
+        *(Cause.LENGTH_BIAS, Cause.LENGTH_LIMIT, Cause.OFF_POLICY, Cause.TEMPLATE_BUG),
+    }
+)
+"""What a policy without prompts and responses cannot have."""
 
 REWARD_RISES = frozenset({Cause.REWARD_HACKING, Cause.LENGTH_BIAS})
 """What a policy is paid for: no cause of a reward that is gone."""
@@ -279,13 +287,17 @@ POLICY_CAUSES = frozenset(cause for cause in Cause if cause.is_of_policy)
 def _impossible(context: IncidentContext, answers: Answers, kind: str | None) -> frozenset[Cause]:
     """Return what this run cannot have, by its kind and by what it records."""
     incident, block = context.incident, context.block
-    if incident.is_of_policy:
-        reward = incident.facts.reward
-        is_gone = reward is not None and reward.is_gone
-        return frozenset(Cause) - (POLICY_CAUSES - (REWARD_RISES if is_gone else frozenset()))
 
     def recorded(*names: str) -> bool:
         return any(block.column(name).recorded for name in names)
+
+    if incident.is_of_policy:
+        reward = incident.facts.reward
+        is_gone = reward is not None and reward.is_gone
+        out = set(REWARD_RISES) if is_gone else set()
+        out |= set() if has_responses(context) else RESPONSE_CAUSES
+        out |= set() if recorded(signals.KL) else {Cause.WRONG_REFERENCE}
+        return frozenset(Cause) - (POLICY_CAUSES - out)
 
     symptoms, is_back = set(incident.symptoms), came_back(context)
     is_finite = NOT_FINITE.isdisjoint(symptoms)

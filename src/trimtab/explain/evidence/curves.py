@@ -28,6 +28,9 @@ _SAME, _LOSS_STAYS, _NORM_STAYS = 1.5, 1.15, 1.4
 differ by these factors. Chosen: a norm is noisier than a loss, and a spike that is slow to come
 back loses over a quarter of its height in 64 records."""
 
+NO_NOISE = 1e4
+"""Deviations from which their number says only that the loss was all but constant. Chosen."""
+
 _SETTLED = 3.0
 """Largest over smallest loss of 64 records of a run that has a usual level. Chosen: noise and
 learning together stay far below it after the warm-up."""
@@ -42,12 +45,13 @@ def loss_burst(loss: SignalView) -> YesNo:
     """Is the loss far off within four records, and back soon after?"""
     later = loss.sigmas(loss.median(24, 64) if loss.has(24, 64) else loss.median(8, 24))
     high = loss.sigmas(float(loss.soon(4).max()))
-    return high > 4 and later < 1, f"loss {_sigmas(high)} sigma up, {_sigmas(later)} later"
+    up = f"{high:.1f} sigma up" if high < NO_NOISE else "far above its noise"
+    return high > 4 and later < 1, f"loss {up}, {_sigmas(later)} later"
 
 
 def _sigmas(value: float) -> str:
     """Return deviations as text; of a loss that had hardly any noise, only that they are many."""
-    return f"{value:.1f}" if abs(value) < 1000 else "over 1,000"
+    return f"{value:.1f}" if abs(value) < NO_NOISE else "over 1,000"
 
 
 SHARE_LEFT = 0.4

@@ -13,6 +13,7 @@ from trimtab.core.causes import AnyCause, Cause
 from trimtab.core.findings import HARMLESS, NOT_RESTORED, OF_POLICY, Symptom
 from trimtab.core.incident_facts import Course, Facts, Level
 from trimtab.core.incidents import Incident, IncidentClass
+from trimtab.core.signals import REWARD
 from trimtab.core.text import counted, digits
 from trimtab.detect.loss.meaning import SMALL_SHARE
 from trimtab.explain.verdict.table import (
@@ -89,6 +90,8 @@ class Surroundings:
     """Its cause, where it is named."""
     not_finite: Sequence[str] = ()
     """Signals other than the loss that have not been finite since."""
+    has_responses: bool = True
+    """Whether a policy answers prompts; of another one the episodes are to be looked at."""
 
 
 def instruct(incident: Incident, around: Surroundings) -> Action:
@@ -214,9 +217,12 @@ def _after_silence(incident: Incident, around: Surroundings) -> Action:
         now = digits(facts.reward.now)
         return _wait(f"Nothing to do if the task is solved, with a reward of {now}.", reason)
     if first.symptom == Symptom.NO_SIGNAL:
+        if first.signal == REWARD:
+            return _wait("Check the reward function: the reward does not rise.", reason)
         return _wait("Check the prompts and the reward function: groups teach nothing.", reason)
     if first.symptom == Symptom.REWARD_FELL:
-        return _wait("Read some responses; act if the reward stays down.", reason)
+        look = "Read some responses" if around.has_responses else "Look at some episodes"
+        return _wait(f"{look}; act if the reward stays down.", reason)
     if first.symptom == Symptom.HELD_OUT_ROSE:
         best = first.facts.get("best_step")
         where = "from" if best is None else f"of step {int(best):,},"
@@ -267,7 +273,8 @@ def _act(
     if target is None:
         first = "as no update is applied; fix the cause" if stands_still else "fix the cause"
         if incident.incident_class is IncidentClass.COLLAPSED:
-            first = f"read responses from step {incident.onset.step:,} on"
+            look = "read responses" if around.has_responses else "look at episodes"
+            first = f"{look} from step {incident.onset.step:,} on"
         return Action(
             kind=ActionKind.STOP, instruction=f"Stop, {first} and start again.", reason=reason
         )
