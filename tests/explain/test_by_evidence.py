@@ -28,6 +28,7 @@ from trimtab.explain.diagnosis import Diagnosis
 from trimtab.explain.evidence import observation
 from trimtab.explain.evidence.observation import SignalView, view_signal
 from trimtab.judge import Judge
+from trimtab.report.wording import short_cause
 
 LENGTH, AT = 600, 300
 
@@ -226,6 +227,21 @@ def test_an_undo_that_cures_a_run_of_nan_says_that_the_state_was_corrupted() -> 
     loss[AT + 40] = np.nan  # it comes back
     again = first(dataclasses.replace(block_of({"loss": loss}), events=(undone,)))
     assert "corrupted" not in again.root_cause
+
+
+def test_a_setting_that_changed_as_the_loss_did_is_the_cause_in_every_view() -> None:
+    loss = falling_loss(LENGTH)
+    loss[AT:] += 0.5
+    length = np.where(np.arange(LENGTH) < AT, 1024.0, 4096.0)
+    seen = first(block_of({"loss": loss[: AT + 40], "seq_len": length[: AT + 40]}))
+    change = f"seq_len went from 1024 to 4096 at step {AT + 1}"
+    assert seen.root_cause == f"Probably the change: {change}."
+    assert seen.hypotheses[0].statement == f"the change: {change}"
+    assert short_cause(seen) == f"probably the change: {change}"
+    assert seen.action.instruction.startswith("Nothing to do if the change at step")
+    assert seen.remedy.startswith("None if the change was meant")
+    other = np.roll(length, 100)
+    assert "change" not in first(block_of({"loss": loss, "seq_len": other})).root_cause
 
 
 def test_a_nan_claims_no_more_than_where_it_was_seen() -> None:

@@ -318,10 +318,10 @@ def changes_near(context: IncidentContext) -> Iterator[str]:
         elif is_announced(event.kind):
             said = facts.get("what") or ", ".join(f"{name} {facts[name]}" for name in facts)
             yield f"{event.kind} announced at step {event.step:,}" + (f" ({said})" if said else "")
-    yield from _switched(context)
+    yield from switched(context)
 
 
-def _switched(context: IncidentContext) -> Iterator[str]:
+def switched(context: IncidentContext) -> Iterator[str]:
     """Yield the logged settings that were switched at the onset: "mask_ratio went from 0.5 to 1".
 
     A setting is a column that had one value for long, and has another one from there on or moves

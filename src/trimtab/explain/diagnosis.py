@@ -82,6 +82,8 @@ class Diagnosis:
     """What was changed on purpose around the onset."""
     not_finite: tuple[str, ...] = ()
     """Signals that have not been finite since, although the loss is back."""
+    in_short: str = ""
+    """The cause in a few words, where it is known and none of the catalogue."""
     has_responses: bool = True
     """Whether a policy answers prompts, as a language model does."""
     action: Action = NO_ADVICE
@@ -145,7 +147,8 @@ class Diagnosis:
         # The map of layers is for a table, and a journal holds its signals; the hypotheses hold
         # what matters of the ranking.
         shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None, ranking=None))
-        del shown["layer_map"], shown["ranking"], shown["not_finite"], shown["has_responses"]
+        for name in ("layer_map", "ranking", "not_finite", "in_short", "has_responses"):
+            del shown[name]
         shown["cause"] = _cause(self.cause)
         for hypothesis, part in zip(self.hypotheses, shown["hypotheses"], strict=True):
             part["cause"] = _cause(hypothesis.cause)
@@ -197,6 +200,7 @@ def make_diagnosis(
         root_cause=conclusion.root_cause,
         remedy=conclusion.remedy,
         lesson=conclusion.lesson,
+        in_short=conclusion.in_short,
         cost=compute_cost(context),
         checkpoint=checkpoint_before(context),
         changes=tuple(changes_near(context)),

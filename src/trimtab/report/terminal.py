@@ -135,6 +135,8 @@ def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
     """Return the named cause, or what it possibly is; probabilities stand below, for room."""
+    if diagnosis.cause is None and diagnosis.in_short:
+        return diagnosis.in_short
     cause = diagnosis.cause or wording.possible_cause(diagnosis)
     if cause is None:
         return "not known"

@@ -135,7 +135,7 @@ def test_losses_that_are_often_not_finite_are_reason_to_stop_whatever_the_others
 def test_a_policy_without_prompts_has_no_responses_to_read() -> None:
     other = Surroundings(has_responses=False)
     fell = told(IncidentClass.SILENT, Symptom.REWARD_FELL, around=other)
-    assert fell.instruction == "Look at some episodes; act if the reward stays down."
+    assert fell.instruction == "Look at what it does; act if the reward stays down."
     assert "responses" in told(IncidentClass.SILENT, Symptom.REWARD_FELL).instruction
 
 

@@ -7,9 +7,11 @@ context --> observations --> rank --> hypotheses, conclusion
 
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Sequence
 
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
+from trimtab.core.findings import NOT_FINITE
 from trimtab.core.signals import EVAL_LOSS, LOSS, LR, RESPONSE_LENGTH
 from trimtab.core.text import listed
 from trimtab.explain.causes import conclusions
@@ -17,6 +19,7 @@ from trimtab.explain.causes.plausible import (
     CURVES,
     DATA_CAUSES,
     RATE_CAUSES,
+    RISING,
     TIME_SYMPTOMS,
     Situation,
     base_rates,
@@ -37,6 +40,7 @@ from trimtab.explain.context import (
     cured_by_undo,
     has_responses,
     proof_of_harm,
+    switched,
 )
 from trimtab.explain.diagnosis import Diagnosis, make_diagnosis
 from trimtab.explain.evidence import ALL_OBSERVATIONS
@@ -101,6 +105,7 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
     if conclusions.is_users_alarm(incident) and ranking.named is None:
         # What a user's own rule means, only the user knows: base rates alone are no finding.
         ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
+    change = _change(context, ranking)
     proof = proof_of_harm(incident, context.block)
     cure = None if is_flip else cured_by_undo(context)
     if proof is not None and not is_flip:  # NaN in the loss and the gradients follows from it
@@ -120,9 +125,34 @@ def explain_by_evidence(context: IncidentContext) -> Diagnosis:
             probability=CURED,
         )
         hypotheses = conclude(case, ranking, harm)[1]
+    elif change is not None:
+        ranking = dataclasses.replace(ranking, candidates=ranking.candidates[-1:], decides=None)
+        conclusion = conclusions.by_change(change, incident)
+        statement = f"the change: {change}"
+        meant = Hypothesis(
+            cause=None, statement=statement, standing=Standing.SUPPORTED, evidence=()
+        )
+        others = conclude(case, ranking, meant)[1]
+        # What is not known is no hypothesis beside what is.
+        hypotheses = tuple(one for one in others if one.cause or one.probability is None)
     else:
         conclusion, hypotheses = conclude(case, ranking, _destructive_update(context, answers))
     return make_diagnosis(context, conclusion, hypotheses, ranking=ranking)
+
+
+_COUNTER = re.compile(r"(?i)\S*(segment|attempt|launch)")
+"""What counts the launches of a run is no setting: it changes with a resume."""
+
+
+def _change(context: IncidentContext, ranking: Ranking) -> str | None:
+    """Return the setting that changed as the loss did, unless the evidence is sure of a cause."""
+    incident, named = context.incident, ranking.named
+    if conclusions.is_users_alarm(incident) or not RISING.intersection(incident.symptoms):
+        return None
+    is_sure = named is not None and named.probability >= SURE
+    if is_sure or incident.is_of_policy or not NOT_FINITE.isdisjoint(incident.symptoms):
+        return None
+    return next((change for change in switched(context) if not _COUNTER.match(change)), None)
 
 
 def observe_all(context: IncidentContext) -> Answers:

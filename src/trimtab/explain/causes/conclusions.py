@@ -25,6 +25,8 @@ class Conclusion:
     remedy: str
     """The smallest change that fixes it."""
     lesson: str
+    in_short: str = ""
+    """The cause in a few words, where it is known and none of the catalogue."""
 
 
 def opening(incident: Incident) -> Sequence[Finding]:
@@ -74,6 +76,7 @@ def by_proof(proof: Event) -> Conclusion:
         remedy=f"If it comes again, look for code that writes {tensor} between two updates, then "
         "for a faulty device.",
         lesson=f"Harm to the state shows in the state itself: {why}.",
+        in_short=str(why),
     )
 
 
@@ -88,6 +91,20 @@ def by_cure(undo: Event, step: int) -> Conclusion:
         remedy="If it comes again, look for code that writes weights or moments between two "
         "updates, then for a faulty device.",
         lesson=f"What an older state cures at step {undo.step:,} is not in the batch.",
+        in_short="weights or moments corrupted",
+    )
+
+
+def by_change(change: str, incident: Incident) -> Conclusion:
+    """Return the conclusion of a setting that changed as an incident began."""
+    step = incident.onset.step
+    return Conclusion(
+        cause=None,
+        root_cause=f"Probably the change: {change}.",
+        remedy="None if the change was meant; compare an evaluation with one from before step "
+        f"{step:,}.",
+        lesson=f"The loss shows a change of the run itself at step {step:,}: {change}.",
+        in_short=f"probably the change: {change}",
     )
 
 

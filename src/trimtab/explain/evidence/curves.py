@@ -51,7 +51,7 @@ def loss_burst(loss: SignalView) -> YesNo:
 
 def _sigmas(value: float) -> str:
     """Return deviations as text; of a loss that had hardly any noise, only that they are many."""
-    return f"{value:.1f}" if abs(value) < NO_NOISE else "over 1,000"
+    return f"{value:.1f}" if abs(value) < NO_NOISE else "over 10,000"
 
 
 SHARE_LEFT = 0.4

@@ -91,7 +91,7 @@ class Surroundings:
     not_finite: Sequence[str] = ()
     """Signals other than the loss that have not been finite since."""
     has_responses: bool = True
-    """Whether a policy answers prompts; of another one the episodes are to be looked at."""
+    """Whether a policy answers prompts, as is known of a language model."""
 
 
 def instruct(incident: Incident, around: Surroundings) -> Action:
@@ -202,7 +202,11 @@ def _while_open(incident: Incident, around: Surroundings) -> Action:
             f"Compare an evaluation with one from before step {incident.onset.step:,}.",
             "The loss of a policy or an adversary does not tell.",
         )
-    return _wait(f"Look again at step {_next_look(incident):,}.", f"{_too_early(facts)}.")
+    look = f"ook again at step {_next_look(incident):,}."
+    if around.changes and not facts.nonfinite_at_end and not _is_beyond_a_purpose(incident):
+        meant = f"the change at step {incident.onset.step:,} was meant"
+        return _wait(f"Nothing to do if {meant}; else l{look}", f"{around.changes[-1]}.")
+    return _wait(f"L{look}", f"{_too_early(facts)}.")
 
 
 def _after_silence(incident: Incident, around: Surroundings) -> Action:
@@ -221,7 +225,7 @@ def _after_silence(incident: Incident, around: Surroundings) -> Action:
             return _wait("Check the reward function: the reward does not rise.", reason)
         return _wait("Check the prompts and the reward function: groups teach nothing.", reason)
     if first.symptom == Symptom.REWARD_FELL:
-        look = "Read some responses" if around.has_responses else "Look at some episodes"
+        look = "Read some responses" if around.has_responses else "Look at what it does"
         return _wait(f"{look}; act if the reward stays down.", reason)
     if first.symptom == Symptom.HELD_OUT_ROSE:
         best = first.facts.get("best_step")
@@ -273,7 +277,7 @@ def _act(
     if target is None:
         first = "as no update is applied; fix the cause" if stands_still else "fix the cause"
         if incident.incident_class is IncidentClass.COLLAPSED:
-            look = "read responses" if around.has_responses else "look at episodes"
+            look = "read responses" if around.has_responses else "look at what it does"
             first = f"{look} from step {incident.onset.step:,} on"
         return Action(
             kind=ActionKind.STOP, instruction=f"Stop, {first} and start again.", reason=reason
