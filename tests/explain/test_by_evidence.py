@@ -244,6 +244,21 @@ def test_a_setting_that_changed_as_the_loss_did_is_the_cause_in_every_view() -> 
     assert "change" not in first(block_of({"loss": loss, "seq_len": other})).root_cause
 
 
+@pytest.mark.parametrize("dtype", [None, "fp32"])
+def test_one_infinite_gradient_with_finite_losses_is_an_overflow_before_a_bit_flip(
+    dtype: str | None,
+) -> None:
+    norm = noisy(0.5, 0.05)
+    norm[AT] = np.inf
+    seen = first(block_of({"loss": falling_loss(LENGTH), "grad_norm": norm}), RunFacts(dtype=dtype))
+    assert seen.ranking is not None
+    shares = {item.cause: item.probability for item in seen.ranking.candidates}
+    assert (Cause.BIT_FLIP in shares) is (dtype == "fp32")
+    if dtype is None:
+        assert seen.ranking.first.cause is Cause.FP16_OVERFLOW
+        assert "the scaler skipped" in seen.hypotheses[0].statement
+
+
 def test_a_nan_claims_no_more_than_where_it_was_seen() -> None:
     loss, norm = falling_loss(LENGTH), noisy(40.0, 1e-4)
     loss[AT:] = np.nan

@@ -214,6 +214,8 @@ def shape_of(context: IncidentContext, answers: Answers) -> str:
         return "divergence" if _rose_first(context) else "not finite"
     if Symptom.NO_LEARNING in incident.symptoms:
         return "never learnt"
+    if is_skipped_overflow(context):
+        return "not finite"
     # A silent incident has no rise of the loss that a gradient could begin.
     is_silent = incident.incident_class is IncidentClass.SILENT
     if "gradient_long_tail" in answers.yes and not is_silent:
@@ -319,6 +321,8 @@ def _impossible(context: IncidentContext, answers: Answers, kind: str | None) ->
         # The scaler skipped what overflowed: it followed the spike.
         ([Cause.FP16_OVERFLOW], is_finite and looks_finite and is_back),
         (FINITE_CAUSES, incident.findings[0].symptom in NOT_FINITE),
+        # A gradient that was not finite and was applied is in the weights, and in the next loss.
+        ([Cause.BIT_FLIP], is_skipped_overflow(context)),
         (ADAM_CAUSES, not re.search(adaptive, (context.facts.optimizer or "adam").lower())),
     ]
     has_tokens = recorded(signals.TOKENS, signals.TOKEN_RARITY, signals.UNIQUE_TOKEN_SHARE)
@@ -360,6 +364,14 @@ def _burst_has_usual_loss(context: IncidentContext, answers: Answers) -> bool:
     row = rows.start + int(np.nanargmax(context.block.column(signals.GRAD_NORM).values[rows]))
     loss, before = context.at(row, signals.LOSS), context.before(signals.LOSS, 64)
     return loss is not None and len(before) >= MIN_USUAL and loss <= float(before.max())
+
+
+def is_skipped_overflow(context: IncidentContext) -> bool:
+    """Return whether a gradient was not finite and the losses are, as where a scaler skips it."""
+    loss, norm = context.during(signals.LOSS), context.during(signals.GRAD_NORM)
+    is_bad = Symptom.NONFINITE_GRAD_NORM in context.incident.symptoms and norm.nonfinite.any()
+    is_back = came_back(context) and bool(loss.finite.any()) and not loss.nonfinite.any()
+    return is_bad and is_back and _may_overflow(context)
 
 
 def _may_overflow(context: IncidentContext) -> bool:

@@ -18,6 +18,7 @@ from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import LR, PARAM_NORM
 from trimtab.core.text import clause, counted, digits, times_text
+from trimtab.explain.causes.plausible import is_skipped_overflow
 from trimtab.explain.context import (
     IncidentContext,
     dtype_of,
@@ -314,6 +315,14 @@ def _weight_decay(case: Case) -> Said:
 def _fp16_overflow(case: Case) -> Said:
     found = case.seen("module_nonfinite").partition(";")[0]
     numbers = case.seen("scale_fell", "scale_frozen", "overflows", "finite_in_fp32")
+    if is_skipped_overflow(case.context):
+        return Said(
+            _with(
+                f"A gradient left the range of fp16 {case.at}, and the scaler skipped it", numbers
+            ),
+            "None if it stays rare: a scaler skips such steps. State the dtype to tell.",
+            case.learnt("A gradient that is not finite beside finite losses was skipped", numbers),
+        )
     where = f": first in {found}" if found else ", or look for the layer whose activations grow"
     when = case.at if case.context.incident.facts.records_before else "before this log begins"
     return Said(
