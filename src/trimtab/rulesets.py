@@ -53,6 +53,7 @@ def _advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         cause=diagnosis.cause,
         not_finite=diagnosis.not_finite,
         has_responses=diagnosis.has_responses,
+        num_scaled_down=diagnosis.num_scaled_down,
     )
     return instruct(diagnosis.incident, around)
 

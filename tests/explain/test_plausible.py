@@ -59,7 +59,7 @@ def test_curves_alone_name_no_cause() -> None:
         (RunFacts(), (), {Cause.LR_DISCONTINUITY, Cause.WRONG_SCHEDULE}),
         (RunFacts(dtype="bf16"), (), {Cause.FP16_OVERFLOW}),
         (RunFacts(optimizer="SGD"), (), {Cause.STALE_SECOND_MOMENT, Cause.EPSILON_REGIME}),
-        (RunFacts(ranks=1), (), {Cause.REPLICAS_OUT_OF_SYNC}),
+        (RunFacts(ranks=1), (), {Cause.REPLICAS_OUT_OF_SYNC, Cause.BAD_DEVICE}),
         (RunFacts(), ("eval/wer",), {Cause.RARE_TOKENS, Cause.ATTENTION_LOGIT_GROWTH}),
         (RunFacts(), ("reward",), {Cause.RARE_TOKENS}),
         (RunFacts(), ("param_norm/mlp",), {Cause.RARE_TOKENS, Cause.ATTENTION_LOGIT_GROWTH}),

@@ -350,6 +350,13 @@ def switched(context: IncidentContext) -> Iterator[str]:
             yield f"{name} ramps from {then} since step {int(block.step[rows[first]]):,}"
 
 
+def num_scaled_down(context: IncidentContext) -> int:
+    """Return how many gradients of the incident the gate has scaled down."""
+    first, last = context.incident.onset.step, context.incident.last.step
+    scaled = (e for e in context.block.events if e.kind == "gradient scaled down")
+    return sum(first <= event.step <= last for event in scaled)
+
+
 def not_finite_since(context: IncidentContext) -> Iterator[str]:
     """Yield the signals that have not been finite since an alarm, where the loss is back."""
     if context.incident.incident_class is not IncidentClass.RECOVERED:

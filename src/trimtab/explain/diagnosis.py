@@ -23,6 +23,7 @@ from trimtab.explain.context import (
     checkpoint_before,
     has_responses,
     not_finite_since,
+    num_scaled_down,
 )
 from trimtab.explain.measures import (
     BatchRepeats,
@@ -82,6 +83,8 @@ class Diagnosis:
     """What was changed on purpose around the onset."""
     not_finite: tuple[str, ...] = ()
     """Signals that have not been finite since, although the loss is back."""
+    num_scaled_down: int = 0
+    """Gradients of the incident that the gate has scaled down."""
     in_short: str = ""
     """The cause in a few words, where it is known and none of the catalogue."""
     has_responses: bool = True
@@ -149,6 +152,7 @@ class Diagnosis:
         shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None, ranking=None))
         for name in ("layer_map", "ranking", "not_finite", "in_short", "has_responses"):
             del shown[name]
+        del shown["num_scaled_down"]
         shown["cause"] = _cause(self.cause)
         for hypothesis, part in zip(self.hypotheses, shown["hypotheses"], strict=True):
             part["cause"] = _cause(hypothesis.cause)
@@ -206,6 +210,7 @@ def make_diagnosis(
         changes=tuple(changes_near(context)),
         not_finite=tuple(not_finite_since(context)),
         has_responses=has_responses(context),
+        num_scaled_down=num_scaled_down(context),
     )
 
 

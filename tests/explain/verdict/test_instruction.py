@@ -139,6 +139,15 @@ def test_a_policy_without_prompts_has_no_responses_to_read() -> None:
     assert "responses" in told(IncidentClass.SILENT, Symptom.REWARD_FELL).instruction
 
 
+def test_gradients_that_the_gate_scaled_down_need_nothing() -> None:
+    scaled = told(
+        IncidentClass.SILENT, Symptom.GRADIENT_SPIKE, around=Surroundings(num_scaled_down=5)
+    )
+    assert scaled.instruction == "Nothing to do: the gate has scaled 5 gradients down."
+    other = told(IncidentClass.SILENT, Symptom.GRADIENT_SPIKE)
+    assert other.instruction == "Look at loss; act if the loss follows."
+
+
 def test_the_reason_has_the_numbers_of_this_run() -> None:
     reason = told(IncidentClass.LINGERING).reason
     assert reason == "The loss is 2.5, 0.5 above its trend, 600 steps after the onset."

@@ -69,8 +69,8 @@ NO_TOKENS = frozenset(f"{signals.PARAM_NORM}/{role}" for role in ("norm", "head"
 no embedding, which attention of an unknown name would have, too."""
 
 RATE_CAUSES = frozenset({Cause.LR_DISCONTINUITY, Cause.WRONG_SCHEDULE})
-RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK})
-"""What a run of one rank cannot have: there is no other to differ from."""
+RANK_CAUSES = frozenset({Cause.REPLICAS_OUT_OF_SYNC, Cause.SLOW_RANK, Cause.BAD_DEVICE})
+"""What a run of one rank cannot have: there is no other to differ from, or to compare with."""
 
 RESPONSE_CAUSES = frozenset(
     {

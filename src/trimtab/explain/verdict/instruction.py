@@ -90,6 +90,8 @@ class Surroundings:
     """Its cause, where it is named."""
     not_finite: Sequence[str] = ()
     """Signals other than the loss that have not been finite since."""
+    num_scaled_down: int = 0
+    """Gradients of the incident that the gate has scaled down."""
     has_responses: bool = True
     """Whether a policy answers prompts, as is known of a language model."""
 
@@ -224,6 +226,9 @@ def _after_silence(incident: Incident, around: Surroundings) -> Action:
         if first.signal == REWARD:
             return _wait("Check the reward function: the reward does not rise.", reason)
         return _wait("Check the prompts and the reward function: groups teach nothing.", reason)
+    if first.symptom == Symptom.GRADIENT_SPIKE and around.num_scaled_down:
+        gradients = counted(around.num_scaled_down, "gradient")
+        return _wait(f"Nothing to do: the gate has scaled {gradients} down.", reason)
     if first.symptom == Symptom.REWARD_FELL:
         look = "Read some responses" if around.has_responses else "Look at what it does"
         return _wait(f"{look}; act if the reward stays down.", reason)
