@@ -1,14 +1,19 @@
 """What is measured of an incident: a batch served again, and the layer that moved first."""
 
 import numpy as np
-from tests.kit.synthetic import incident_of
+from tests.kit.synthetic import block_of, incident_of
 
 from trimtab.core.block import Block, Column
 from trimtab.core.incidents import Moment
 from trimtab.core.run import RunFacts
 from trimtab.core.signals import FINGERPRINT, LOSS
 from trimtab.explain.context import IncidentContext
-from trimtab.explain.measures import BatchRepeats, find_repeated_batch, first_movers
+from trimtab.explain.measures import (
+    BatchRepeats,
+    find_repeated_batch,
+    first_movers,
+    lasting_jump,
+)
 
 ONSET, LAST = 50, 70
 
@@ -29,6 +34,15 @@ def found(fingerprints: list[int], attempts: list[int] | None = None) -> BatchRe
     incident = incident_of(onset, last=last, records=20)
     context = IncidentContext.of(incident, block, RunFacts())
     return find_repeated_batch(context)
+
+
+def test_a_jump_that_stays_is_told_of_a_short_log_where_the_loss_measures() -> None:
+    values = np.array([10.1, 8.2, 7.0, 6.5, 6.1, 5.8, 5.6, 9.9, 9.7, 9.8, 9.6, 9.7])
+    told = lasting_jump(block_of({"loss": values}))
+    assert told == "the loss jumped at step 8 (5.6 -> 9.9) and stayed"
+    assert lasting_jump(block_of({"loss": values[:10]})) == ""  # three records of it
+    assert lasting_jump(block_of({"loss": np.append(values, 5.5)})) == ""
+    assert lasting_jump(block_of({"loss": values, "reward": values})) == ""
 
 
 def test_the_repeated_batch_is_named_with_its_first_and_last_position() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from trimtab.core import signals
 from trimtab.core.block import NO_POSITION, Block, FloatArray, IntArray
 from trimtab.core.findings import Symptom
+from trimtab.core.text import digits
 from trimtab.explain.context import IncidentContext
 from trimtab.explain.evidence.observation import deviation
 
@@ -279,6 +280,27 @@ def has_never_fallen(block: Block) -> bool:
     losses = column.values[column.finite]
     noise = deviation(losses[-flat.records :])
     return bool(abs(float(np.median(losses[:FIRST_LOSSES])) - flat.after) < 3 * noise)
+
+
+JUMPED, JUMP_BEFORE, JUMP_STAYS = 1.4, 3, 4
+"""Times the highest of so many losses just before that a loss must be to have jumped, and the
+losses from there to the end of a short log that must be so. Chosen: no public log with as few
+records that is healthy has such a jump."""
+
+
+def lasting_jump(block: Block) -> str:
+    """Return how the loss of a short log jumped and stayed: "the loss jumped at step 700 (5.6 ->
+    9.9) and stayed"; "" if it did not, or does not measure progress."""
+    column = block.column(signals.LOSS)
+    losses, steps = column.values[column.finite], block.step[column.finite]
+    has_direction = not any(block.column(name).recorded for name in signals.WITHOUT_DIRECTION)
+    if not has_direction or not len(losses) or losses.min() <= 0:
+        return ""
+    for at in range(JUMP_BEFORE, len(losses) - JUMP_STAYS + 1):
+        if losses[at:].min() >= JUMPED * losses[at - JUMP_BEFORE : at].max():
+            before, now = digits(float(losses[at - 1])), digits(float(losses[at]))
+            return f"the loss jumped at step {int(steps[at]):,} ({before} -> {now}) and stayed"
+    return ""
 
 
 FAMILIES = (

@@ -17,7 +17,7 @@ from trimtab.core.signals import LOSS, Quality
 from trimtab.core.sink import RunStatus
 from trimtab.core.text import clause, counted, printable
 from trimtab.explain.diagnosis import Diagnosis
-from trimtab.explain.measures import compute_discards, has_never_fallen
+from trimtab.explain.measures import compute_discards, has_never_fallen, lasting_jump
 
 NOTE_OF_ROWS = 'No step column: "step" below is the row number'
 """How the note begins of a log that counts epochs and no steps."""
@@ -69,6 +69,8 @@ class RunReport:
         num_records = self._num_judged
         records, is_short = counted(num_records, "record"), num_records < MIN_RECORDS
         if not self.undismissed:
+            if is_short and (jump := lasting_jump(self.block)):
+                return f"No incident found, but {jump}; {records} are few{note}."
             if is_short:
                 return f"No incident found in {records}; it takes {MIN_RECORDS} to be sure{note}."
             if self.bad_end:
