@@ -6,7 +6,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 from tests.kit.cases import one_of_each
-from tests.kit.synthetic import Array
+from tests.kit.synthetic import Array, block_of
 from tests.kit.tracked import alarm, classes, tracked
 
 from trimtab.core.actions import ActionKind
@@ -299,3 +299,14 @@ def test_few_evaluations_that_fell_far_do_not_hide_a_level_that_stays_up() -> No
         assert found.incident_class is expected
         is_back = expected is IncidentClass.RECOVERED
         assert ("held-out loss is where it was" in report.to_markdown()) is is_back
+
+
+def test_a_spike_after_a_few_records_is_over_once_the_loss_is_under_the_start() -> None:
+    loss = np.array([2.776, 2.773, 2.768, 7.344, 8.716, 7.654, 7.192, 6.849, 2.723, 2.636])
+    for until, named in ((8, IncidentClass.OPEN), (10, IncidentClass.RECOVERED)):
+        run = block_of({"loss": loss[:until]}, first_step=0)
+        incidents, _ = tracked(run, alarm(5, onset=3))
+        assert [one.incident_class for one in incidents] == [named]
+        assert ("was 2.776 at the start" in instruct(incidents[0], Surroundings()).reason) is (
+            named is IncidentClass.RECOVERED
+        )

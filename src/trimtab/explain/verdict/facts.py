@@ -109,6 +109,8 @@ def measure(past: Past, rows: Sequence[Row], evaluations: Sequence[float] = ()) 
     steps = max(rows[-1].step - reference.onset_step, 0) if rows else 0
     known = Losses.of(applied)
     start, newest = reference.start, midmean(known.loss[-4:]) if len(known) else 0.0
+    if not reference.has_level and len(known) > 2:
+        newest = min(newest, float(known.loss[-2:].max()))  # it may be back just now
     has_level = reference.has_level and past.is_measure and len(known) > 0
     level = _level(reference, known, len(applied), steps) if has_level else None
     return Facts(

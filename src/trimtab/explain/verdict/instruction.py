@@ -414,7 +414,8 @@ def level_text(facts: Facts) -> str:
         return f"the reward is {digits(reward.now)} and was {digits(reward.before)}"
     if not facts.is_measure:
         return "a loss like this one does not tell"
-    if level is None and facts.never_learnt and facts.start_loss is not None:
+    is_told_by_start = facts.never_learnt or (facts.is_loud and 0 < facts.times_start <= 1)
+    if level is None and is_told_by_start and facts.start_loss is not None:
         now = digits(facts.times_start * facts.start_loss)
         return f"the loss is {now}, and was {digits(facts.start_loss)} at the start"
     if level is None:

@@ -145,7 +145,8 @@ def _classify_start(facts: Facts) -> Classified:
     if facts.times_start > BLOWN_UP:
         certainty = 0.9 if facts.times_start > WITHOUT_DOUBT else 0.6
         return Classified(incident_class=IncidentClass.DIVERGENT, certainty=certainty)
-    if facts.records >= 2 * PATIENCE and facts.times_start <= 1:
+    has_come_back = facts.start_loss is not None and facts.is_loud and facts.times_start <= 1
+    if facts.times_start <= 1 and (has_come_back or facts.records >= 2 * PATIENCE):
         return Classified(incident_class=IncidentClass.RECOVERED, certainty=0.6)
     return OPEN
 
