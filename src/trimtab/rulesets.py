@@ -54,6 +54,8 @@ def _advise(diagnosis: Diagnosis, *, recurs: bool) -> Action:
         not_finite=diagnosis.not_finite,
         has_responses=diagnosis.has_responses,
         num_scaled_down=diagnosis.num_scaled_down,
+        undo_until=diagnosis.undo_until,
+        is_journal=diagnosis.is_journal,
     )
     return instruct(diagnosis.incident, around)
 

@@ -14,6 +14,7 @@ from trimtab.core.events import (
     EXPERIMENT,
     NOT_APPLIED,
     NOT_UNDONE,
+    ROLLBACK_PROPOSED,
     SETTING_CHANGED,
     UNDO,
     is_announced,
@@ -348,6 +349,22 @@ def switched(context: IncidentContext) -> Iterator[str]:
         if is_ramp and -CHANGE_STEPS <= int(rows[first]) - onset <= SWITCHED_AFTER:
             then = digits(float(values[first - 1]))
             yield f"{name} ramps from {then} since step {int(block.step[rows[first]]):,}"
+
+
+OFFER_STEPS = 100
+"""Steps for which a proposed rollback can be taken. Source: `live.recover.trial`."""
+
+
+def undo_until(context: IncidentContext) -> int | None:
+    """Return the step up to which `guard.undo()` takes a rollback that was proposed in the
+    incident; None if none is open."""
+    first, now = context.incident.onset.step - NEAR_STEPS, int(context.block.step.max(initial=0))
+    kinds = (ROLLBACK_PROPOSED, UNDO)
+    events = [event for event in context.block.events if event.kind in kinds]
+    if not events or events[-1].kind != ROLLBACK_PROPOSED:
+        return None
+    until = events[-1].step + OFFER_STEPS
+    return until if events[-1].step >= first and now < until else None
 
 
 def num_scaled_down(context: IncidentContext) -> int:

@@ -24,6 +24,7 @@ from trimtab.explain.context import (
     has_responses,
     not_finite_since,
     num_scaled_down,
+    undo_until,
 )
 from trimtab.explain.measures import (
     BatchRepeats,
@@ -83,6 +84,10 @@ class Diagnosis:
     """What was changed on purpose around the onset."""
     not_finite: tuple[str, ...] = ()
     """Signals that have not been finite since, although the loss is back."""
+    undo_until: int | None = None
+    """The step up to which `guard.undo()` takes a proposed rollback; None if none is open."""
+    is_journal: bool = False
+    """Whether the run wrote a journal of its own, which knows the checkpoints it saved."""
     num_scaled_down: int = 0
     """Gradients of the incident that the gate has scaled down."""
     in_short: str = ""
@@ -152,7 +157,8 @@ class Diagnosis:
         shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None, ranking=None))
         for name in ("layer_map", "ranking", "not_finite", "in_short", "has_responses"):
             del shown[name]
-        del shown["num_scaled_down"]
+        for name in ("num_scaled_down", "undo_until", "is_journal"):
+            del shown[name]
         shown["cause"] = _cause(self.cause)
         for hypothesis, part in zip(self.hypotheses, shown["hypotheses"], strict=True):
             part["cause"] = _cause(hypothesis.cause)
@@ -211,6 +217,8 @@ def make_diagnosis(
         not_finite=tuple(not_finite_since(context)),
         has_responses=has_responses(context),
         num_scaled_down=num_scaled_down(context),
+        undo_until=undo_until(context),
+        is_journal=context.facts.ranks is not None,
     )
 
 

@@ -104,6 +104,23 @@ def test_where_no_checkpoint_is_known_it_says_how_old_one_must_be() -> None:
     )
 
 
+def test_a_journal_that_knows_no_checkpoint_sends_nobody_to_one() -> None:
+    own = Surroundings(is_journal=True)
+    assert told(IncidentClass.DEAD, around=own).instruction == (
+        "Stop and roll back to your own checkpoint from before step 300 (trimtab knows none)."
+    )
+    known = Surroundings(is_journal=True, checkpoint="step-000200")
+    assert told(IncidentClass.DEAD, around=known).instruction.endswith("to step-000200.")
+
+
+def test_a_proposed_undo_is_the_instruction_while_it_is_open() -> None:
+    offered = Surroundings(undo_until=388, checkpoint="step-000200")
+    assert told(IncidentClass.LINGERING, around=offered).instruction == (
+        "Call guard.undo() by step 388, or roll back to step-000200."
+    )
+    assert told(IncidentClass.RECOVERED, around=offered).instruction == "Nothing to do."
+
+
 @pytest.mark.parametrize("start", [4.0, 2.02])
 def test_a_run_that_had_learnt_nothing_is_started_again(start: float) -> None:
     facts = facts_of(0.5, records_before=5, start_loss=start)

@@ -90,6 +90,10 @@ class Surroundings:
     """Its cause, where it is named."""
     not_finite: Sequence[str] = ()
     """Signals other than the loss that have not been finite since."""
+    undo_until: int | None = None
+    """The step up to which `guard.undo()` takes a proposed rollback; None if none is open."""
+    is_journal: bool = False
+    """Whether the run wrote a journal of its own, which knows the checkpoints it saved."""
     num_scaled_down: int = 0
     """Gradients of the incident that the gate has scaled down."""
     has_responses: bool = True
@@ -288,6 +292,10 @@ def _act(
             kind=ActionKind.STOP, instruction=f"Stop, {first} and start again.", reason=reason
         )
     back = f"oll back to {target}{then}"
+    if around.undo_until is not None:
+        # The checkpoint is for a run that has ended meanwhile.
+        call = f"Call guard.undo() by step {around.undo_until:,}, or r{back}."
+        return Action(kind=kind, instruction=call, reason=reason)
     instruction = f"R{back}." if verb == "Roll back" else f"{verb} and r{back}."
     return Action(kind=kind, instruction=instruction, reason=reason)
 
@@ -327,6 +335,8 @@ def _target(incident: Incident, around: Surroundings) -> str | None:
     is_young = incident.onset.step < YOUNG_STEPS  # a log may begin long after its run
     if incident.facts.records_before < PATIENCE and not has_learnt and is_young:
         return None
+    if around.is_journal:
+        return f"your own checkpoint from before step {incident.onset.step:,} (trimtab knows none)"
     return f"a checkpoint from before step {incident.onset.step:,}"
 
 
