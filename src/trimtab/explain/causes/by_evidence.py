@@ -312,7 +312,9 @@ def _would_tell(ranking: Ranking, case: Case) -> list[str]:
     Without norm and rate no other signal says much; a policy has signals of its own.
     """
     block, decides = case.context.block, ranking.decides
-    usual = conclusions.OF_POLICY if case.context.incident.is_of_policy else conclusions.OF_LOOP
+    usual: tuple[str, ...] = conclusions.OF_LOOP
+    if case.context.incident.is_of_policy:
+        usual = conclusions.OF_POLICY
     if not has_responses(case.context):
         usual = tuple(name for name in usual if name != RESPONSE_LENGTH)
     missing = [name for name in usual if not block.column(name).recorded]

@@ -369,7 +369,8 @@ def _burst_has_usual_loss(context: IncidentContext, answers: Answers) -> bool:
 def is_skipped_overflow(context: IncidentContext) -> bool:
     """Return whether a gradient was not finite and the losses are, as where a scaler skips it."""
     loss, norm = context.during(signals.LOSS), context.during(signals.GRAD_NORM)
-    is_bad = Symptom.NONFINITE_GRAD_NORM in context.incident.symptoms and norm.nonfinite.any()
+    has_symptom = Symptom.NONFINITE_GRAD_NORM in context.incident.symptoms
+    is_bad = has_symptom and bool(norm.nonfinite.any())
     is_back = came_back(context) and bool(loss.finite.any()) and not loss.nonfinite.any()
     return is_bad and is_back and _may_overflow(context)
 

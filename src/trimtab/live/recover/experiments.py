@@ -276,7 +276,11 @@ class Experiments:
             return
         for answer in answers:
             log.info("trimtab: experiment at step %d: %s", step, answer.sentence)
-            facts = {"name": answer.name, "answer": answer.answer, "sentence": answer.sentence}
+            facts: dict[str, Any] = {
+                "name": answer.name,
+                "answer": answer.answer,
+                "sentence": answer.sentence,
+            }
             facts |= {} if answer.loss is None else {"loss": answer.loss}
             recorder.event(EXPERIMENT, step, facts)
 
