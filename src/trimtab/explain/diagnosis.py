@@ -90,7 +90,7 @@ class Diagnosis:
     """Whether the run wrote a journal of its own, which knows the checkpoints it saved."""
     num_scaled_down: int = 0
     """Gradients of the incident that the gate has scaled down."""
-    in_short: str = ""
+    other_cause: str = ""
     """The cause in a few words, where it is known and none of the catalogue."""
     has_responses: bool = True
     """Whether a policy answers prompts, as a language model does."""
@@ -155,7 +155,7 @@ class Diagnosis:
         # The map of layers is for a table, and a journal holds its signals; the hypotheses hold
         # what matters of the ranking.
         shown: dict[str, Any] = to_jsonable(replace(self, layer_map=None, ranking=None))
-        for name in ("layer_map", "ranking", "not_finite", "in_short", "has_responses"):
+        for name in ("layer_map", "ranking", "not_finite", "other_cause", "has_responses"):
             del shown[name]
         for name in ("num_scaled_down", "undo_until", "is_journal"):
             del shown[name]
@@ -210,7 +210,7 @@ def make_diagnosis(
         root_cause=conclusion.root_cause,
         remedy=conclusion.remedy,
         lesson=conclusion.lesson,
-        in_short=conclusion.in_short,
+        other_cause=conclusion.other_cause,
         cost=compute_cost(context),
         checkpoint=checkpoint_before(context),
         changes=tuple(changes_near(context)),

@@ -135,8 +135,8 @@ def _table(groups: Sequence[tuple[Diagnosis, ...]], width: int) -> Table:
 
 def _cause_cell(diagnosis: Diagnosis) -> str:
     """Return the named cause, or what it possibly is; probabilities stand below, for room."""
-    if diagnosis.cause is None and diagnosis.in_short:
-        return diagnosis.in_short
+    if diagnosis.cause is None and diagnosis.other_cause:
+        return diagnosis.other_cause
     cause = diagnosis.cause or wording.possible_cause(diagnosis)
     if cause is None:
         return "not known"

@@ -105,8 +105,8 @@ def possible_cause(diagnosis: Diagnosis) -> Cause | None:
 
 def short_cause(diagnosis: Diagnosis) -> str:
     """Return id and title of the cause: "F02 long-tail or degenerate tokens, about 80 %"."""
-    if diagnosis.cause is None and diagnosis.in_short:
-        return diagnosis.in_short
+    if diagnosis.cause is None and diagnosis.other_cause:
+        return diagnosis.other_cause
     if diagnosis.cause is None:
         possible = possible_cause(diagnosis)
         like = "" if possible is None else f", possibly {possible.label}"

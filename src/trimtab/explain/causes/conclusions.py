@@ -25,7 +25,7 @@ class Conclusion:
     remedy: str
     """The smallest change that fixes it."""
     lesson: str
-    in_short: str = ""
+    other_cause: str = ""
     """The cause in a few words, where it is known and none of the catalogue."""
 
 
@@ -76,7 +76,7 @@ def by_proof(proof: Event) -> Conclusion:
         remedy=f"If it comes again, look for code that writes {tensor} between two updates, then "
         "for a faulty device.",
         lesson=f"Harm to the state shows in the state itself: {why}.",
-        in_short=str(why),
+        other_cause=str(why),
     )
 
 
@@ -91,7 +91,7 @@ def by_cure(undo: Event, step: int) -> Conclusion:
         remedy="If it comes again, look for code that writes weights or moments between two "
         "updates, then for a faulty device.",
         lesson=f"What an older state cures at step {undo.step:,} is not in the batch.",
-        in_short="weights or moments corrupted",
+        other_cause="weights or moments corrupted",
     )
 
 
@@ -104,7 +104,7 @@ def by_change(change: str, incident: Incident) -> Conclusion:
         remedy="None if the change was meant; compare an evaluation with one from before step "
         f"{step:,}.",
         lesson=f"The loss shows a change of the run itself at step {step:,}: {change}.",
-        in_short=f"probably the change: {change}",
+        other_cause=f"probably the change: {change}",
     )
 
 
