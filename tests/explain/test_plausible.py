@@ -47,7 +47,7 @@ def test_curves_alone_name_no_cause() -> None:
     assert diagnosis.cause is None
     assert "Not known; possibly long-tail or degenerate tokens" in diagnosis.root_cause
     # What is likely has its remedy, and the gradient that speaks for it is said.
-    assert "If it is F02: look at these rows" in diagnosis.remedy
+    assert "If it was long-tail or degenerate tokens: look at these rows" in diagnosis.remedy
     assert "record(loss=loss, batch=batch)" in diagnosis.remedy
     assert any("gradient norm 40, usually 0.5" in e.observation for e in evidence_of(diagnosis))
     assert all((h.probability or 0) < SUPPORTED for h in diagnosis.hypotheses if h.cause)

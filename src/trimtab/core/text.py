@@ -59,8 +59,9 @@ def listed(names: Iterable[str], most: int = 8) -> str:
 
 
 def clause(sentence: str) -> str:
-    """Return a sentence as a part of another: `Roll back.` is `roll back`."""
-    return sentence[:1].lower() + sentence[1:].rstrip(".")
+    """Return a sentence as a part of another: `Roll back.` is `roll back`, `KL rose.` `KL rose`."""
+    begins_with_name = sentence[1:2].isupper()
+    return (sentence[:1] if begins_with_name else sentence[:1].lower()) + sentence[1:].rstrip(".")
 
 
 def printable(text: str) -> str:

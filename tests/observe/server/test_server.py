@@ -133,7 +133,7 @@ class TestPages:
         for client in serving(tmp_path):
             status, page = client.get(f"/run/{client.id_of('<b>new</b>')}/")
             assert status == 200
-            assert "no loss" in page
+            assert "holds no step" in page
             assert "<h1>&lt;b&gt;new&lt;/b&gt;</h1>" in page
 
 
