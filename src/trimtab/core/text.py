@@ -59,9 +59,13 @@ def listed(names: Iterable[str], most: int = 8) -> str:
 
 
 def clause(sentence: str) -> str:
-    """Return a sentence as a part of another: `Roll back.` is `roll back`, `KL rose.` `KL rose`."""
-    begins_with_name = sentence[1:2].isupper()
-    return (sentence[:1] if begins_with_name else sentence[:1].lower()) + sentence[1:].rstrip(".")
+    """Return a sentence as a part of another: `Roll back.` is `roll back`."""
+    return uncapitalized(sentence).rstrip(".")
+
+
+def uncapitalized(text: str) -> str:
+    """Return a text that does not begin a sentence: `The loss` is `the loss`, but `KL` is `KL`."""
+    return text if text[1:2].isupper() else text[:1].lower() + text[1:]
 
 
 def printable(text: str) -> str:

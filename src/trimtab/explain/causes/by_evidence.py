@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from trimtab.core.causes import Cause, Evidence, Hypothesis, Standing
 from trimtab.core.findings import NOT_FINITE
 from trimtab.core.signals import EVAL_LOSS, LOSS, LR, RESPONSE_LENGTH
-from trimtab.core.text import listed
+from trimtab.core.text import clause, listed, uncapitalized
 from trimtab.explain.causes import conclusions
 from trimtab.explain.causes.plausible import (
     CURVES,
@@ -303,7 +303,7 @@ def _fix_if_so(candidate: Candidate, case: Case) -> str:
     if not isinstance(candidate.cause, Cause):
         return ""
     fix = say(candidate.cause, case).fix
-    return f"If it was {candidate.cause.phrase}: {fix[:1].lower()}{fix[1:]}"
+    return f"If it was {candidate.cause.phrase}: {uncapitalized(fix)}"
 
 
 def _would_tell(ranking: Ranking, case: Case) -> list[str]:
@@ -412,7 +412,7 @@ def _hypothesis(candidate: Candidate, ranking: Ranking, case: Case) -> Hypothesi
 
 
 def _if_so(root_cause: str) -> str:
-    return f"if so, {root_cause[:1].lower()}{root_cause[1:].rstrip('.')}"
+    return f"if so, {clause(root_cause)}"
 
 
 def _evidence(candidate: Candidate, ranking: Ranking) -> Iterable[Evidence]:

@@ -17,7 +17,7 @@ import numpy as np
 from trimtab.core.causes import Cause
 from trimtab.core.findings import Symptom
 from trimtab.core.signals import LR, PARAM_NORM
-from trimtab.core.text import clause, counted, digits, times_text
+from trimtab.core.text import clause, counted, digits, times_text, uncapitalized
 from trimtab.explain.causes.plausible import is_skipped_overflow
 from trimtab.explain.context import (
     IncidentContext,
@@ -99,7 +99,7 @@ class Case:
         """Return the numbers of the first of these observations that was made; "" if none was."""
         yes = (self.answers[id] for id in observations if self.answers[id].is_yes)
         text = next((result.observation for result in yes), "")
-        return f"{text[:1].lower()}{text[1:]}"
+        return uncapitalized(text)
 
     def learnt(self, lesson: str, *numbers: str) -> str:
         """Return a lesson with where it was learnt, and the numbers behind it."""
