@@ -110,7 +110,7 @@ def test_the_demo_shows_a_run_that_recovers_beside_one_that_does_not(
     assert curves[0][1] == "nan"
     assert float(curves[1][1]) < 5.0
     assert f"  step {flip}: one bit of a weight flips" in result.stdout
-    assert re.search(r"took the flip back \(\d+ updates are lost\) and kept the NaN", result.stdout)
+    assert re.search(r"took it back \(\d+ updates are lost\) and kept the NaN", result.stdout)
     causes = ["certain: One bit of", "over 90 %: The forward pass makes the NaN"]
     whys = re.findall(rf"(?m)^  why    ({'|'.join(causes)})", result.stdout)
     assert whys == (causes if flip == 80 else causes[:1])

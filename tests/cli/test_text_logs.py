@@ -48,7 +48,7 @@ def test_pasted_text_and_what_is_known_of_the_run() -> None:
     arguments = ["diagnose", "-", "--set", "dtype=bf16", "--set", "seed=7", "--json"]
     result = runner.invoke(app, arguments, input=PASTED)
     assert result.exit_code == 0, result.output
-    assert json.loads(result.output)["source"] == "-"
+    assert json.loads(result.output)["source"] == "standard input"
 
 
 def test_a_pipe_that_stays_open_is_read_until_ctrl_c() -> None:

@@ -39,6 +39,12 @@ def test_a_held_out_loss_that_stays_above_its_best_is_an_alarm_at_the_third_eval
     assert Severity.ALARM not in [severity for *_, severity in noisy]
 
 
+def test_noise_of_the_evaluations_is_no_overfitting() -> None:
+    noise = np.random.default_rng(3).normal(scale=0.04, size=(20, 12))
+    alarmed = sum(any(one[2] is Severity.ALARM for one in evaluated(*(1 + row))) for row in noise)
+    assert alarmed <= 3
+
+
 def test_a_model_that_gets_worse_than_it_was_is_an_alarm_that_names_the_best_weights() -> None:
     held_out = np.full(LENGTH, np.nan)
     held_out[EVERY - 1 :: EVERY][:6] = [1.5, 1.4, 1.6, 1.7, 1.8, 1.9]

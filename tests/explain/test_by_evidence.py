@@ -240,6 +240,9 @@ def test_a_setting_that_changed_as_the_loss_did_is_the_cause_in_every_view() -> 
     assert short_cause(seen) == f"probably the change: {change}"
     assert seen.action.instruction.startswith("Nothing to do if the change at step")
     assert seen.remedy.startswith("None if the change was meant")
+    loss[AT] += 1.0
+    after = np.where(np.arange(LENGTH) < AT + 3, 0.5, 0.0)  # an accuracy: a consequence
+    assert "probe" not in first(block_of({"loss": loss, "probe": after})).root_cause
     other = np.roll(length, 100)
     assert "seq_len" not in first(block_of({"loss": loss, "seq_len": other})).root_cause
 

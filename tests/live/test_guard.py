@@ -198,7 +198,6 @@ def test_a_step_whose_loss_or_tokens_cannot_be_read_lacks_only_those(
 ) -> None:
     odd: dict[int, dict[str, Any]] = {
         1: {"loss": "abc", "tokens": 36},
-        2: {"loss": None, "accuracy": 0.5},
         3: {"tokens": "many"},
         4: {"tokens": -5},
         5: {"tokens": float("nan")},
@@ -208,27 +207,28 @@ def test_a_step_whose_loss_or_tokens_cannot_be_read_lacks_only_those(
         run.train(8, record=lambda step, loss: {"tokens": 36, **odd.get(step, {})})
     block = journal_of(tmp_path)
     assert block.step.tolist() == list(range(8))
-    assert np.flatnonzero(~block.column("loss").present).tolist() == [1, 2, 6]
-    assert np.flatnonzero(~block.column("tokens").present).tolist() == [1, 2, 3, 4, 5, 6]
+    assert np.flatnonzero(~block.column("loss").present).tolist() == [1, 6]
+    assert np.flatnonzero(~block.column("tokens").present).tolist() == [1, 3, 4, 5, 6]
     assert block.column("grad_norm").present.all()
-    assert block.column("accuracy").values[2] == 0.5
     assert [sentence for sentence in warnings_of(caplog) if "not a" in sentence] == [
         "trimtab: step 1: loss is not a number but 'abc': it is left out, and the step's tokens "
         "with it",
-        *(
-            f"trimtab: step {step}: tokens is not a count but {value}: its loss counts, its tokens "
-            "are not recorded"
-            for step, value in ((3, "'many'"), (4, "-5"), (5, "nan"))
-        ),
+        "trimtab: step 3: tokens is not a count but 'many': its loss counts, its tokens are not "
+        "recorded",
     ]
 
 
-def test_an_optimizer_has_one_open_guard(tmp_path: Path) -> None:
+def test_a_second_guard_of_an_optimizer_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with watching(tmp_path / "first") as run:
-        with pytest.raises(ConfigError, match=r"this AdamW is watched already, in .*first: call "):
-            trimtab.watch(run.model, run.optimizer, run_dir=tmp_path / "second")
+        second = trimtab.watch(run.model, run.optimizer, run_dir=tmp_path / "second")
+        assert "this AdamW is watched already, in " in caplog.text
+        second.close()
+        caplog.clear()
         run.train(2)
-    trimtab.watch(run.model, run.optimizer, run_dir=tmp_path / "second").close()
+    trimtab.watch(run.model, run.optimizer, run_dir=tmp_path / "third").close()
+    assert "watched already" not in caplog.text
     assert len(journal_of(tmp_path / "first")) == 2
 
 

@@ -21,6 +21,7 @@ from trimtab.journal.notes import add_note
 from trimtab.judge import Judge
 from trimtab.observe.observed_run import observe_once
 from trimtab.observe.run_observer import RunObserver
+from trimtab.report.brief import incident_brief
 from trimtab.report.run_report import RunReport
 
 
@@ -46,6 +47,13 @@ def test_the_loss_of_a_run_that_is_nan_to_the_end_is_nan_now() -> None:
     losses[300:] = np.nan
     answer = diagnose(block_of({"loss": losses})).brief()
     assert answer["incident"]["loss"]["now"] == "NaN"
+    report = diagnose(block_of({"loss": losses}))
+    assert (
+        "now"
+        not in incident_brief(
+            report.incidents[0], dataclasses.replace(report, block=report.block[:200])
+        )["loss"]
+    )
 
 
 def test_a_second_look_at_the_same_run_is_small(troubled: RunReport) -> None:

@@ -329,6 +329,11 @@ def switched(context: IncidentContext) -> Iterator[str]:
     by equal steps, as the weight of a KL term that is warmed up.
     """
     block, onset = context.block, context.onset_row
+    loss = block.column(LOSS)
+    before = loss.values[:onset][loss.finite[:onset]][-CONSTANT_RECORDS:]
+    at_onset = loss.values[onset : onset + 1][loss.finite[onset : onset + 1]]
+    # What changes after the loss has risen did not raise it.
+    latest = 0 if len(before) and (at_onset > before.max()).any() else SWITCHED_AFTER
     for name, column in block.columns.items():
         if name in NO_SETTING or _CONSEQUENCE.search(name):
             continue
@@ -338,7 +343,7 @@ def switched(context: IncidentContext) -> Iterator[str]:
         at = int(switches[-1]) if len(switches) else 0
         since = int(switches[-2]) if len(switches) > 1 else 0
         is_setting = at - since >= CONSTANT_RECORDS and len(values) - at >= HELD_RECORDS
-        if is_setting and -SWITCHED_BEFORE <= int(rows[at]) - onset <= SWITCHED_AFTER:
+        if is_setting and -SWITCHED_BEFORE <= int(rows[at]) - onset <= latest:
             then, now = digits(float(values[at - 1])), digits(float(values[at]))
             yield f"{name} went from {then} to {now} at step {int(block.step[rows[at]]):,}"
             continue
@@ -346,7 +351,7 @@ def switched(context: IncidentContext) -> Iterator[str]:
         moves = np.diff(values[max(first - 1, 0) :][: HELD_RECORDS + 1])
         is_held = first >= CONSTANT_RECORDS and len(moves) == HELD_RECORDS
         is_ramp = is_held and np.ptp(moves) <= RAMP * abs(float(moves.mean()))
-        if is_ramp and -CHANGE_STEPS <= int(rows[first]) - onset <= SWITCHED_AFTER:
+        if is_ramp and -CHANGE_STEPS <= int(rows[first]) - onset <= latest:
             then = digits(float(values[first - 1]))
             yield f"{name} ramps from {then} since step {int(block.step[rows[first]]):,}"
 

@@ -119,6 +119,8 @@ class Diagnosis:
         is_quiet = self.incident_class.severity <= IncidentClass.RECOVERED.severity
         is_quiet = is_quiet and self.action.kind is ActionKind.WAIT and not self.not_finite
         is_quiet = is_quiet and not is_still_kept_out(self.incident)
+        is_watched = self.incident.facts.is_undo_watched and self.incident.end is None
+        is_quiet = is_quiet and not is_watched
         return bool(self.dismissed) or is_quiet
 
     @property

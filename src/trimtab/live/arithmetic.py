@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
 import torch
 
 from trimtab.state.host_copy import local
@@ -30,9 +31,9 @@ def as_float(value: Any) -> float:
     """A number that is on the host."""
     if isinstance(value, str | bytes) or value is None:
         raise OddNumber(repr(value)[:40])
-    item = getattr(value, "item", None)  # NumPy makes no float of an array of one number
     try:
-        return float(value if item is None else item())
+        # NumPy makes no float of an array of one number.
+        return float(value.item() if isinstance(value, np.ndarray) and value.ndim else value)
     except (TypeError, ValueError, OverflowError) as error:
         raise OddNumber(f"{type(value).__name__} ({error})") from error
 

@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from trimtab.state.checkpoints.run_checkpoints import Checkpoints
 
 
-class _NotGiven:
-    def __repr__(self) -> str:
-        return "NOT_GIVEN"
-
-
-NOT_GIVEN: Any = _NotGiven()
-"""In place of a loss that `record` was not given: the call is about something else."""
-
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
@@ -235,7 +227,7 @@ class Guard(LoopServices):
         self,
         /,
         *,
-        loss: Number | None = NOT_GIVEN,
+        loss: Number | None = None,
         tokens: Number | None = None,
         grad_norm: Number | None = None,
         eval_loss: Number | None = None,
@@ -247,20 +239,17 @@ class Guard(LoopServices):
     ) -> None:
         """Take the numbers of a micro-batch, before `optimizer.step()`.
 
-        `loss` is undivided; None says that this step has none, and it counts. `tokens` is what it
-        is the mean of, `grad_norm` is from before clipping. `token_loss` has the loss of every
-        token, [batch, sequence], `row_loss` that of every sequence, [batch]: reports then name the
-        sequences with the highest loss, and by their numbers in the data if `row_ids` has them,
-        [batch]. `batch` is what `batch_loss` takes: its fingerprint and the statistics of its
-        tokens are recorded if it is on the host, and a few are remembered, so that "recover" can
-        make experiments on them. Other signals are journalled as the first rank has them. A loss
-        without a graph that is recorded in evaluation (`model.eval()`, `torch.no_grad()`) belongs
-        to no step.
+        `loss` is undivided, `tokens` is what it is the mean of, `grad_norm` is from before
+        clipping. `token_loss` has the loss of every token, [batch, sequence], `row_loss` that of
+        every sequence, [batch]: reports then name the sequences with the highest loss, and by their
+        numbers in the data if `row_ids` has them, [batch]. `batch` is what `batch_loss`
+        takes: its fingerprint and the statistics of its tokens are recorded if it is on the host,
+        and a few are remembered, so that "recover" can make experiments on them. Other signals
+        are journalled as the first rank has them. A loss without a graph that is recorded in
+        evaluation (`model.eval()`, `torch.no_grad()`) belongs to no step.
         """
         monitor = self._monitor
         monitor.num_calls += 1
-        is_without_loss = loss is None and eval_loss is None and not self._is_evaluation()
-        loss = None if loss is NOT_GIVEN else loss
         is_trained = isinstance(loss, torch.Tensor) and loss.requires_grad
         if loss is not None and not is_trained and self._is_evaluation():
             self._report_once(
@@ -290,8 +279,6 @@ class Guard(LoopServices):
             except OddNumber as odd:
                 monitor.meter.count_odd_loss()
                 self._report_odd("loss", odd, "it is left out, and the step's tokens with it")
-        elif is_without_loss:
-            monitor.note_no_loss()
         if grad_norm is not None:
             try:
                 monitor.meter.set_norm(grad_norm, is_from_user=True)
@@ -467,7 +454,7 @@ class Guard(LoopServices):
         what = "a count" if name == "tokens" else "a number"
         sentence = f"{name} is not {what} but {odd}"
         step = self._monitor.next_step
-        self._report_once(f"trimtab: step {step}: {sentence}: {consequence}", sentence)
+        self._report_once(f"trimtab: step {step}: {sentence}: {consequence}", f"odd {name}")
 
     def _report_once(self, sentence: str, what: str = "") -> None:
         if (what or sentence) not in self._reported and len(self._reported) < 256:
@@ -504,9 +491,9 @@ class NoGuard(LoopServices):
         self._count = NoMonitor(first_step)
         super().__init__(model, self._count, boundary, checkpoints)
 
-    def record(self, /, *, loss: Any = NOT_GIVEN, **numbers: Any) -> None:
+    def record(self, /, *, loss: Any = None, **numbers: Any) -> None:
         """Count a loss, so that steps are numbered as with a guard."""
-        self._count.count_loss(None if loss is NOT_GIVEN else loss)
+        self._count.count_loss(loss)
 
     def clip_grad_norm_(self, max_norm: float) -> torch.Tensor:
         """Clip as `torch.nn.utils.clip_grad_norm_` does; returns the norm before."""

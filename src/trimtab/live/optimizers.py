@@ -5,7 +5,6 @@ from typing import Any
 
 import torch
 from torch.optim import Optimizer
-from torch.optim.lr_scheduler import LRScheduler
 
 from trimtab.core.errors import ConfigError
 from trimtab.state.training_state import parameters_of
@@ -21,10 +20,6 @@ def find_optimizers(given: Any, *, is_protected: bool = False) -> tuple[Optimize
     `.optimizers`, SAM in `.base_optimizer`. Hooks must sit on the torch optimizers themselves,
     where `step` really happens.
     """
-    if isinstance(given, LRScheduler):  # it has an optimizer inside, which it does not step
-        raise ConfigError(
-            f"{type(given).__name__} is a scheduler of the learning rate; pass the optimizer itself"
-        )
     wrappers: dict[int, Any] = {}
     found = tuple(dict.fromkeys(_unwrap(given, wrappers)))
     if not found:

@@ -114,9 +114,11 @@ class LocalComponents:
         for one in measured:
             if (monitor := open_monitor(one)) is not None:
                 where = f", in {monitor.recorder.run.root}" if monitor.recorder.is_recording else ""
-                raise ConfigError(
-                    f"this {type(one).__name__} is watched already{where}: call guard.close() of "
-                    "that guard before, or use it in a with statement"
+                log.warning(
+                    "trimtab: this %s is watched already%s: both guards record; close the one "
+                    "that is over",
+                    type(one).__name__,
+                    where,
                 )
         if not parameters:
             raise ConfigError("the optimizer has no parameters; add them before trimtab.watch")

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from trimtab.core.errors import ConfigError
 from trimtab.core.incidents import IncidentTransition, Transition
 from trimtab.core.jsonable import to_jsonable
@@ -107,8 +105,8 @@ def _newest_loss(diagnosis: Diagnosis, report: RunReport) -> float | None:
     facts = diagnosis.incident.facts
     if facts.nonfinite_at_end:
         column = report.block.column(LOSS)
-        losses = column.values[column.present]
-        return float(losses[~np.isfinite(losses)][-1]) if len(losses) else None
+        bad = column.values[column.nonfinite]
+        return float(bad[-1]) if len(bad) else None
     return facts.level.now if facts.level else None
 
 

@@ -107,7 +107,7 @@ def test_where_no_checkpoint_is_known_it_says_how_old_one_must_be() -> None:
 def test_a_journal_that_knows_no_checkpoint_sends_nobody_to_one() -> None:
     own = Surroundings(is_journal=True)
     assert told(IncidentClass.DEAD, around=own).instruction == (
-        "Stop and roll back to your own checkpoint from before step 300 (trimtab knows none)."
+        "Stop and roll back to before step 300; no checkpoint is known."
     )
     known = Surroundings(is_journal=True, checkpoint="step-000200")
     assert told(IncidentClass.DEAD, around=known).instruction.endswith("to step-000200.")

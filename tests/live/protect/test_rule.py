@@ -314,9 +314,11 @@ def test_the_thresholds_are_those_of_the_rule() -> None:
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     gate = THRESHOLDS
     for sentence in (
-        f"norm {gate.norm_ratio:.0f} times its median and {gate.norm_sigmas:.0f} sigmas above it",
-        f"loss {gate.loss_sigmas:.0f} sigmas and {gate.loss_excess:.0%} above".replace("%", " %"),
-        f"norm {gate.extreme_norm_ratio:.0f} times its median",
+        f"norm > {gate.norm_ratio:.0f} x median",
+        f"norm > median + {gate.norm_sigmas:.0f} sigmas",
+        f"loss > median + {gate.loss_sigmas:.0f} sigmas",
+        f"loss > {1 + gate.loss_excess:.1f} x median",
+        f"norm > {gate.extreme_norm_ratio:.0f} x median",
         f"more than {gate.max_consecutive_discards} steps in a row",
         f"a norm of exp({gate.norm_explained_by_loss} x) times its median",
         f"over the last {gate.window} steps",

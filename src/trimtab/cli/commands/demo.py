@@ -61,9 +61,9 @@ def demo(
     for name, run in (("observe", alone), ("recover", recovered)):
         typer.echo(_curve(name, run.block.column(LOSS).values.tolist()))
     typer.echo(
-        f"In recover, trimtab took the flip of step {FLIP_STEP} back when its check of the bits "
-        f"came ({recovered.updates_lost} updates are lost; steps discarded until then were made "
-        "again) and kept the NaN out of the weights.\nNothing else of the run was touched."
+        f"In recover, trimtab found the flip of step {FLIP_STEP} when it next summed the bits, "
+        f"took it back ({recovered.updates_lost} updates are lost) and kept the NaN out of the "
+        "weights.\nNothing else of the run was touched."
     )
     typer.echo("\nafterwards: the post-mortems of recover, in short")
     for incident in report.incidents:

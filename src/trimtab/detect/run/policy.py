@@ -142,6 +142,7 @@ class PolicySignals(Detector):
         self._count = 0
         self._said: dict[str, int] = {}
         """By symptom: the number of the record that showed it last."""
+        self._has_value_loss = self._has_responses = False
         self._has_learnt = False
         """Whether groups ever had a signal."""
         self._first_entropies: list[float] = []
@@ -164,6 +165,8 @@ class PolicySignals(Detector):
     def update(self, record: Record) -> list[Finding]:
         recorded = record.signals
         self._is_policy |= not signals.POLICY_SIGNALS.isdisjoint(recorded)
+        self._has_value_loss |= signals.VALUE_LOSS in recorded
+        self._has_responses |= not signals.OF_RESPONSES.isdisjoint(recorded)
         if not self._is_policy or _JUDGED.isdisjoint(recorded):
             return []
         self._count += 1
@@ -185,7 +188,7 @@ class PolicySignals(Detector):
     def relevant_rows(self, block: Block) -> IntArray:
         """Return the rows with a signal of a policy, once there is one."""
         is_relevant = np.zeros(len(block), dtype=np.bool_)
-        for name in block.columns.keys() & _JUDGED:
+        for name in block.columns.keys() & (_JUDGED | signals.OF_RESPONSES | {signals.VALUE_LOSS}):
             is_relevant |= block.columns[name].present
         rows = np.flatnonzero(is_relevant)
         if self._is_policy or not len(rows):
@@ -240,7 +243,7 @@ class PolicySignals(Detector):
                 record, Symptom.REWARD_FELL, signals.REWARD, now, level, onset_tick=since
             )
         # The reward of an environment has a scale of its own: 0.05 may be much.
-        if signals.VALUE_LOSS in record.signals and signals.OF_RESPONSES.isdisjoint(record.signals):
+        if self._has_value_loss and not self._has_responses:
             return None
         if (mean := self._rewards.never_came(record.step)) is not None:
             return self._say(record, Symptom.NO_SIGNAL, signals.REWARD, mean, UNLEARNT)

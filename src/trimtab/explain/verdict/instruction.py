@@ -116,7 +116,8 @@ def instruct(incident: Incident, around: Surroundings) -> Action:
         return _act(ActionKind.STOP, "Stop", incident, around)
     if named in _QUIET:
         return _QUIET[named](incident, around)
-    if incident.facts.started_again and named is not IncidentClass.DEAD:
+    is_often_nonfinite = incident.facts.nonfinite_fraction >= OFTEN
+    if incident.facts.started_again and named is not IncidentClass.DEAD and not is_often_nonfinite:
         return _wait(
             _unless_meant(
                 f"the return to the first losses at step {incident.onset.step:,}", incident, around
@@ -336,7 +337,7 @@ def _target(incident: Incident, around: Surroundings) -> str | None:
     if incident.facts.records_before < PATIENCE and not has_learnt and is_young:
         return None
     if around.is_journal:
-        return f"your own checkpoint from before step {incident.onset.step:,} (trimtab knows none)"
+        return f"before step {incident.onset.step:,}; no checkpoint is known"
     return f"a checkpoint from before step {incident.onset.step:,}"
 
 

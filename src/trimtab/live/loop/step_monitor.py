@@ -106,8 +106,6 @@ class StepMonitor:
         self._join = join
         self.clock = clock
         self._is_closed = self._is_started = self._is_in_backward = False
-        self._has_no_loss = False
-        """Whether the present step was recorded without a loss."""
         self._is_before_first = True
         """Whether no recorded step has come to its update yet."""
         self.state_guard = StateGuard()
@@ -214,10 +212,6 @@ class StepMonitor:
         self._step.record()
         return grew
 
-    def note_no_loss(self) -> None:
-        """The user has no loss for this step: its update counts as recorded."""
-        self._has_no_loss = True
-
     def note_clip(self) -> None:
         """The user has clipped: after that no more losses of this step come."""
         self._skips.was_clipped = True
@@ -297,9 +291,6 @@ class StepMonitor:
         if torch._C._current_graph_task_id() != -1:
             self._refuse_backward()
         self._start()
-        if self._has_no_loss and not self._step.is_recorded_here:
-            self._step.record()
-            self.meter.count_odd_loss()
         # DCP makes updates without a record, to load into their state.
         if self._is_before_first and self._step.is_recorded_here:
             self._is_before_first = False
@@ -464,7 +455,6 @@ class StepMonitor:
 
     def _begin_step(self) -> None:
         self.meter.reset()
-        self._has_no_loss = False
         self._moved.clear()
         self._step = TrainStep(step=self.next_step)
         self.gate.end_step()
