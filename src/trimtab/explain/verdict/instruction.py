@@ -328,10 +328,10 @@ def _after_resume(incident: Incident, *, is_mild: bool) -> Action:
 def _target(incident: Incident, around: Surroundings) -> str | None:
     """Return the state to go back to; None if the run had learnt nothing worth it."""
     level, start = incident.facts.level, incident.facts.start_loss
-    if incident.incident_class is IncidentClass.PLATEAU and not incident.facts.records_before:
-        return None  # it has been so since the start
     if around.checkpoint is not None:
         return around.checkpoint
+    if incident.incident_class is IncidentClass.PLATEAU and not incident.facts.records_before:
+        return None  # it has been so since the start
     has_learnt = level is not None and start is not None and level.before < LEARNT * start
     is_young = incident.onset.step < YOUNG_STEPS  # a log may begin long after its run
     if incident.facts.records_before < PATIENCE and not has_learnt and is_young:
