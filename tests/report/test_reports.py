@@ -185,8 +185,12 @@ def test_a_clean_run_says_so() -> None:
 
 def test_a_row_number_is_not_given_for_a_step_without_saying_so() -> None:
     note = 'No step column: "step" below is the row number (row 50 = epoch 1.27).'
-    told = dataclasses.replace(troubled_report(), notes=(note,)).verdict
-    assert told.endswith("; steps are row numbers (row 50 = epoch 1.27).")
+    report = dataclasses.replace(troubled_report(), notes=(note,))
+    assert report.verdict.endswith("; steps are row numbers.")
+    epochs = Column.complete(report.block.step / 100)
+    block = dataclasses.replace(report.block, columns={**report.block.columns, "epoch": epochs})
+    told = dataclasses.replace(report, block=block).verdict
+    assert told.endswith("; steps are row numbers (row 900 = epoch 9).")
 
 
 def test_a_loss_that_never_fell_is_not_called_healthy() -> None:

@@ -106,8 +106,13 @@ class RunReport:
     @property
     def _rows(self) -> str:
         """What the step in the verdict is, if the log counts none: a row, with its epoch."""
-        said = next((note for note in self.notes if note.startswith(NOTE_OF_ROWS)), "")
-        return said and f"; steps are row numbers{clause(said.removeprefix(NOTE_OF_ROWS))}"
+        if not any(note.startswith(NOTE_OF_ROWS) for note in self.notes):
+            return ""
+        onset = self.by_severity()[0].incident.onset
+        later = self.block.column("epoch")[self.block.row_of(onset.tick) :]
+        epochs = later.values[later.finite]
+        at = f" (row {onset.step:,} = epoch {epochs[0]:.4g})" if len(epochs) else ""
+        return f"; steps are row numbers{at}"
 
     @property
     def bad_end(self) -> str:

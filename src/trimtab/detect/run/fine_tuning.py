@@ -89,8 +89,9 @@ IN_A_ROW, LASTING, NUM_LOSSES = 2, 3, 16
 loss in training. Chosen: no public tuning run, stranger or console log that is healthy has three
 beyond what it has come back from before."""
 
-NOISE_OF, NOISE_TIMES = 12, 3.0
-"""Evaluations whose second differences are their noise, and how much of it a rise must exceed.
+NOISE_OF, MIN_KNOWN, NOISE_TIMES = 12, 6, 3.0
+"""Evaluations whose second differences are their noise, how many there must be, and how much of it
+a rise must exceed.
 Chosen: flat evaluations with a noise of 2 % are called overfitting in 2 to 15 % of runs, without
 this in 13 to 23 %; a rise of 20 % under that noise is then mostly missed."""
 
@@ -146,7 +147,8 @@ class HeldOut(Detector):
         limit = max(1 + LITTLE, self._came_back) * self._best
         bends = np.abs(np.diff(self._latest, 2))  # a steady rise has none, and noise has many
         limit = max(limit, self._best + NOISE_TIMES * median(bends.tolist() or [0.0]))
-        if is_past and min(list(self._latest)[-LASTING:]) > limit and not self._is_reported:
+        has_lasted = len(self._latest) >= MIN_KNOWN and min(list(self._latest)[-LASTING:]) > limit
+        if is_past and has_lasted and not self._is_reported:
             self._is_noted = self._is_reported = True
             return [self._found(record, Severity.ALARM, now, self._best)]
         if is_past and not self._is_noted:
