@@ -121,9 +121,9 @@ def _headline(report: RunReport) -> Shown:
     """Return what the headline says of the incident that it is about."""
     pattern = r"(.*?) (?:at|since) step ([\d,]+): (.*?)(?:; (?:only |steps are )?(?:\d|row).*)?\.$"
     said = re.match(pattern, report.verdict)
-    if said is None:
-        return {}
-    worst = report.by_severity()[0]
+    worst = report.by_severity()[0] if report.incidents else None
+    if said is None or worst is None or worst.needs_nothing:
+        return {}  # what is over is named in words, with the step at which it ended
     shown = {"onset": int(said[2].replace(",", "")), "do": f"{said[3][:1].upper()}{said[3][1:]}."}
     if said[1].lower() != worst.incident.main_symptom.lower():
         shown["class"] = said[1].lower()
